@@ -1,0 +1,50 @@
+"""Cutting a prompt into the chunk sizes that were recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glgpt.models.config import GPT2Config
+from glgpt.program import Limits
+
+SIZES = (512, 256, 64, 16)
+ONE_TOKEN = 4  # what a pass of one token costs, in tokens of a chunk: it is bound by reading the weights
+PER_CHUNK = 4  # and what each chunk costs beyond its tokens
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens start .. start + valid - 1, played by an entry recorded for `size` >= `valid` tokens."""
+
+    start: int
+    valid: int
+    size: int
+
+
+def chunk_sizes(config: GPT2Config, tile_rows: int, limits: Limits) -> tuple[int, ...]:
+    """The chunk sizes recorded for a model, greatest first; one token is always among them."""
+    fit = [s for s in SIZES if s <= config.n_positions and s // tile_rows * config.n_head <= limits.max_texture_size]
+    return (*fit, 1)
+
+
+def plan(tokens: int, n_positions: int, known: tuple[int, ...]) -> list[Chunk]:
+    """The cheapest chunks of `known` sizes that cover `tokens` from position 0; only the last may be padded.
+
+    Padding writes rows beyond the prompt into the caches, where later tokens overwrite them before any reads them, so
+    it must not reach beyond the context.
+    """
+    best: list[tuple[int, int]] = [(0, 0)] * (tokens + 1)  # from each position on: cost, size of the next chunk
+    for at in range(tokens - 1, -1, -1):
+        left = tokens - at
+        best[at] = min(
+            ((ONE_TOKEN if s == 1 else PER_CHUNK + s) + best[at + min(s, left)][0], s)
+            for s in known
+            if at + s <= n_positions
+        )
+    chunks: list[Chunk] = []
+    at = 0
+    while at < tokens:
+        size = best[at][1]
+        chunks.append(Chunk(at, min(size, tokens - at), size))
+        at += chunks[-1].valid
+    return chunks

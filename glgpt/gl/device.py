@@ -1,0 +1,211 @@
+"""Opening a GL context, its limits, and the few objects a player needs: layered framebuffers, textures, shaders."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import moderngl
+
+from glgpt.errors import GlgptError
+from glgpt.program import Limits
+
+SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
+GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
+HEADERS = {
+    "300 es": "#version 300 es\n",
+    "330": "#version 330\n#extension GL_ARB_shading_language_packing : require\n",
+}
+VERTEX = """
+// One triangle over the whole viewport, made from the vertex's number alone.
+void main() {
+  gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
+}
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How shaders are built on a device: header, how a texel is fetched, how float texels are stored."""
+
+    header: str = "300 es"
+    fetch: str = "texelFetch"
+    storage: str = "float"
+
+
+class Device:
+    """A GL context and what it can do. One is shared by all models opened on the same driver (see `open_device`)."""
+
+    def __init__(self, ctx: moderngl.Context, index: int | None) -> None:
+        self.ctx, self.index = ctx, index
+        self.renderer: str = ctx.info["GL_RENDERER"]
+        self.version: str = ctx.info["GL_VERSION"]
+        self.software = any(name in self.renderer.lower() for name in SOFTWARE)
+        self.limits = Limits(
+            ctx.info["GL_MAX_TEXTURE_SIZE"],
+            ctx.info["GL_MAX_ARRAY_TEXTURE_LAYERS"],
+            min(ctx.info["GL_MAX_DRAW_BUFFERS"], ctx.info["GL_MAX_COLOR_ATTACHMENTS"]),
+            ctx.info["GL_MAX_TEXTURE_IMAGE_UNITS"],
+            ctx.info["GL_MAX_UNIFORM_BLOCK_SIZE"],
+        )
+        self.live: dict[int, str] = {}  # id of every GL object alive -> what it is; the tests watch it
+        self.texture_bytes = 0
+        self._gl: dict[str, Callable[..., Any]] = {}
+        global _current
+        _current = self  # a new context is the current one
+        ctx.disable(moderngl.BLEND | moderngl.DEPTH_TEST | moderngl.CULL_FACE)
+
+    def gl(self, name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+        """A GL function that moderngl does not wrap, through the context's own loader."""
+        if name not in self._gl:
+            address = self.ctx.mglo._context.load(name)
+            kind = ctypes.WINFUNCTYPE if sys.platform == "win32" else ctypes.CFUNCTYPE
+            self._gl[name] = kind(restype, *argtypes)(address)
+        return self._gl[name]
+
+    def header(self, options: Options) -> str:
+        """What a player puts before a shader's text."""
+        lines = [HEADERS[options.header]]
+        if options.fetch == "textureLod":
+            lines.append("#define FETCH_LOD\n")
+        if options.storage == "uint":
+            lines.append("#define STORAGE_UINT\n")
+        return "".join(lines)
+
+    def compile(self, name: str, text: str, options: Options) -> moderngl.Program:
+        """Compiles one shader. Raises GlgptError showing the driver's message beside the source line."""
+        header = self.header(options)
+        try:
+            program = self.ctx.program(vertex_shader=HEADERS[options.header] + VERTEX, fragment_shader=header + text)
+        except moderngl.Error as error:
+            raise GlgptError(_shader_error(name, header + text, str(error))) from error
+        self.live[id(program)] = f"program {name}"
+        return program
+
+    def texture(self, name: str, width: int, height: int, layers: int, kind: str) -> moderngl.TextureArray:
+        """A 2D-array texture, NEAREST and CLAMP_TO_EDGE; `kind` float (RGBA32F) or uint (RGBA32UI)."""
+        dtype = "f4" if kind == "float" else "u4"
+        try:
+            texture = self.ctx.texture_array((width, height, layers), 4, dtype=dtype)
+        except moderngl.Error as error:
+            raise GlgptError(f"the driver refused texture {name}, {width} x {height} x {layers}: {error}") from error
+        texture.filter = (moderngl.NEAREST, moderngl.NEAREST)
+        texture.repeat_x = texture.repeat_y = False
+        self.live[id(texture)] = f"texture {name}"
+        self.texture_bytes += width * height * layers * 16
+        return texture
+
+    def framebuffer(self, attachments: list[tuple[moderngl.TextureArray, int]]) -> moderngl.Framebuffer:
+        """A framebuffer whose colour attachments are single layers of 2D arrays."""
+        uint, enum, glint, glsizei = ctypes.c_uint, ctypes.c_uint, ctypes.c_int, ctypes.c_int
+        name = uint()
+        self.gl("glGenFramebuffers", None, glsizei, ctypes.POINTER(uint))(1, ctypes.byref(name))
+        self.gl("glBindFramebuffer", None, enum, uint)(GL_FRAMEBUFFER, name)
+        attach = self.gl("glFramebufferTextureLayer", None, enum, enum, uint, glint, glint)
+        for i, (texture, layer) in enumerate(attachments):
+            attach(GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0 + i, texture.glo, 0, layer)
+        buffers = (enum * len(attachments))(*(GL_COLOR_ATTACHMENT0 + i for i in range(len(attachments))))
+        self.gl("glDrawBuffers", None, glsizei, ctypes.POINTER(enum))(len(attachments), buffers)
+        status = self.gl("glCheckFramebufferStatus", enum, enum)(GL_FRAMEBUFFER)
+        if status != GL_FRAMEBUFFER_COMPLETE:
+            raise GlgptError(f"the driver cannot render to {len(attachments)} such textures (status {status:#x})")
+        framebuffer = self.ctx.detect_framebuffer(name.value)
+        self.live[id(framebuffer)] = "framebuffer"
+        return framebuffer
+
+    def release(self, *objects: Any) -> None:
+        """Releases GL objects made by this device."""
+        for item in objects:
+            if self.live.pop(id(item), None) is None:
+                continue
+            if isinstance(item, moderngl.TextureArray):
+                self.texture_bytes -= item.width * item.height * item.layers * 16
+            if isinstance(item, moderngl.Framebuffer):  # moderngl does not own a detected one
+                name = ctypes.c_uint(item.glo)
+                self.gl("glDeleteFramebuffers", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(
+                    1, ctypes.byref(name)
+                )
+            else:
+                item.release()
+
+    def use(self) -> None:
+        """Makes this device's context the current one. It stays so: switching back and forth would flush each time."""
+        global _current
+        if _current is not self:
+            self.ctx.__enter__()
+            _current = self
+
+
+def _shader_error(name: str, text: str, message: str) -> str:
+    lines = text.splitlines()
+    found = re.search(r"\b\d+[:(](\d+)[^\n]*error", message)
+    where = ""
+    if found and 0 < int(found[1]) <= len(lines):
+        where = f"\n  line {found[1]}: {lines[int(found[1]) - 1].strip()}"
+    said = [line for line in message.splitlines() if "error" in line.lower()] or message.splitlines()
+    return f"shader {name} does not compile: {'; '.join(said[:3])}{where}"
+
+
+_open: dict[tuple[int, str | None], Device] = {}
+_current: Device | None = None  # the context last made current, by us
+
+
+def _create(index: int) -> Device:
+    if sys.platform.startswith("linux"):
+        return Device(moderngl.create_context(standalone=True, require=330, backend="egl", device_index=index), index)
+    return Device(moderngl.create_context(standalone=True, require=330), None)
+
+
+def list_devices(most: int = 16) -> list[Device | str]:
+    """Every EGL device that opens, in order; a string says why one did not."""
+    found: list[Device | str] = []
+    for index in range(most if sys.platform.startswith("linux") else 1):
+        try:
+            found.append(_device(index))
+        except GlgptError as error:
+            if "requested device index" in str(error):
+                break
+            found.append(str(error))
+    return found
+
+
+def _device(index: int) -> Device:
+    key = (index, os.environ.get("LIBGL_ALWAYS_SOFTWARE"))
+    if key not in _open:
+        try:
+            _open[key] = _create(index)
+        except Exception as error:  # moderngl and glcontext raise whatever their loader met
+            raise GlgptError(f"EGL device {index} does not open: {error}") from error
+    return _open[key]
+
+
+def open_device(select: str | int = "auto") -> Device:
+    """Opens a device, or returns the one already open: "auto", "software", "gpu", or an EGL device index.
+
+    Raises GlgptError where there is no such device, saying what was tried.
+    """
+    if str(select).isdecimal():
+        return _device(int(select))
+    if select not in ("auto", "software", "gpu"):
+        raise GlgptError(f"device {select!r} is not auto, software, gpu or an EGL device index (see glgpt info)")
+    tried: list[str] = []
+    fallback: Device | None = None
+    for device in list_devices():
+        if isinstance(device, str):
+            tried.append(device)
+        elif device.software == (select == "software"):
+            return device
+        else:
+            tried.append(f"EGL device {device.index} is {device.renderer}")
+            fallback = fallback or device
+    if select == "auto" and fallback:
+        return fallback
+    hint = "install Mesa's software driver (Debian, Ubuntu: apt install libegl1 libgl1-mesa-dri)"
+    if select == "gpu":
+        hint = "use --device software, or install the GPU's OpenGL driver"
+    raise GlgptError(f"no {select} device: {'; '.join(tried) or 'EGL offers none'}; {hint}")

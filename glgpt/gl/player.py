@@ -1,0 +1,194 @@
+"""Playing a program: textures, shaders and framebuffers are built once, then a call is a flat list of GL commands."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import moderngl
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import GlgptError
+from glgpt.gl.device import Device, Options
+from glgpt.program import Entry, Pass, Program, check
+
+Texels = NDArray[np.float32] | NDArray[np.uint32]
+DRAW_FLOPS = 10_000_000_000  # the most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset
+SCALAR_FORMATS = {"int": "i", "float": "f"}
+
+
+class Player:
+    """Plays the entries of one program on one device.
+
+    `shared` maps texture names to textures of another player (weights, caches) that this one uses but does not own.
+    Shaders are compiled when an entry is first played, so that a caller pays for what it uses.
+    Raises GlgptError if the program does not fit the device.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        program: Program,
+        options: Options | None = None,
+        shared: Mapping[str, moderngl.TextureArray] | None = None,
+        draw_flops: int = DRAW_FLOPS,
+    ) -> None:
+        check(program, device.limits)
+        self.device, self.program, self.options = device, program, options or Options()
+        self.draw_flops = draw_flops
+        self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
+        self._own: list[Any] = []
+        self._shaders: dict[str, moderngl.VertexArray] = {}
+        self._framebuffers: dict[tuple[tuple[tuple[str, int], ...], tuple[int, int]], moderngl.Framebuffer] = {}
+        self._commands: dict[str, list[Callable[[], Any]]] = {}
+        self.scalars: dict[str, float] = dict.fromkeys(program.scalars, 0)
+        self._scalar_struct = struct.Struct("<" + "".join(SCALAR_FORMATS[k] for k in program.scalars.values()))
+        device.use()
+        try:
+            self._block = device.ctx.buffer(reserve=max(16, -(-4 * len(program.scalars) // 16) * 16))
+            device.live[id(self._block)] = "uniform block"
+            self._own.append(self._block)
+            for t in program.textures.values():
+                if t.name not in self.textures:
+                    kind = "float" if t.format == "float" and self.options.storage == "float" else "uint"
+                    self.textures[t.name] = device.texture(t.name, t.width, t.height, t.layers, kind)
+                    self._own.append(self.textures[t.name])
+                    if t.role == "state":
+                        self.clear(t.name)
+        except BaseException:
+            self.close()
+            raise
+
+    # -- data ---------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, layer: int, texels: Texels) -> None:
+        """Uploads one layer, `[height, width, 4]`, float32 or uint32 as the texture's format says."""
+        t = self.program.textures[name]
+        if texels.shape != (t.height, t.width, 4) or texels.dtype.itemsize != 4:
+            raise ValueError(f"{name}: {texels.shape} is not {(t.height, t.width, 4)}")
+        self.device.use()
+        self.textures[name].write(np.ascontiguousarray(texels), viewport=(0, 0, layer, t.width, t.height, 1))
+
+    def clear(self, name: str) -> None:
+        """Fills a texture with zeros."""
+        t = self.program.textures[name]
+        for layer in range(t.layers):
+            self.write(name, layer, np.zeros((t.height, t.width, 4), np.float32))
+
+    def read(self, name: str) -> Texels:
+        """A whole texture, `[layers, height, width, 4]`."""
+        t = self.program.textures[name]
+        self.device.use()
+        data = self.textures[name].read()
+        dtype = np.float32 if t.format == "float" else np.uint32
+        return np.frombuffer(data, dtype).reshape(t.layers, t.height, t.width, 4)
+
+    def shared(self, role: str = "weight") -> dict[str, moderngl.TextureArray]:
+        """This player's textures of a role, for another player to use while this one lives."""
+        return {name: t for name, t in self.textures.items() if self.program.textures[name].role == role}
+
+    # -- playing ------------------------------------------------------------------------------------------------
+
+    def play(self, entry: str, **scalars: float) -> None:
+        """Plays an entry once. Nothing is read back and nothing waits: the driver works on while Python returns."""
+        self.device.use()
+        commands = self._commands.get(entry) or self.prepare(entry)
+        if scalars:
+            self.scalars.update(scalars)
+            self._block.write(self._scalar_struct.pack(*self.scalars.values()))
+        self._block.bind_to_uniform_block(0)
+        for command in commands:
+            command()
+
+    def prepare(self, entry: str) -> list[Callable[[], Any]]:
+        """Compiles what an entry needs and lays out its commands; `play` does this itself the first time."""
+        self.device.use()
+        commands = self._commands[entry] = list(self._build(self.program.entries[entry]))
+        return commands
+
+    def finish(self) -> None:
+        """Waits until the driver has done everything."""
+        self.device.use()
+        self.device.ctx.finish()
+
+    def _build(self, entry: Entry) -> list[Callable[[], Any]]:
+        commands: list[Callable[[], Any]] = []
+        bound: dict[int, str] = {}
+        for p in entry.passes:
+            vertex_array = self._shader(p)
+            for unit, (_, name) in enumerate(p.inputs):
+                if bound.get(unit) != name:
+                    commands.append(partial(self.textures[name].use, unit))
+                    bound[unit] = name
+            framebuffer = self._framebuffer(p)
+            draw = partial(vertex_array.render, moderngl.TRIANGLES, 3)
+            if p.row is None:
+                commands += self._draws(p, framebuffer, draw)
+            else:
+                commands += [partial(self._at_row, framebuffer, p), draw]
+        return commands
+
+    def _draws(self, p: Pass, framebuffer: moderngl.Framebuffer, draw: Callable[[], Any]) -> list[Callable[[], Any]]:
+        width, height = p.viewport
+        columns = min(width, -(-p.flops // self.draw_flops))
+        if columns <= 1:
+            return [framebuffer.use, draw]
+        commands: list[Callable[[], Any]] = []
+        for i in range(columns):
+            left, right = i * width // columns, (i + 1) * width // columns
+            commands += [partial(self._band, framebuffer, (left, 0, right - left, height)), draw]
+        return [*commands, partial(setattr, framebuffer, "scissor", None)]
+
+    @staticmethod
+    def _band(framebuffer: moderngl.Framebuffer, scissor: tuple[int, int, int, int]) -> None:
+        framebuffer.scissor = scissor
+        framebuffer.use()
+
+    def _at_row(self, framebuffer: moderngl.Framebuffer, p: Pass) -> None:
+        framebuffer.viewport = (0, int(self.scalars[p.row or ""]), *p.viewport)
+        framebuffer.use()
+
+    def _shader(self, p: Pass) -> moderngl.VertexArray:
+        if p.shader not in self._shaders:
+            program = self.device.compile(p.shader, self.program.shaders[p.shader], self.options)
+            for unit, (sampler, _) in enumerate(p.inputs):
+                if sampler in program:  # a driver drops what a shader does not use
+                    program[sampler].value = unit
+            if "Scalars" in program:
+                program["Scalars"].binding = 0
+            vertex_array = self.device.ctx.vertex_array(program, [])
+            self.device.live[id(vertex_array)] = f"vertex array of {p.shader}"
+            self._own += [program, vertex_array]
+            self._shaders[p.shader] = vertex_array
+        return self._shaders[p.shader]
+
+    def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:
+        key = (p.outputs, p.viewport)
+        if key not in self._framebuffers:
+            framebuffer = self.device.framebuffer([(self.textures[t], layer) for t, layer in p.outputs])
+            framebuffer.viewport = (0, 0, *p.viewport)
+            self._own.append(framebuffer)
+            self._framebuffers[key] = framebuffer
+        return self._framebuffers[key]
+
+    def close(self) -> None:
+        """Releases every GL object this player made; shared textures stay. Closing twice is harmless."""
+        self.device.use()
+        self.device.release(*reversed(self._own))
+        self._own, self.textures, self._commands = [], {}, {}
+        self._shaders, self._framebuffers = {}, {}
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def entry(self, name: str) -> Entry:
+        """The entry of that name. Raises GlgptError where the program has none."""
+        if name not in self.program.entries:
+            raise GlgptError(f"the program has no entry {name!r}; it has {', '.join(self.program.entries)}")
+        return self.program.entries[name]

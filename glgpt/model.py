@@ -1,0 +1,315 @@
+"""A GPT-2 on a device: loading, logits, generation, and every intermediate by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glgpt.checkpoint import Checkpoint
+from glgpt.chunks import Chunk, chunk_sizes, plan
+from glgpt.errors import GlgptError
+from glgpt.gl.device import open_device
+from glgpt.gl.player import Player, Texels
+from glgpt.models.config import activation_names, arrange
+from glgpt.program import View
+from glgpt.programs import capture_program, describe, generation_program, layout_of, weight_layouts
+from glgpt.sampling import Sampler
+from glgpt.tensor import Floats
+from glgpt.tokenizer import Tokenizer, load_tokenizer
+from glgpt.tune import as_dict, choose
+
+DTYPES = ("f32", "f16")
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Run:
+    """What the last `generate` did; seconds are wall time, and `stopped` is "tokens", "eos" or "context"."""
+
+    prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    decode_tokens: int = 0
+    decode_s: float = 0.0
+    stopped: str = "tokens"
+
+
+@dataclass(frozen=True)
+class RawTexture:
+    """A named tensor as it lies in memory: `texels` `[layers, height, width, 4]`, float32 or uint32 (packed halves).
+
+    `view` says which matrix it is; `start` is the position of its first row.
+    """
+
+    texels: Texels
+    view: View
+    start: int
+
+
+class GPT2:
+    """A GPT-2 that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        tokenizer: Tokenizer | None = None,
+        dtype: str = "f32",
+        *,
+        device: str | int = "auto",
+        kernel: str = "auto",
+        fetch: str = "auto",
+        storage: str = "auto",
+        max_texture_memory: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
+        self.name = checkpoint.path.name
+        self.last_run = Run()
+        self.device = open_device(device)
+        self.choice = choose(self.device, kernel, fetch, storage)
+        self.limits = self.device.limits
+        self._sizes = chunk_sizes(self.config, self.choice.kernel.tile_rows, self.limits)
+        self._players: dict[frozenset[str], Player] = {}
+        self._turn: object = None  # the generator whose tokens the caches hold
+        program = generation_program(self.config, self.limits, self.choice.kernel, dtype)
+        needed = program.nbytes()
+        if max_texture_memory is not None and needed > max_texture_memory:
+            raise GlgptError(
+                f"{checkpoint.path}: its textures need {needed / 2**20:.0f} MiB and --max-texture-memory is "
+                f"{max_texture_memory / 2**20:.0f} MiB; allow more, or use --dtype f16"
+            )
+        self._player = Player(self.device, program, self.choice.options)
+        try:
+            self._load(checkpoint, progress)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any) -> GPT2:
+        """Loads a checkpoint: a folder, a Hub name such as "gpt2", or None for the embedded Shakespeare model.
+
+        `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto" or
+        a name from `glgpt info`), `max_texture_memory` in bytes, `progress` called with (bytes done, bytes in all).
+        Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before anything is drawn.
+        """
+        with Checkpoint.open(name_or_path) as checkpoint:
+            tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
+            return cls(checkpoint, tokenizer, dtype, **options)
+
+    def _load(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
+        layouts = weight_layouts(self._player.program, self.config)
+        total, done = sum(layout.nbytes for layout in layouts.values()), 0
+        for name, layout in layouts.items():
+            matrix = arrange(self.config, name, checkpoint.read(name))
+            if self.dtype == "f16" and layout.dtype == "f16" and matrix.dtype != np.float16:
+                peak = float(np.abs(matrix).max())
+                if peak > 65504:
+                    raise GlgptError(f"{checkpoint.path}: {name} holds {peak:.3g}, beyond float16; use --dtype f32")
+            for layer in range(layout.layers):
+                self._player.write(name, layer, layout.layer(matrix, layer))
+            done += layout.nbytes
+            if progress:
+                progress(done, total)
+
+    # -- public -------------------------------------------------------------------------------------------------
+
+    def logits(self, ids: Sequence[int]) -> Floats:
+        """Logits of every position, float32 `[T, vocab]`. Raises GlgptError for unusable ids."""
+        return self.run_with_cache(ids, ())[0]
+
+    def run_with_cache(
+        self, ids: Sequence[int], names: Iterable[str] | None = None
+    ) -> tuple[Floats, dict[str, Floats]]:
+        """Logits `[T, vocab]` and the intermediates of these dotted names (None: all of them).
+
+        `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`, `attn.q`, `k` and `v`
+        `[n_head, T, d_head]`, all others `[T, width]`. Raises GlgptError for unusable ids or an unknown name.
+        """
+        wanted = self._wanted(names)
+        total = len(ids)
+        pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
+        for chunk, name, raw in self._captured(ids, wanted):
+            matrix = layout_of(raw.view).unpack(raw.texels)
+            pieces[name].append(self._natural(name, matrix, chunk, total))
+        joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
+        logits = joined["logits"]
+        return logits, {n: joined[n] for n in wanted if names is None or n in set(names)}
+
+    def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
+        """The textures of these names exactly as they lie in memory, one for each chunk of the prompt."""
+        wanted = self._wanted(names)
+        found: dict[str, list[RawTexture]] = {name: [] for name in wanted}
+        for _, name, raw in self._captured(ids, wanted):
+            found[name].append(raw)
+        return {n: found[n] for n in wanted if n in set(names)}
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        tokens: int = 100,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+    ) -> Iterator[int]:
+        """Yields up to `tokens` ids; ends early at the tokenizer's end of text or a full context (see `last_run`).
+
+        The prompt is text or ids. Generators of one model may be interleaved: each refills the caches as it needs.
+        Raises GlgptError for an unusable prompt or setting.
+        """
+        ids = self.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
+        self.check_ids(ids)
+        if tokens < 0:
+            raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
+        return self._generate(ids, tokens, Sampler(temperature, top_k, top_p, seed))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text. Raises GlgptError where the model has no tokenizer or the text is empty."""
+        if self.tokenizer is None:
+            raise GlgptError(f"{self.name} has no tokenizer files; give token ids instead")
+        if not text:
+            raise GlgptError("the prompt is empty; give at least one character")
+        return self.tokenizer.encode(text)
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """Refuses ids that cannot be run: none, more than the context, outside the vocabulary."""
+        if len(ids) == 0:
+            raise GlgptError("the prompt is empty; give at least one token")
+        if len(ids) > self.config.n_positions:
+            raise GlgptError(
+                f"the prompt has {len(ids)} tokens and the context of {self.name} holds {self.config.n_positions}; "
+                "shorten it"
+            )
+        for position, i in enumerate(ids):
+            if not 0 <= int(i) < self.config.vocab_size:
+                raise GlgptError(f"id {i} at position {position} is outside the vocabulary of {self.config.vocab_size}")
+
+    @property
+    def texture_bytes(self) -> int:
+        """Texture memory of this model at present, in bytes."""
+        programs = [self._player.program] + [p.program for p in self._players.values()]
+        return programs[0].nbytes() + sum(p.nbytes(("state", "input", "scratch")) for p in programs[1:])
+
+    def info(self) -> dict[str, Any]:
+        """What was chosen and what it takes: kernels, passes, bytes by role."""
+        return describe(self._player.program) | {"dtype": self.dtype, "choice": as_dict(self.choice)}
+
+    def close(self) -> None:
+        """Releases every GL object of this model. Closing twice is harmless."""
+        for player in (*self._players.values(), self._player):
+            player.close()
+        self._players = {}
+
+    def __enter__(self) -> GPT2:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- playing ------------------------------------------------------------------------------------------------
+
+    def _generate(self, ids: list[int], tokens: int, sampler: Sampler) -> Iterator[int]:
+        run = self.last_run = Run(prefill_tokens=len(ids))
+        eos = self.tokenizer.eos if self.tokenizer else None
+        turn = object()
+        for _ in range(tokens):
+            start = time.perf_counter()
+            if self._turn is not turn:
+                self._turn = turn
+                self._prefill(ids)
+                token = self._choose(sampler)
+                run.prefill_s += time.perf_counter() - start
+            else:
+                if not sampler.greedy:
+                    self._write_token(ids[-1])
+                self._player.play("decode", pos=len(ids) - 1)
+                token = self._choose(sampler)
+                run.decode_s += time.perf_counter() - start
+                run.decode_tokens += 1
+            if token == eos:
+                run.stopped = "eos"
+                return
+            yield token
+            if len(ids) == self.config.n_positions:
+                run.stopped = "context"
+                return
+            ids = [*ids, token]
+
+    def _choose(self, sampler: Sampler) -> int:
+        if sampler.greedy:
+            return int(self._player.read("token")[0, 0, 0, 0])
+        view = self._player.entry("decode").outputs["logits"]
+        return sampler.choose(layout_of(view).unpack(self._player.read(view.texture))[0])
+
+    def _write_token(self, token: int) -> None:
+        self._player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))
+
+    def _prefill(self, ids: Sequence[int]) -> None:
+        for chunk in plan(len(ids), self.config.n_positions, self._sizes):
+            if chunk.size == 1:
+                self._write_token(ids[chunk.start])
+                self._player.play("decode", pos=chunk.start)
+            else:
+                self._upload(self._player, ids, chunk)
+                self._player.play(f"prefill_{chunk.size}", pos=chunk.start, row=chunk.valid - 1)
+
+    @staticmethod
+    def _upload(player: Player, ids: Sequence[int], chunk: Chunk) -> None:
+        texels = np.zeros((chunk.size, 1, 4), np.float32)
+        texels[: chunk.valid, 0, 0] = ids[chunk.start : chunk.start + chunk.valid]
+        player.write(f"ids.{chunk.size}", 0, texels)
+
+    def _wanted(self, names: Iterable[str] | None) -> list[str]:
+        known = activation_names(self.config.n_layer)
+        if names is None:
+            return known
+        asked = set(names)
+        unknown = sorted(asked - set(known))
+        if unknown:
+            raise GlgptError(f"{unknown[0]!r} is not an intermediate of {self.name}; they run from embed, h.0.ln_1 to logits")
+        return [n for n in known if n in asked or n == "logits"]
+
+    def _captured(self, ids: Sequence[int], wanted: list[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:
+        """Plays the prompt chunk by chunk and yields every wanted texture of each chunk."""
+        self.check_ids(ids)
+        player = self._capture_player(frozenset(wanted))
+        for chunk in plan(len(ids), self.config.n_positions, self._sizes):
+            self._upload(player, ids, chunk)
+            entry = f"logits_{chunk.size}"
+            player.play(entry, pos=chunk.start)
+            outputs = player.entry(entry).outputs
+            for name in wanted:
+                yield chunk, name, RawTexture(player.read(outputs[name].texture), outputs[name], chunk.start)
+
+    def _capture_player(self, names: frozenset[str]) -> Player:
+        if names not in self._players:
+            while len(self._players) > 1:  # each holds its own scratch and caches
+                self._players.pop(next(iter(self._players))).close()
+            program = capture_program(self.config, self.limits, self.choice.kernel, self.dtype, names)
+            weights = self._player.shared()
+            self._players[names] = Player(self.device, program, self.choice.options, weights)
+        return self._players[names]
+
+    def _natural(self, name: str, matrix: Floats, chunk: Chunk, total: int) -> Floats:
+        """A chunk's matrix in its natural shape, without padding: its last axis but one runs over the chunk's tokens."""
+        heads, d = self.config.n_head, self.config.d_head
+        part = name.rsplit(".", 1)[-1]
+        if part in ("scores", "pattern"):
+            cube = matrix.reshape(-1, heads, matrix.shape[1])[: chunk.valid, :, :total].transpose(1, 0, 2).copy()
+            if part == "scores":
+                beyond = np.arange(total) > chunk.start + np.arange(chunk.valid)[:, None]
+                cube[:, beyond] = -np.inf
+            return cube
+        if part in ("q", "k", "v"):  # caches: rows are positions
+            rows = matrix[chunk.start : chunk.start + chunk.valid]
+            return rows.reshape(len(rows), heads, -1)[:, :, :d].transpose(1, 0, 2)
+        rows = matrix[: chunk.valid]
+        return rows.reshape(len(rows), heads, -1)[:, :, :d].reshape(len(rows), -1) if part == "z" else rows

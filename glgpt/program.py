@@ -1,0 +1,228 @@
+"""A recorded model: plain data that any player can play, with no knowledge of GL or of models.
+
+A `Program` lists textures, shaders and entries; an `Entry` is a sequence of fragment-shader passes. `check` refuses a
+program that would read garbage or that WebGL would refuse, so a player only has to play.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from glgpt.errors import GlgptError
+
+SCHEMA = 1
+FORMATS = ("float", "uint")
+ROLES = ("weight", "state", "input", "scratch")
+TEXEL_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Texture:
+    """A 2D-array texture of 128-bit texels.
+
+    `format` float is RGBA32F (or its bits in RGBA32UI, as the player's device needs), uint is RGBA32UI.
+    `role`: weight = uploaded once; state = zero at first and kept between calls; input = uploaded before a call;
+    scratch = undefined between calls.
+    """
+
+    name: str
+    width: int
+    height: int
+    layers: int
+    format: str
+    role: str
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.width * self.height * self.layers * TEXEL_BYTES
+
+
+@dataclass(frozen=True)
+class View:
+    """Where a named tensor lies: matrix `[rows, cols]` cut into `tiles` (rows, cols of tiles), in `texture`."""
+
+    texture: str
+    rows: int
+    cols: int
+    tiles: tuple[int, int]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One draw of one triangle.
+
+    `inputs` are (sampler, texture), the sampler's place in the list is its texture unit. `outputs` are
+    (texture, layer), in the order of the colour attachments. `viewport` is (width, height) in texels; its y is the
+    runtime scalar `row` where one is named, else 0. `flops` and `nbytes` (bytes of weights read) are its cost.
+    """
+
+    label: str
+    shader: str
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, int], ...]
+    viewport: tuple[int, int]
+    row: str | None = None
+    flops: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> where it lies)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    passes: tuple[Pass, ...]
+    outputs: dict[str, View]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Textures, shaders (name -> GLSL without a version line) and entries.
+
+    `views` says which matrix each texture that outlives a call holds; `scalars` are the uniform block's fields in order.
+    """
+
+    textures: dict[str, Texture]
+    shaders: dict[str, str]
+    entries: dict[str, Entry]
+    views: dict[str, View]
+    scalars: dict[str, str] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """The program as JSON; equal programs give equal text."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        """Reads `to_json`'s text. Raises GlgptError for another schema version or a malformed document."""
+        try:
+            data = json.loads(text)
+            if data["schema"] != SCHEMA:
+                raise GlgptError(f"program: schema {data['schema']} is not {SCHEMA}; export it again with this version")
+            return cls(
+                {k: Texture(**v) for k, v in data["textures"].items()},
+                data["shaders"],
+                {k: _entry(v) for k, v in data["entries"].items()},
+                {k: _view(v) for k, v in data["views"].items()},
+                data["scalars"],
+            )
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise GlgptError(f"program: not a glgpt program: {error!r}") from error
+
+    def digest(self) -> str:
+        """SHA-256 of the program's JSON, in hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def nbytes(self, roles: Iterable[str] = ROLES) -> int:
+        """Texture memory of the given roles in bytes."""
+        wanted = set(roles)
+        return sum(t.nbytes for t in self.textures.values() if t.role in wanted)
+
+
+def _entry(data: dict[str, Any]) -> Entry:
+    passes = tuple(
+        Pass(
+            **{
+                **p,
+                "inputs": tuple((s, t) for s, t in p["inputs"]),
+                "outputs": tuple((t, layer) for t, layer in p["outputs"]),
+                "viewport": (p["viewport"][0], p["viewport"][1]),
+            }
+        )
+        for p in data["passes"]
+    )
+    return Entry(data["name"], tuple(data["inputs"]), passes, {k: _view(v) for k, v in data["outputs"].items()})
+
+
+def _view(data: dict[str, Any]) -> View:
+    return View(**{**data, "tiles": (data["tiles"][0], data["tiles"][1])})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device allows; the defaults are what a program is built for unless a device says otherwise."""
+
+    max_texture_size: int = 4096
+    max_layers: int = 256
+    max_draw_buffers: int = 8
+    max_texture_units: int = 16
+    max_uniform_block: int = 16384
+
+
+def check(program: Program, limits: Limits | None = None) -> None:
+    """Refuses a program that no device of these limits could play rightly.
+
+    Raises GlgptError naming the entry and the pass: an unknown texture or shader, a texture sampled while attached, a
+    layer read before it was written, an output partly written, a limit exceeded.
+    """
+    limits = limits or Limits()
+    for t in program.textures.values():
+        if t.format not in FORMATS or t.role not in ROLES:
+            raise GlgptError(f"program: texture {t.name} has format {t.format!r} and role {t.role!r}")
+        if min(t.width, t.height, t.layers) < 1:
+            raise GlgptError(f"program: texture {t.name} is empty ({t.width} x {t.height} x {t.layers})")
+        if max(t.width, t.height) > limits.max_texture_size or t.layers > limits.max_layers:
+            raise GlgptError(
+                f"program: texture {t.name} is {t.width} x {t.height} x {t.layers}, "
+                f"beyond {limits.max_texture_size} squared x {limits.max_layers}"
+            )
+    if 4 * len(program.scalars) > limits.max_uniform_block:
+        raise GlgptError(f"program: {len(program.scalars)} scalars do not fit a uniform block")
+    for entry in program.entries.values():
+        _check_entry(program, entry, limits)
+
+
+def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
+    textures = program.textures
+    written = {
+        (t.name, layer)
+        for t in textures.values()
+        if t.role in ("weight", "state") or t.name in entry.inputs
+        for layer in range(t.layers)
+    }
+
+    def fail(what: str) -> None:
+        raise GlgptError(f"program: entry {entry.name}, {what}")
+
+    for name in entry.inputs:
+        if name not in textures or textures[name].role not in ("input", "state"):
+            fail(f"{name} cannot be uploaded")
+    for i, p in enumerate(entry.passes):
+        here = f"pass {i} ({p.label})"
+        names = [t for _, t in p.inputs] + [t for t, _ in p.outputs]
+        for name in names:
+            if name not in textures:
+                fail(f"{here}: there is no texture {name}")
+        if p.shader not in program.shaders:
+            fail(f"{here}: there is no shader {p.shader}")
+        if p.row is not None and p.row not in program.scalars:
+            fail(f"{here}: there is no scalar {p.row}")
+        if len(p.inputs) > limits.max_texture_units or not 1 <= len(p.outputs) <= limits.max_draw_buffers:
+            fail(f"{here}: {len(p.inputs)} inputs and {len(p.outputs)} outputs are beyond the limits")
+        for _, name in p.inputs:
+            if any(name == out for out, _ in p.outputs):
+                fail(f"{here}: {name} is sampled while attached")
+            if any((name, layer) not in written for layer in range(textures[name].layers)):
+                fail(f"{here}: {name} is read before it was written")
+        for name, layer in p.outputs:
+            t = textures[name]
+            if t.role == "weight":
+                fail(f"{here}: {name} is a weight and cannot be written")
+            if not 0 <= layer < t.layers or p.viewport[0] > t.width or p.viewport[1] > t.height:
+                fail(f"{here}: {name} has no layer {layer} of {p.viewport[0]} x {p.viewport[1]}")
+            if t.role != "state" and (p.row is not None or p.viewport != (t.width, t.height)):
+                fail(f"{here}: {name} is written only in part")
+            written.add((name, layer))
+    for view in entry.outputs.values():
+        if view.texture not in textures:
+            fail(f"output {view.texture} is no texture")
+        if any((view.texture, layer) not in written for layer in range(textures[view.texture].layers)):
+            fail(f"output {view.texture} is never written")

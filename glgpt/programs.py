@@ -1,0 +1,60 @@
+"""The programs of a GPT-2: one to generate with, one to look inside with."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from glgpt.chunks import chunk_sizes
+from glgpt.models.config import GPT2Config, parameters
+from glgpt.models.gpt2 import Network
+from glgpt.program import ROLES, Limits, Program, View
+from glgpt.record import Kernel, Recorder
+from glgpt.tensor import Layout
+
+
+def generation_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) -> Program:
+    """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
+
+    Both leave the best token in `token` and list `logits` `[1, vocab]`. Raises GlgptError where the limits forbid it.
+    """
+    rec = Recorder(limits)
+    network = Network(rec, config, kernel, dtype)
+    for size in chunk_sizes(config, network.kernel.tile_rows, limits)[:-1]:
+        with rec.entry(f"prefill_{size}"):
+            network.last_row(network.rows(size))
+    with rec.entry("decode"):
+        network.row()
+    return rec.program()
+
+
+def capture_program(
+    config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str, names: Container[str]
+) -> Program:
+    """Entries `logits_N`: N tokens at pos.., listing the logits of every row and the intermediates of these names."""
+    rec = Recorder(limits)
+    network = Network(rec, config, kernel, dtype, names)
+    for size in chunk_sizes(config, network.kernel.tile_rows, limits):
+        with rec.entry(f"logits_{size}"):
+            network.logits_rows(network.rows(size))
+    return rec.program()
+
+
+def weight_layouts(program: Program, config: GPT2Config) -> dict[str, Layout]:
+    """Where each parameter of the checkpoint lies, in the checkpoint's order."""
+    return {name: layout_of(program.views[name]) for name in parameters(config)}
+
+
+def layout_of(view: View) -> Layout:
+    """The layout that a view names."""
+    return Layout(view.rows, view.cols, view.tiles, view.dtype)
+
+
+def describe(program: Program) -> dict[str, Any]:
+    """Passes by entry and texture memory in bytes by role."""
+    return {
+        "passes": {name: len(entry.passes) for name, entry in program.entries.items()},
+        "shaders": len(program.shaders),
+        "texture_bytes": program.nbytes(),
+        "bytes_by_role": {role: program.nbytes((role,)) for role in ROLES},
+    }

@@ -1,0 +1,229 @@
+"""Recording: ops append passes over symbolic tensors; `Recorder.program` gives scratch tensors their textures.
+
+Inside `with recorder.entry(name)` every op emits passes in order. A tensor is written once; its texture is reused after
+its last reader, so that the memory a program needs is known before anything runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from glgpt.data_files import data_path
+from glgpt.errors import GlgptError
+from glgpt.program import Entry, Limits, Pass, Program, Texture, View, check
+from glgpt.shader import accessors, interface
+from glgpt.tensor import Layout
+
+SCALARS = {"pos": "int", "row": "int"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The register block of a product: each fragment computes `rows` x 4 `tile_cols` values, by row and column tiles.
+
+    4x4 fits four draw buffers; 4x8 and 8x4 need eight.
+    """
+
+    tile_rows: int
+    tile_cols: int
+
+    @property
+    def name(self) -> str:
+        """As on the command line: rows x columns of one fragment."""
+        return f"{self.tile_rows}x{4 * self.tile_cols}"
+
+
+KERNELS = {k.name: k for k in (Kernel(4, 1), Kernel(4, 2), Kernel(8, 1))}
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A symbolic tensor: its layout, and the texture's name where it has one already (all but scratch)."""
+
+    layout: Layout
+    name: str
+    role: str = "scratch"
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix."""
+        return self.layout.rows
+
+    @property
+    def cols(self) -> int:
+        """Columns of the matrix."""
+        return self.layout.cols
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A pass whose scratch tensors have no textures yet."""
+
+    spec: Pass
+    inputs: tuple[tuple[str, Tensor], ...]
+    outputs: tuple[tuple[Tensor, int], ...]
+
+
+class Recorder:
+    """Collects entries into one Program for a device of the given limits."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._fixed: dict[str, Tensor] = {}
+        self._shaders: dict[str, str] = {}
+        self._drafts: dict[str, list[_Draft]] = {}
+        self._outputs: dict[str, dict[str, Tensor]] = {}
+        self._current = ""
+
+    # -- tensors ------------------------------------------------------------------------------------------------
+
+    def fixed(self, name: str, layout: Layout, role: str) -> Tensor:
+        """A weight, state or input: one texture under its own name, the same each time it is asked for."""
+        tensor = self._fixed.setdefault(name, Tensor(layout, name, role))
+        if tensor.layout != layout or tensor.role != role:
+            raise ValueError(f"{name} is recorded as {tensor} already")
+        return tensor
+
+    def scratch(self, name: str, layout: Layout) -> Tensor:
+        """A tensor of this entry that the next emitted passes write."""
+        return Tensor(layout, name)
+
+    # -- entries ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def entry(self, name: str) -> Iterator[None]:
+        """Passes emitted inside belong to this entry."""
+        self._current = name
+        self._drafts[name], self._outputs[name] = [], {}
+        yield
+        self._current = ""
+
+    def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
+        """Keeps a tensor until the entry's end and lists it under its name."""
+        self._outputs[self._current][name or tensor.name] = tensor
+        return tensor
+
+    def emit(
+        self,
+        shader: str,
+        inputs: Mapping[str, Tensor],
+        outputs: Mapping[str, Tensor],
+        defines: Mapping[str, int | float | str] | None = None,
+        *,
+        label: str | None = None,
+        columns: range | None = None,
+        viewport: tuple[int, int] | None = None,
+        row: str | None = None,
+        flops: int = 0,
+        nbytes: int = 0,
+    ) -> None:
+        """Appends one pass of `glsl/<shader>.frag`.
+
+        `inputs` and `outputs` name the samplers and the STORE macros. `columns` limits a one-output pass to some of
+        its column tiles. `viewport` and `row` are for a pass that writes a part of a state.
+        """
+        first = next(iter(outputs.values()))
+        text = "\n".join(
+            [
+                _source("tensor.glsl"),
+                *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
+                f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
+                *(accessors(name, t.layout) for name, t in inputs.items()),
+                interface({name: t.layout for name, t in outputs.items()}, columns),
+                _source(f"{shader}.frag"),
+            ]
+        )
+        key = f"{shader}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        self._shaders[key] = text
+        layers = tuple(
+            (t, layer) for t in outputs.values() for layer in range(t.layout.layers) if _in(t.layout, layer, columns)
+        )
+        size = viewport or (first.layout.width, first.layout.height)
+        spec = Pass(label or first.name, key, (), (), size, row, flops, nbytes)
+        self._drafts[self._current].append(_Draft(spec, tuple((f"u_{k}", t) for k, t in inputs.items()), layers))
+
+    # -- the result ---------------------------------------------------------------------------------------------
+
+    def program(self) -> Program:
+        """The recorded program, checked. Raises GlgptError where it does not fit the limits."""
+        textures = {
+            t.name: Texture(t.name, t.layout.width, t.layout.height, t.layout.layers, t.layout.format, t.role)
+            for t in self._fixed.values()
+        }
+        entries = {name: self._place(name, textures) for name in self._drafts}
+        views = {name: _view(name, t) for name, t in self._fixed.items()}
+        program = Program(textures, dict(self._shaders), entries, views, dict(SCALARS))
+        check(program, self.limits)
+        return program
+
+    def _place(self, name: str, textures: dict[str, Texture]) -> Entry:
+        """Gives the scratch tensors of one entry textures from the pool that all entries share."""
+        drafts, outputs = self._drafts[name], self._outputs[name]
+        last: dict[int, int] = {}
+        for i, draft in enumerate(drafts):
+            for _, t in draft.inputs:
+                last[id(t)] = i
+        for t in outputs.values():
+            last[id(t)] = len(drafts)
+        free = [t for t in textures.values() if t.role == "scratch"]
+        placed: dict[int, Texture] = {}
+
+        def place(t: Tensor) -> str:
+            if t.role != "scratch":
+                return t.name
+            if id(t) not in placed:
+                shape = (t.layout.width, t.layout.height, t.layout.layers, t.layout.format)
+                found = next((f for f in free if (f.width, f.height, f.layers, f.format) == shape), None)
+                if found:
+                    free.remove(found)
+                else:
+                    number = sum(x.role == "scratch" for x in textures.values())
+                    found = Texture(f"scratch.{number}", *shape, "scratch")
+                    textures[found.name] = found
+                placed[id(t)] = found
+            return placed[id(t)].name
+
+        passes = []
+        for i, draft in enumerate(drafts):
+            ins = tuple((sampler, place(t)) for sampler, t in draft.inputs)
+            outs = tuple((place(t), layer) for t, layer in draft.outputs)
+            passes.append(replace(draft.spec, inputs=ins, outputs=outs))
+            for t in {id(t): t for _, t in draft.inputs} | {id(t): t for t, _ in draft.outputs}:
+                if t in placed and last.get(t, i) == i:
+                    free.append(placed[t])
+        uploads = {t.name for d in drafts for _, t in d.inputs if t.role == "input"}
+        views = {key: _view(place(t), t) for key, t in outputs.items()}
+        return Entry(name, tuple(sorted(uploads)), tuple(passes), views)
+
+
+def _view(texture: str, t: Tensor) -> View:
+    return View(texture, t.rows, t.cols, t.layout.tiles, t.layout.dtype)
+
+
+def _in(layout: Layout, layer: int, columns: range | None) -> bool:
+    per_row = layout.tiles[1] // layout.pairs
+    return columns is None or layer % per_row * layout.pairs in columns
+
+
+def _literal(value: int | float | str) -> str:
+    if isinstance(value, float):
+        text = f"{value:.9g}"
+        return text if "." in text or "e" in text else text + ".0"
+    return str(value)
+
+
+@functools.lru_cache(maxsize=None)
+def _source(name: str) -> str:
+    try:
+        text = (data_path("glsl") / name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise GlgptError(f"shader {name} cannot be read: {error}; reinstall glgpt") from error
+    lines = []
+    for line in text.splitlines():
+        include = line.removeprefix("#include ").strip('"') if line.startswith("#include ") else None
+        lines.append(_source(include) if include else line)
+    return "\n".join(lines)

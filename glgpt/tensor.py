@@ -1,0 +1,136 @@
+"""Where a matrix lies in a texture, and packing to and from numpy.
+
+Texel `(r, c4)` holds columns `4*c4 .. 4*c4+3`. The matrix is cut into `tiles = (tr, tc)`, an equal grid; rows and
+columns of a tile are contiguous in the matrix. f32: a tile is one layer. f16: two neighbouring column tiles share one
+layer, their halves packed into one 128-bit texel (x, y: the even tile; z, w: the odd one), so that one fetch feeds two
+accumulators. Everything beyond the matrix is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Matrix `[rows, cols]`, `tiles` = (tile rows, tile columns), `dtype` f32 or f16 (f16 needs an even tile count)."""
+
+    rows: int
+    cols: int
+    tiles: tuple[int, int] = (1, 1)
+    dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.cols, *self.tiles) < 1:
+            raise ValueError(f"empty layout {self}")
+        if self.dtype not in ("f32", "f16") or (self.dtype == "f16" and self.tiles[1] % 2):
+            raise ValueError(f"a layout of {self.dtype} cannot have {self.tiles} tiles")
+
+    @property
+    def height(self) -> int:
+        """Rows of a tile."""
+        return -(-self.rows // self.tiles[0])
+
+    @property
+    def width(self) -> int:
+        """Texels across a tile."""
+        return -(-self.cols // (4 * self.tiles[1]))
+
+    @property
+    def pairs(self) -> int:
+        """Column tiles that share one layer: 2 for f16."""
+        return 2 if self.dtype == "f16" else 1
+
+    @property
+    def layers(self) -> int:
+        """Layers of the texture."""
+        return self.tiles[0] * self.tiles[1] // self.pairs
+
+    @property
+    def format(self) -> str:
+        """The texture's format."""
+        return "uint" if self.dtype == "f16" else "float"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the texture."""
+        return self.width * self.height * self.layers * 16
+
+    def layer(self, matrix: NDArray[np.floating], index: int) -> Floats | NDArray[np.uint32]:
+        """The texels `[height, width, 4]` of one layer of `matrix` `[rows, cols]`."""
+        per_row = self.tiles[1] // self.pairs
+        i, j = index // per_row, index % per_row * self.pairs
+        tiles = [self._tile(matrix, i, j + p) for p in range(self.pairs)]
+        if self.dtype == "f32":
+            return tiles[0]
+        with np.errstate(over="ignore"):
+            halves = np.concatenate([t.astype(np.float16) for t in tiles], axis=2)
+        return np.ascontiguousarray(halves).view(np.uint32)
+
+    def _tile(self, matrix: NDArray[np.floating], i: int, j: int) -> Floats:
+        h, w = self.height, 4 * self.width
+        block = matrix[i * h : (i + 1) * h, j * w : (j + 1) * w]
+        if block.shape == (h, w) and block.dtype == np.float32:
+            return np.ascontiguousarray(block).reshape(h, self.width, 4)
+        out = np.zeros((h, w), np.float32)
+        out[: block.shape[0], : block.shape[1]] = block
+        return out.reshape(h, self.width, 4)
+
+    def pack(self, matrix: NDArray[np.floating]) -> NDArray[np.float32] | NDArray[np.uint32]:
+        """`[rows, cols]` to texels `[layers, height, width, 4]`, float32 or (f16) uint32."""
+        return np.stack([self.layer(matrix, i) for i in range(self.layers)])
+
+    def unpack(self, texels: NDArray[np.float32] | NDArray[np.uint32]) -> Floats:
+        """Texels `[layers, height, width, 4]` to `[rows, cols]` float32."""
+        tr, tc = self.tiles
+        if self.dtype == "f16":
+            halves = np.ascontiguousarray(texels).view(np.float16).astype(np.float32)
+            grid = halves.reshape(tr, tc // 2, self.height, self.width, 2, 4).transpose(0, 2, 1, 4, 3, 5)
+        else:
+            grid = texels.reshape(tr, tc, self.height, self.width, 4).transpose(0, 2, 1, 3, 4)
+        whole = grid.reshape(tr * self.height, tc * 4 * self.width)
+        return np.ascontiguousarray(whole[: self.rows, : self.cols], np.float32)
+
+    def segments(self, weight: Layout) -> Iterator[tuple[int, int, list[tuple[int, int]], int]]:
+        """How a product walks its inner dimension, with this as the left factor and `weight` `[cols, n]` the right.
+
+        Yields (layer within a row of tiles, first texel in it, [(row tile of `weight`, first row in it)] for each
+        column tile that the layer holds, texels), each run inside one tile of everything it names.
+        """
+        end = -(-self.cols // 4)
+        for layer in range(self.tiles[1] // self.pairs):
+            x0 = 0
+            while x0 < self.width:
+                n, starts = self.width - x0, []
+                for p in range(self.pairs):
+                    k4 = (layer * self.pairs + p) * self.width + x0
+                    if k4 < end:
+                        wt, w0 = divmod(4 * k4, weight.height)
+                        n = min(n, end - k4, -(-(weight.height - w0) // 4))
+                        starts.append((wt, w0))
+                if not starts:
+                    break
+                yield layer, x0, starts, n
+                x0 += n
+
+
+def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32") -> Layout:
+    """A weight's layout: at least `tile_cols` column tiles, and as many more of either as `limit` texels a side ask.
+
+    Row tiles are multiples of four rows, so that a product's step over four rows never crosses one.
+    """
+    tc = tile_cols
+    while -(-cols // (4 * tc)) > limit:
+        tc += tile_cols
+    tr = -(-rows // limit)
+    while tr > 1 and -(-rows // tr) % 4:
+        tr += 1
+        if tr > rows:
+            raise ValueError(f"{rows} rows cannot be folded into tiles of at most {limit}")
+    return Layout(rows, cols, (tr, tc), dtype)

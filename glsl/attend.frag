@@ -1,0 +1,31 @@
+// z[t, head] = sum over s of pattern[t * n_head + head, s] v[s, head], s up to the position of the last t.
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 acc[Y_N];
+#define START(n, i, j) acc[n] = vec4(0.0);
+  Y_TILES(START)
+  int keys = min(pos + min((Y_TR - 1) * Y_H + p.y, Y_ROWS - 1) + 1, V_H);
+#define ROW_OF(i, j) ((i * Y_H + p.y) * N_HEAD + (j * Y_W + p.x) / D4)
+#define PATTERN(i, j) X(i, p.y * N_HEAD + (j * Y_W + p.x) / D4, s / 4)
+#define COLUMN(j) min(j * Y_W + p.x, V_W - 1)
+#define VALUE(j, o) V(0, s + o, COLUMN(j))
+  int s = 0;
+  for (; s + 4 <= keys; s += 4) {
+    vec4 v[4 * Y_NC];
+#define LOAD(n, j) v[4 * n] = VALUE(j, 0); v[4 * n + 1] = VALUE(j, 1); v[4 * n + 2] = VALUE(j, 2); v[4 * n + 3] = VALUE(j, 3);
+    Y_COLTILES(LOAD)
+#define MIX(n, i, j) { \
+      vec4 w = PATTERN(i, j); \
+      acc[n] += w.x * v[4 * (j)] + w.y * v[4 * (j) + 1] + w.z * v[4 * (j) + 2] + w.w * v[4 * (j) + 3]; \
+    }
+    Y_TILES(MIX)
+  }
+  // The last keys one by one: rows of v beyond them may hold anything.
+  for (int lane = 0; lane < keys - s; lane++) {
+#define REST(n, i, j) acc[n] += PATTERN(i, j)[lane] * VALUE(j, lane);
+    Y_TILES(REST)
+  }
+#define EDGE(n, i, j) if (j * Y_W + p.x >= V_W) acc[n] = vec4(0.0);
+  Y_TILES(EDGE)
+  STORE_Y(acc)
+}

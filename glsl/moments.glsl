@@ -1,0 +1,14 @@
+// (mean, sum of squared deviations, count), merged pairwise: Chan, Golub and LeVeque 1979. Never the difference of
+// two large sums, so a residual stream with a large mean keeps its variance.
+vec3 merge_moments(vec3 a, vec3 b) {
+  float n = max(a.z + b.z, 1.0), d = b.x - a.x;
+  return vec3(a.x + d * (b.z / n), a.y + b.y + d * d * (a.z * b.z / n), a.z + b.z);
+}
+
+// Of the first `lanes` values of a texel.
+vec3 texel_moments(vec4 v, int lanes) {
+  vec4 mask = vec4(lessThan(ivec4(0, 1, 2, 3), ivec4(lanes)));
+  float mean = dot(v, mask) / float(lanes);
+  vec4 d = (v - mean) * mask;
+  return vec3(mean, dot(d, d), float(lanes));
+}

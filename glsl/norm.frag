@@ -1,0 +1,22 @@
+// y = (x - mean) / sqrt(variance + eps) * gain + bias, from the moments of each row's parts (Ba et al. 2016).
+#include "moments.glsl"
+
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 v[Y_N];
+  vec2 row[Y_TR];
+#define ROW(i) { \
+    int r = min(i * Y_H + p.y, Y_ROWS - 1); \
+    vec3 sum = vec3(0.0); \
+    for (int s = 0; s < STATS_W; s++) sum = merge_moments(sum, STATS(0, r, s).xyz); \
+    row[i] = vec2(sum.x, 1.0 / sqrt(sum.y / float(X_COLS) + EPSILON)); \
+  }
+  Y_ROWTILES(ROW)
+#define NORM(n, i, j) { \
+    int c4 = j * Y_W + p.x; \
+    v[n] = (x_at(min(i * Y_H + p.y, Y_ROWS - 1), min(c4, GAIN_W - 1)) - row[i].x) * row[i].y * gain_at(0, c4) + bias_at(0, c4); \
+    if (c4 >= GAIN_W) v[n] = vec4(0.0); \
+  }
+  Y_TILES(NORM)
+  STORE_Y(v)
+}

@@ -1,0 +1,19 @@
+// pattern = exp(score - maximum) / sum, zero beyond the position.
+#include "softmax.glsl"
+
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 v[Y_N];
+#define APPLY(n, i, j) { \
+    int row = i * Y_H + p.y, t = pos + row / N_HEAD; \
+    v[n] = vec4(0.0); \
+    if (4 * p.x <= t) { \
+      vec2 sum = NOTHING; \
+      for (int s = 0; s < STATS_W; s++) sum = merge_softmax(sum, STATS(i, p.y, s).xy); \
+      v[n] = exp(X(n, p.y, p.x) - sum.x) / sum.y; \
+      v[n] = mix(v[n], vec4(0.0), greaterThan(4 * p.x + ivec4(0, 1, 2, 3), ivec4(t))); \
+    } \
+  }
+  Y_TILES(APPLY)
+  STORE_Y(v)
+}
