@@ -117,6 +117,7 @@ class GPT2:
             done += layout.nbytes
             if progress:
                 progress(done, total)
+        self._player.play("prepare")
 
     # -- public -------------------------------------------------------------------------------------------------
 

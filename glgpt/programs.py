@@ -16,13 +16,15 @@ from glgpt.tensor import Layout
 def generation_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) -> Program:
     """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
-    Both leave the best token in `token` and list `logits` `[1, vocab]`. Raises GlgptError where the limits forbid it.
+    `prepare` must be played once the weights are there. The others leave the best token in `token` and list `logits` `[1, vocab]`. Raises GlgptError where the limits forbid it.
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype)
     for size in chunk_sizes(config, network.kernel.tile_rows, limits)[:-1]:
         with rec.entry(f"prefill_{size}"):
-            network.last_row(network.rows(size))
+            network.last_row(network.rows(size), "row")
+    with rec.entry("prepare"):
+        network.prepare()
     with rec.entry("decode"):
         network.row()
     return rec.program()

@@ -139,9 +139,9 @@ def _probe_player(device: Device, kernel: Kernel, options: Options) -> Player:
     m, k, n = PROBE
     rec = Recorder(Limits(max_draw_buffers=device.limits.max_draw_buffers))
     x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols)), "state")
-    w = rec.fixed("w", Layout(k, n, (1, kernel.tile_cols)), "state")
+    w = rec.fixed("w", Layout(k, n), "state")
     with rec.entry("probe"):
-        rec.output(ops.matmul(rec, x, w, None, "y"))
+        rec.output(ops.matmul(rec, x, w, None, "y", tile_cols=kernel.tile_cols))
     player = Player(device, rec.program(), options)
     random = np.random.default_rng(0)
     for tensor in (x, w):

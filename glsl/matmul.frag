@@ -5,18 +5,18 @@
 ivec2 p;
 vec4 acc[Y_N];
 
-// The columns of w for the column tiles of this pass, at row `row` of row tile `tile`.
+// A row of w at the texels of this fragment's column tiles: `row` of row tile `tile`.
 #ifdef W_F16
 #if Y_NC == 1
-#define HALF(t, j) ((j) % 2 == 0 ? even_half(t) : odd_half(t))
-#define LOAD_W(n, j) w[n] = HALF(W(tile * (W_TC / 2) + (j) / 2, row, p.x), j);
-#define LOAD_ROW Y_COLTILES(LOAD_W)
+#define LOAD_ROW { uvec4 t = W(tile * (W_TC / 2) + FIRST_COLUMN / 2, row, p.x); \
+    w[0] = FIRST_COLUMN % 2 == 0 ? even_half(t) : odd_half(t); }
 #else
 #define LOAD_ROW { uvec4 t = W(tile * (W_TC / 2) + FIRST_COLUMN / 2, row, p.x); \
     w[0] = even_half(t); w[1] = odd_half(t); }
 #endif
 #else
-#define LOAD_W(n, j) w[n] = W(tile * W_TC + (j), row, p.x);
+ivec2 column[Y_NC];  // (column tile of w, texel in it)
+#define LOAD_W(n, j) w[n] = W(tile * W_TC + column[n].x, row, column[n].y);
 #define LOAD_ROW Y_COLTILES(LOAD_W)
 #endif
 
@@ -64,8 +64,13 @@ void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
 
 void main() {
   p = ivec2(gl_FragCoord.xy);
+#define C4(j) ((j) * Y_W + p.x)
+#ifndef W_F16
+#define LOCATE(n, j) { int c4 = min(C4(j), W_W * W_TC - 1); column[n] = ivec2(c4 / W_W, c4 % W_W); }
+  Y_COLTILES(LOCATE)
+#endif
 #ifdef BIAS
-#define START(n, i, j) acc[n] = bias_at(0, (j) * Y_W + p.x);
+#define START(n, i, j) acc[n] = bias_at(0, min(C4(j), BIAS_W - 1));
 #else
 #define START(n, i, j) acc[n] = vec4(0.0);
 #endif
@@ -78,6 +83,10 @@ void main() {
 #ifdef RESIDUAL
 #define ADD(n, i, j) acc[n] += RESIDUAL_TILE(i, j);
   Y_TILES(ADD)
+#endif
+#if 4 * Y_W * Y_TC >= Y_COLS + 4
+#define EDGE(n, i, j) if (4 * C4(j) >= Y_COLS) acc[n] = vec4(0.0);
+  Y_TILES(EDGE)
 #endif
   STORE_Y(acc)
 }

@@ -1,22 +1,29 @@
 // Rows of q, k and v from the product with c_attn, each at its position: texel row pos + t of three caches.
-// From a split product (PARTS) it also adds up the partial sums and the bias.
-vec4 column(int t, int c4) {
-#ifdef PARTS
-  vec4 sum = bias_at(0, c4);
-  for (int s = 0; s < PARTS; s++) sum += x_at(s, c4);
-  return sum;
-#else
-  return x_at(t, c4);
+// With MOMENTS, x is the partial sums of one row before its norm, and both are finished here.
+#ifdef MOMENTS
+#include "folded_norm.glsl"
 #endif
-}
 
 void main() {
   int t = int(gl_FragCoord.y) - pos, c4 = int(gl_FragCoord.x);
-  vec4 v[1];
-  v[0] = column(t, c4);
-  STORE_Q(v)
-  v[0] = column(t, Q_W + c4);
-  STORE_K(v)
-  v[0] = column(t, 2 * Q_W + c4);
+  vec4 q[1], k[1], v[1];
+#ifdef MOMENTS
+  q[0] = k[0] = v[0] = vec4(0.0);
+  for (int s = 0; s < X_ROWS; s++) {
+    q[0] += x_at(s, c4);
+    k[0] += x_at(s, Q_W + c4);
+    v[0] += x_at(s, 2 * Q_W + c4);
+  }
+  vec2 row = mean_and_scale();
+  q[0] = normed(q[0], c4, row);
+  k[0] = normed(k[0], Q_W + c4, row);
+  v[0] = normed(v[0], 2 * Q_W + c4, row);
+#else
+  q[0] = x_at(t, c4);
+  k[0] = x_at(t, Q_W + c4);
+  v[0] = x_at(t, 2 * Q_W + c4);
+#endif
+  STORE_Q(q)
+  STORE_K(k)
   STORE_V(v)
 }

@@ -114,7 +114,10 @@ class Device:
         status = self.gl("glCheckFramebufferStatus", enum, enum)(GL_FRAMEBUFFER)
         if status != GL_FRAMEBUFFER_COMPLETE:
             raise GlgptError(f"the driver cannot render to {len(attachments)} such textures (status {status:#x})")
+        if self.ctx.error != "GL_NO_ERROR":
+            raise GlgptError(f"the driver refused a framebuffer of {len(attachments)} textures")
         framebuffer = self.ctx.detect_framebuffer(name.value)
+        self.ctx.clear_errors()  # moderngl asks it for the sizes of a window's framebuffer, which is an error here
         self.live[id(framebuffer)] = "framebuffer"
         return framebuffer
 

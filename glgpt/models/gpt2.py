@@ -44,18 +44,18 @@ class Network:
         }[name if name.count(".") == 1 else name.split(".", 2)[2]]
         if name == "wpe.weight":
             return rec.fixed(name, Layout(rows, cols), "weight")
-        layout = fold(texels(rows), cols, rec.limits.max_texture_size, self.kernel.tile_cols, self.dtype)
+        pairs = 2 if self.dtype == "f16" else 1
+        layout = fold(texels(rows), cols, rec.limits.max_texture_size, pairs, self.dtype)
         return rec.fixed(name, layout, "weight")
 
-    def vector(self, name: str, beside: Tensor | None = None) -> Tensor:
-        """The texture of a bias, as wide as the tiles of the weight `beside` it, or of a gain."""
-        cols = 4 * beside.layout.width * beside.layout.tiles[1] if beside else self.config.n_embd
-        return self.rec.fixed(name, Layout(1, cols), "weight")
+    def vector(self, name: str, cols: int | None = None) -> Tensor:
+        """The texture of a bias of `cols` values, or of a norm's gain or bias."""
+        return self.rec.fixed(name, Layout(1, cols or self.config.n_embd), "weight")
 
     def linear(self, name: str) -> tuple[Tensor, Tensor]:
         """Weight and bias of a linear layer."""
         w = self.weight(f"{name}.weight")
-        return w, self.vector(f"{name}.bias", w)
+        return w, self.vector(f"{name}.bias", w.cols)
 
     def cache(self, i: int, part: str) -> Tensor:
         """The state that holds q, k or v of layer i for every position; q is shared by all layers unless kept."""
@@ -91,7 +91,7 @@ class Network:
         for i in range(c.n_layer):
             h = f"h.{i}."
             a = self.keep(self.norm(x, h + "ln_1", normed))
-            qkv = ops.matmul(rec, a, *self.linear(h + "attn.c_attn"), h + "attn.qkv", dtype=self.dtype)
+            qkv = self.matmul(a, h + "attn.c_attn", h + "attn.qkv")
             q, key, v = (self.cache(i, part) for part in "qkv")
             ops.split_qkv(rec, qkv, q, key, v, h + "attn.qkv")
             for part in (q, key, v):
@@ -107,31 +107,39 @@ class Network:
 
     def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
         """Layer norm `name` of every row."""
-        gain, bias = self.vector(f"{name}.weight"), self.vector(f"{name}.bias")
-        return ops.norm(self.rec, x, gain, bias, self.config.layer_norm_epsilon, out, name)
+        return ops.norm(self.rec, x, *self.gain(name), self.config.layer_norm_epsilon, out, name)
+
+    def gain(self, name: str) -> tuple[Tensor, Tensor]:
+        """Gain and bias of a norm."""
+        return self.vector(f"{name}.weight"), self.vector(f"{name}.bias")
+
+    def matmul(
+        self, x: Tensor, linear: str, name: str, act: str | None = None, residual: Tensor | None = None
+    ) -> Tensor:
+        """Every row through a linear layer."""
+        w, b = self.linear(linear)
+        tc = self.kernel.tile_cols
+        return ops.matmul(self.rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc)
 
     def hidden(self, m: Tensor, h: str) -> Tensor:
         """The MLP's hidden layer, the activation fused into the product unless `mlp.pre` is wanted."""
         kind = self.config.activation_function
-        w, b = self.linear(h + "mlp.c_fc")
         if h + "mlp.pre" not in self.names:
-            return self.keep(ops.matmul(self.rec, m, w, b, h + "mlp.act", act=kind, dtype=self.dtype))
-        pre = self.keep(ops.matmul(self.rec, m, w, b, h + "mlp.pre", dtype=self.dtype))
+            return self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.act", kind))
+        pre = self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.pre"))
         return self.keep(ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act"))
 
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str) -> Tensor:
         """x + linear(y), in one pass unless the product `out` is wanted by itself or is packed."""
-        w, b = self.linear(linear)
-        if out not in self.names and self.dtype == "f32" and x.layout.tiles[1] == w.layout.tiles[1]:
-            return self.keep(ops.matmul(self.rec, y, w, b, total, residual=x))
-        product = self.keep(ops.matmul(self.rec, y, w, b, out, dtype=self.dtype))
-        return self.keep(ops.add(self.rec, x, product, x.layout, total))
+        if out not in self.names and self.dtype == "f32":
+            return self.keep(self.matmul(y, linear, total, residual=x))
+        return self.keep(ops.add(self.rec, x, self.keep(self.matmul(y, linear, out)), x.layout, total))
 
     def logits_rows(self, x: Tensor) -> Tensor:
         """The final norm and the logits of every row, [t, vocab]."""
-        normed = Layout(x.rows, x.cols, (x.layout.tiles[0], self.kernel.tile_cols), self.dtype)
-        y = self.keep(self.norm(x, "ln_f", normed))
-        return self.rec.output(ops.matmul(self.rec, y, self.head, None, "logits"))
+        tc = self.kernel.tile_cols
+        y = self.keep(self.norm(x, "ln_f", Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
+        return self.rec.output(ops.matmul(self.rec, y, self.head, None, "logits", tile_cols=tc))
 
     # -- one row ------------------------------------------------------------------------------------------------
 
@@ -140,52 +148,60 @@ class Network:
         """The weight that turns the last norm into logits, `[n_embd, vocab]`."""
         return self.weight("wte.weight" if self.config.tie_word_embeddings else "lm_head.weight")
 
+    def prepare(self) -> None:
+        """Folds every norm into the linear layer behind it, for `row`; to be played whenever weights have changed."""
+        for i in range(self.config.n_layer):
+            for norm, linear in (("ln_1", "attn.c_attn"), ("ln_2", "mlp.c_fc")):
+                name = f"h.{i}.{linear}"
+                ops.norm_fold(self.rec, *self.gain(f"h.{i}.{norm}"), *self.linear(name), name)
+
     def row(self) -> None:
-        """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`."""
+        """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
+
+        Norms are applied behind the products they feed (`prepare`), since one pass cannot both write a row and know
+        its mean, and every pass counts.
+        """
         rec, c = self.rec, self.config
-        x = ops.embed(
-            rec, self.token, self.weight("wte.weight"), self.weight("wpe.weight"), Layout(1, c.n_embd)
-        )
-        x, y = ops.row_norm(rec, x, *self.gain("h.0.ln_1"), c.layer_norm_epsilon, "h.0.ln_1")
+        wte, wpe = self.weight("wte.weight"), self.weight("wpe.weight")
+        x = ops.embed(rec, self.token, wte, wpe, Layout(1, c.n_embd))
+        row = self.row_sum(x, "h.0.ln_1", "embed.row")
         for i in range(c.n_layer):
             h, following = f"h.{i}.", f"h.{i + 1}.ln_1" if i + 1 < c.n_layer else "ln_f"
             q, k, v = (self.cache(i, part) for part in "qkv")
-            part, bias = self.split(y, h + "attn.c_attn")
-            ops.split_qkv(rec, part, q, k, v, h + "attn.qkv", bias=bias)
+            part, normed = self.scaled(row, h + "attn.c_attn")
+            ops.split_qkv(rec, part, q, k, v, h + "attn.qkv", normed)
             s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
             z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z")
-            x, y = self.add_split(x, self.split(z, h + "attn.c_proj"), h + "ln_2", h + "resid_mid")
-            part, bias = self.split(y, h + "mlp.c_fc")
-            m = ops.combine(rec, part, bias, h + "mlp.act", act=c.activation_function)
-            x, y = self.add_split(x, self.split(m, h + "mlp.c_proj"), following, h + "resid_post")
-        self.choose(y)
+            row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, h + "attn.c_proj")
+            part, normed = self.scaled(row, h + "mlp.c_fc")
+            m = ops.combine(rec, part, h + "mlp.act", act=c.activation_function, normed=normed)
+            row = self.row_sum(row.x, following, h + "resid_post", m, h + "mlp.c_proj")
+        self.last_row(row.x, 0)
 
-    def gain(self, name: str) -> tuple[Tensor, Tensor]:
-        """Gain and bias of a norm."""
-        return self.vector(f"{name}.weight"), self.vector(f"{name}.bias")
-
-    def split(self, x: Tensor, linear: str) -> tuple[Tensor, Tensor]:
-        """The partial sums of one row through a linear layer, and the bias that is still to be added."""
+    def row_sum(
+        self, x: Tensor, norm: str, name: str, y: Tensor | None = None, linear: str | None = None
+    ) -> ops.NormedRow:
+        """x + linear(y) of one row, ready for the norm that follows."""
+        gain, eps = self.vector(f"{norm}.weight"), self.config.layer_norm_epsilon
+        if y is None or linear is None:
+            return ops.row_sum(self.rec, x, gain, eps, name)
         w, b = self.linear(linear)
-        return ops.matvec(self.rec, x, w, linear, parts=parts(w.layout)), b
+        return ops.row_sum(self.rec, x, gain, eps, name, ops.matvec(self.rec, y, w, linear, parts(w.layout)), b)
 
-    def add_split(self, x: Tensor, part: tuple[Tensor, Tensor], norm: str, total: str) -> tuple[Tensor, Tensor]:
-        """x plus the partial sums, and the norm of that, in one pass."""
-        return ops.row_norm(
-            self.rec, x, *self.gain(norm), self.config.layer_norm_epsilon, norm, parts=part, sum_name=total
-        )
+    def scaled(self, row: ops.NormedRow, linear: str) -> tuple[Tensor, tuple[ops.NormedRow, tuple[Tensor, Tensor]]]:
+        """Partial sums of a row through a linear layer before its norm, and what finishes them."""
+        w, _ = self.linear(linear)
+        part = ops.matvec(self.rec, row.scaled, w, linear, parts(w.layout))
+        return part, (row, ops.folded_norm(self.rec, linear, w.cols))
 
-    def last_row(self, x: Tensor) -> None:
-        """The norm, logits and best token of the row that the scalar `row` names."""
-        _, y = ops.row_norm(self.rec, x, *self.gain("ln_f"), self.config.layer_norm_epsilon, "ln_f", row="row")
-        self.choose(y)
-
-    def choose(self, y: Tensor) -> None:
-        """Logits of one normed row, and the best token into `token`."""
-        logits = self.rec.output(ops.matvec(self.rec, y, self.head, "logits"))
+    def last_row(self, x: Tensor, row: str | int) -> None:
+        """The norm and logits of one row of x (a number, or the scalar that names it), and its best token."""
+        y = ops.row_norm(self.rec, x, *self.gain("ln_f"), self.config.layer_norm_epsilon, "ln_f", row)
+        part = ops.matvec(self.rec, y, self.head, "logits.parts", parts(self.head.layout))
+        logits = self.rec.output(ops.combine(self.rec, part, "logits"))
         ops.argmax(self.rec, logits, self.token)
 
 
 def parts(w: Layout) -> int:
-    """Into how many parts the inner dimension of a one-row product is cut: enough fragments for a GPU, few to add up."""
-    return max(1, min(w.rows // 64, 4096 // w.width))
+    """Into how many parts the inner dimension of a one-row product is cut: two rows at least, enough for a GPU."""
+    return max(2, min(w.rows // 32, 6144 // (w.cols // 8 + 1)))

@@ -4,11 +4,12 @@ from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import attend, attend_row, scores, softmax, split_qkv
 from glgpt.ops.embed import embed
 from glgpt.ops.matmul import combine, matmul, matvec
-from glgpt.ops.norm import norm, row_norm
+from glgpt.ops.norm import NormedRow, folded_norm, norm, norm_fold, row_norm, row_sum
 from glgpt.ops.pointwise import ACTIVATIONS, act, add
 
 __all__ = [
     "ACTIVATIONS",
+    "NormedRow",
     "act",
     "add",
     "argmax",
@@ -16,10 +17,13 @@ __all__ = [
     "attend_row",
     "combine",
     "embed",
+    "folded_norm",
     "matmul",
     "matvec",
     "norm",
+    "norm_fold",
     "row_norm",
+    "row_sum",
     "scores",
     "softmax",
     "split_qkv",

@@ -7,6 +7,8 @@ the first row.
 
 from __future__ import annotations
 
+from glgpt.ops.matmul import norm_inputs
+from glgpt.ops.norm import NormedRow
 from glgpt.record import Recorder, Tensor
 from glgpt.tensor import Layout
 
@@ -14,19 +16,23 @@ MASKED = -1.0e30  # finite, so that no shader meets an infinity it did not make
 
 
 def split_qkv(
-    rec: Recorder, x: Tensor, q: Tensor, k: Tensor, v: Tensor, label: str, *, bias: Tensor | None = None
+    rec: Recorder,
+    x: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    label: str,
+    normed: tuple[NormedRow, tuple[Tensor, Tensor]] | None = None,
 ) -> None:
     """Writes rows pos.. of the states q, k, v `[n_positions, n_head * d]` from x `[T, 3 * n_head * d]`.
 
-    With `bias`, x is the partial sums `[S, 3 * n_head * d]` of one row and the bias is added here.
+    With `normed`, x is the partial sums `[S, 3 * n_head * d]` of one row, finished here as in `combine`.
     """
-    inputs, defines = {"x": x}, {}
-    rows = x.rows
-    if bias:
-        inputs["bias"], defines["PARTS"], rows = bias, x.rows, 1
+    inputs, defines = norm_inputs(normed)
+    rows = 1 if normed else x.rows
     rec.emit(
         "split_qkv",
-        inputs,
+        {"x": x} | inputs,
         {"q": q, "k": k, "v": v},
         defines,
         label=label,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glgpt.ops.norm import NormedRow
 from glgpt.ops.pointwise import activation_defines
 from glgpt.record import Recorder, Tensor
 from glgpt.tensor import Layout
@@ -17,16 +18,19 @@ def matmul(
     act: str | None = None,
     residual: Tensor | None = None,
     dtype: str = "f32",
+    tile_cols: int = 1,
 ) -> Tensor:
-    """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias) + residual, bias `[1, N]` padded to whole tiles.
+    """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual, which has y's own layout.
 
-    y takes its row tiles from x, its column tiles from w, and `dtype`; a fragment writes a texel of each, in as many
-    passes over the column tiles as the colour attachments ask. The residual has y's own layout.
+    y takes its row tiles from x and is cut into `tile_cols` (packed weights: into their own column tiles). A fragment
+    writes a texel of each tile, in as many passes over the column tiles as the colour attachments ask.
     """
-    if w.rows < x.cols or (residual and residual.layout.tiles != (x.layout.tiles[0], w.layout.tiles[1])):
-        raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
-    y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], w.layout.tiles[1]), dtype))
+    if w.layout.pairs == 2:
+        tile_cols = w.layout.tiles[1]
+    y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], tile_cols), dtype))
     tr, tc = y.layout.tiles
+    if w.rows < x.cols or (residual and residual.layout != y.layout):
+        raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
     inputs = {"x": x, "w": w}
     defines = activation_defines(act) | {"SEGMENTS": _segments(x.layout, w.layout)}
     if bias:
@@ -59,28 +63,52 @@ def _segments(x: Layout, w: Layout) -> str:
     return " ".join(calls)
 
 
-def matvec(
-    rec: Recorder, x: Tensor, w: Tensor, name: str, *, parts: int = 1, bias: Tensor | None = None
-) -> Tensor:
+def matvec(rec: Recorder, x: Tensor, w: Tensor, name: str, parts: int) -> Tensor:
     """One row times a matrix, x `[1, K]` w `[K, N]`, as `parts` partial sums `[parts, N]` over ranges of K.
 
     A target of one row wastes half of every quad and gives a GPU too little to do; the consumer adds the parts up.
     """
     k4 = -(-x.cols // 4)
     part = -(-k4 // parts)
-    y = rec.scratch(name, Layout(-(-k4 // part), w.cols, (1, w.layout.tiles[1])))
-    inputs = {"x": x, "w": w}
-    defines: dict[str, int | float | str] = {"K4": k4, "PART": part, "ACT": 0}
-    if bias:
-        if y.rows > 1:
-            raise ValueError(f"{name}: a split product has no bias")
-        inputs["bias"] = bias
-    rec.emit("matvec", inputs, {"y": y}, defines, flops=2 * x.cols * w.cols, nbytes=w.layout.nbytes)
+    tc = w.layout.tiles[1] if w.layout.pairs == 2 else min(2, -(-w.cols // 4))
+    y = rec.scratch(name, Layout(-(-k4 // part), w.cols, (1, tc)))
+    at_once = min(tc, 2)
+    for first in range(0, tc, at_once):
+        rec.emit(
+            "matvec",
+            {"x": x, "w": w},
+            {"y": y},
+            {"K4": k4, "PART": part},
+            columns=range(first, first + at_once),
+            flops=2 * x.cols * w.cols * at_once // tc,
+            nbytes=w.layout.nbytes * at_once // tc,
+        )
     return y
 
 
-def combine(rec: Recorder, x: Tensor, bias: Tensor, name: str, *, act: str | None = None) -> Tensor:
-    """y `[1, N]` = act(bias + the sum of x's rows), x being the partial sums of `matvec`."""
-    y = rec.scratch(name, Layout(1, x.cols, (1, x.layout.tiles[1])))
-    rec.emit("combine", {"x": x, "bias": bias}, {"y": y}, activation_defines(act) | {"PARTS": x.rows})
+def combine(
+    rec: Recorder,
+    x: Tensor,
+    name: str,
+    *,
+    act: str | None = None,
+    normed: tuple[NormedRow, tuple[Tensor, Tensor]] | None = None,
+) -> Tensor:
+    """y `[1, N]` = act(the sum of x's rows), x being the partial sums of `matvec`.
+
+    With `normed` = (the row, its folded norm), the sum is the product of `row.scaled` and becomes that of its norm.
+    """
+    y = rec.scratch(name, Layout(1, x.cols))
+    inputs, defines = norm_inputs(normed)
+    rec.emit("combine", {"x": x} | inputs, {"y": y}, activation_defines(act) | defines)
     return y
+
+
+def norm_inputs(
+    normed: tuple[NormedRow, tuple[Tensor, Tensor]] | None,
+) -> tuple[dict[str, Tensor], dict[str, int | float | str]]:
+    """Inputs and defines of `folded_norm.glsl`; none where there is no norm to apply."""
+    if normed is None:
+        return {}, {}
+    row, (gain_w, bias_w) = normed
+    return {"moments": row.moments, "gain_w": gain_w, "bias_w": bias_w}, {"WIDTH": row.x.cols, "EPSILON": row.eps}

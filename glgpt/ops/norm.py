@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from glgpt.record import Recorder, Tensor
 from glgpt.tensor import Layout
 
@@ -20,33 +22,59 @@ def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: 
 
 
 def row_norm(
+    rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, name: str, row: str | int = 0
+) -> Tensor:
+    """The norm `[1, C]` of one row of x: `row` is its number, or the scalar that holds it."""
+    c4 = -(-x.cols // 4)
+    y = rec.scratch(name, Layout(1, x.cols, (1, 8 if c4 >= 64 and rec.limits.max_draw_buffers >= 8 else 1)))
+    defines: dict[str, int | float | str] = {"C4": c4, "EPSILON": eps, "ROW": row}
+    rec.emit("row_norm", {"x": x, "gain": gain, "bias": bias}, {"y": y}, defines)
+    return y
+
+
+@dataclass(frozen=True)
+class NormedRow:
+    """One row before its norm, for a product that applies the norm afterwards (`norm_fold`, `combine`).
+
+    `x` is the row, `scaled` the row times the norm's gain, both `[1, C]`; `moments` its moments in parts.
+    """
+
+    x: Tensor
+    scaled: Tensor
+    moments: Tensor
+    eps: float
+
+
+def row_sum(
     rec: Recorder,
     x: Tensor,
     gain: Tensor,
-    bias: Tensor,
     eps: float,
     name: str,
-    *,
-    row: str | int = 0,
-    parts: tuple[Tensor, Tensor] | None = None,
-    sum_name: str = "",
-) -> tuple[Tensor, Tensor]:
-    """One row `[1, C]`: returns (x, its norm).
+    part: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> NormedRow:
+    """x `[1, C]` plus a split product's partial sums `[S, C]` and bias `[1, C]`, ready for the norm of this gain."""
+    tiles = (1, 2 if x.cols > 4 and rec.limits.max_draw_buffers >= 5 else 1)
+    y, scaled = rec.scratch(name, Layout(1, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(1, x.cols, tiles))
+    moments = rec.scratch(f"{name}.moments", Layout(1, 4 * y.layout.width))
+    inputs = {"x": x, "gain": gain}
+    if part and shift:
+        inputs |= {"part": part, "shift": shift}
+    outputs = {"y": y, "g": scaled, "m": moments}
+    rec.emit("row_sum", inputs, outputs, {"PARTS": part.rows if part else 0})
+    return NormedRow(y, scaled, moments, eps)
 
-    `row` picks the row of x (a number, or the scalar that holds it). `parts` = (partial sums `[S, C]` of a split
-    product, its bias `[1, C]`): then x is first added to them, under `sum_name`, in the same pass.
-    """
-    c4 = -(-x.cols // 4)
-    defines: dict[str, int | float | str] = {"C4": c4, "EPSILON": eps, "ROW": row}
-    tiles = (1, 4 if parts else 8) if c4 >= 64 else (1, 1)
-    y = rec.scratch(name, Layout(1, x.cols, tiles))
-    inputs = {"x": x, "gain": gain, "bias": bias}
-    if parts is None:
-        rec.emit("row_norm", inputs, {"y": y}, defines)
-        return x, y
-    total = rec.scratch(sum_name, Layout(1, x.cols, tiles))
-    part, shift = parts
-    rec.emit(
-        "row_norm", inputs | {"part": part, "shift": shift}, {"y": y, "sum": total}, defines | {"PARTS": part.rows}
-    )
-    return total, y
+
+def norm_fold(rec: Recorder, gain: Tensor, bias: Tensor, w: Tensor, shift: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """States (gain w, bias w + shift), each `[1, N]`: a norm's gain and bias behind the linear layer (w, shift)."""
+    folded = folded_norm(rec, name, w.cols)
+    inputs = {"gain": gain, "bias": bias, "w": w, "shift": shift}
+    rec.emit("norm_fold", inputs, {"g": folded[0], "b": folded[1]}, label=f"{name}.folded", flops=4 * w.rows * w.cols)
+    return folded
+
+
+def folded_norm(rec: Recorder, name: str, cols: int) -> tuple[Tensor, Tensor]:
+    """The states that `norm_fold` writes for the linear layer `name`."""
+    layout = Layout(1, cols)
+    return rec.fixed(f"{name}.gain_w", layout, "state"), rec.fixed(f"{name}.bias_w", layout, "state")
