@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from glgpt.capture import RawTexture, natural
 from glgpt.checkpoint import Checkpoint
 from glgpt.chunks import Chunk, chunk_sizes, plan
 from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
-from glgpt.gl.player import Player, Texels
+from glgpt.gl.player import Player
 from glgpt.models.config import activation_names, arrange
-from glgpt.program import View
 from glgpt.programs import capture_program, describe, generation_program, layout_of, weight_layouts
-from glgpt.sampling import Sampler
+from glgpt.sampling import NOT_FINITE, Sampler
 from glgpt.tensor import Floats
 from glgpt.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tune import as_dict, choose
@@ -36,18 +36,6 @@ class Run:
     decode_tokens: int = 0
     decode_s: float = 0.0
     stopped: str = "tokens"
-
-
-@dataclass(frozen=True)
-class RawTexture:
-    """A named tensor as it lies in memory: `texels` `[layers, height, width, 4]`, float32 or uint32 (packed halves).
-
-    `view` says which matrix it is; `start` is the position of its first row.
-    """
-
-    texels: Texels
-    view: View
-    start: int
 
 
 class GPT2:
@@ -84,7 +72,7 @@ class GPT2:
                 f"{checkpoint.path}: its textures need {needed / 2**20:.0f} MiB and --max-texture-memory is "
                 f"{max_texture_memory / 2**20:.0f} MiB; allow more, or use --dtype f16"
             )
-        self._player = Player(self.device, program, self.choice.options)
+        self.player = Player(self.device, program, self.choice.options)
         try:
             self._load(checkpoint, progress)
         except BaseException:
@@ -104,7 +92,7 @@ class GPT2:
             return cls(checkpoint, tokenizer, dtype, **options)
 
     def _load(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
-        layouts = weight_layouts(self._player.program, self.config)
+        layouts = weight_layouts(self.player.program, self.config)
         total, done = sum(layout.nbytes for layout in layouts.values()), 0
         for name, layout in layouts.items():
             matrix = arrange(self.config, name, checkpoint.read(name))
@@ -112,12 +100,11 @@ class GPT2:
                 peak = float(np.abs(matrix).max())
                 if peak > 65504:
                     raise GlgptError(f"{checkpoint.path}: {name} holds {peak:.3g}, beyond float16; use --dtype f32")
-            for layer in range(layout.layers):
-                self._player.write(name, layer, layout.layer(matrix, layer))
+            self.player.write_matrix(name, layout, matrix)
             done += layout.nbytes
             if progress:
                 progress(done, total)
-        self._player.play("prepare")
+        self.player.play("prepare")
 
     # -- public -------------------------------------------------------------------------------------------------
 
@@ -133,23 +120,25 @@ class GPT2:
         `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`, `attn.q`, `k` and `v`
         `[n_head, T, d_head]`, all others `[T, width]`. Raises GlgptError for unusable ids or an unknown name.
         """
+        names = None if names is None else set(names)
         wanted = self._wanted(names)
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
         for chunk, name, raw in self._captured(ids, wanted):
             matrix = layout_of(raw.view).unpack(raw.texels)
-            pieces[name].append(self._natural(name, matrix, chunk, total))
+            pieces[name].append(natural(self.config, name, matrix, chunk, total))
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
         logits = joined["logits"]
-        return logits, {n: joined[n] for n in wanted if names is None or n in set(names)}
+        return logits, {n: joined[n] for n in wanted if names is None or n in names}
 
     def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
         """The textures of these names exactly as they lie in memory, one for each chunk of the prompt."""
+        names = set(names)
         wanted = self._wanted(names)
         found: dict[str, list[RawTexture]] = {name: [] for name in wanted}
         for _, name, raw in self._captured(ids, wanted):
             found[name].append(raw)
-        return {n: found[n] for n in wanted if n in set(names)}
+        return {n: found[n] for n in wanted if n in names}
 
     def generate(
         self,
@@ -182,6 +171,8 @@ class GPT2:
 
     def check_ids(self, ids: Sequence[int]) -> None:
         """Refuses ids that cannot be run: none, more than the context, outside the vocabulary."""
+        if not self.player.textures:
+            raise GlgptError(f"{self.name} is closed; load it again")
         if len(ids) == 0:
             raise GlgptError("the prompt is empty; give at least one token")
         if len(ids) > self.config.n_positions:
@@ -196,16 +187,16 @@ class GPT2:
     @property
     def texture_bytes(self) -> int:
         """Texture memory of this model at present, in bytes."""
-        programs = [self._player.program] + [p.program for p in self._players.values()]
+        programs = [self.player.program] + [p.program for p in self._players.values()]
         return programs[0].nbytes() + sum(p.nbytes(("state", "input", "scratch")) for p in programs[1:])
 
     def info(self) -> dict[str, Any]:
         """What was chosen and what it takes: kernels, passes, bytes by role."""
-        return describe(self._player.program) | {"dtype": self.dtype, "choice": as_dict(self.choice)}
+        return describe(self.player.program) | {"dtype": self.dtype, "choice": as_dict(self.choice)}
 
     def close(self) -> None:
         """Releases every GL object of this model. Closing twice is harmless."""
-        for player in (*self._players.values(), self._player):
+        for player in (*self._players.values(), self.player):
             player.close()
         self._players = {}
 
@@ -231,7 +222,7 @@ class GPT2:
             else:
                 if not sampler.greedy:
                     self._write_token(ids[-1])
-                self._player.play("decode", pos=len(ids) - 1)
+                self.player.play("decode", pos=len(ids) - 1)
                 token = self._choose(sampler)
                 run.decode_s += time.perf_counter() - start
                 run.decode_tokens += 1
@@ -246,21 +237,24 @@ class GPT2:
 
     def _choose(self, sampler: Sampler) -> int:
         if sampler.greedy:
-            return int(self._player.read("token")[0, 0, 0, 0])
-        view = self._player.entry("decode").outputs["logits"]
-        return sampler.choose(layout_of(view).unpack(self._player.read(view.texture))[0])
+            token, _, broken, _ = self.player.read("token")[0, 0, 0]
+            if broken:
+                raise GlgptError(NOT_FINITE)
+            return int(token)
+        view = self.player.entry("decode").outputs["logits"]
+        return sampler.choose(layout_of(view).unpack(self.player.read(view.texture))[0])
 
     def _write_token(self, token: int) -> None:
-        self._player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))
+        self.player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))
 
     def _prefill(self, ids: Sequence[int]) -> None:
         for chunk in plan(len(ids), self.config.n_positions, self._sizes):
             if chunk.size == 1:
                 self._write_token(ids[chunk.start])
-                self._player.play("decode", pos=chunk.start)
+                self.player.play("decode", pos=chunk.start)
             else:
-                self._upload(self._player, ids, chunk)
-                self._player.play(f"prefill_{chunk.size}", pos=chunk.start, row=chunk.valid - 1)
+                self._upload(self.player, ids, chunk)
+                self.player.play(f"prefill_{chunk.size}", pos=chunk.start, row=chunk.valid - 1)
 
     @staticmethod
     def _upload(player: Player, ids: Sequence[int], chunk: Chunk) -> None:
@@ -295,22 +289,6 @@ class GPT2:
             while len(self._players) > 1:  # each holds its own scratch and caches
                 self._players.pop(next(iter(self._players))).close()
             program = capture_program(self.config, self.limits, self.choice.kernel, self.dtype, names)
-            weights = self._player.shared()
+            weights = self.player.shared()
             self._players[names] = Player(self.device, program, self.choice.options, weights)
         return self._players[names]
-
-    def _natural(self, name: str, matrix: Floats, chunk: Chunk, total: int) -> Floats:
-        """A chunk's matrix in its natural shape, without padding: its last axis but one runs over the chunk's tokens."""
-        heads, d = self.config.n_head, self.config.d_head
-        part = name.rsplit(".", 1)[-1]
-        if part in ("scores", "pattern"):
-            cube = matrix.reshape(-1, heads, matrix.shape[1])[: chunk.valid, :, :total].transpose(1, 0, 2).copy()
-            if part == "scores":
-                beyond = np.arange(total) > chunk.start + np.arange(chunk.valid)[:, None]
-                cube[:, beyond] = -np.inf
-            return cube
-        if part in ("q", "k", "v"):  # caches: rows are positions
-            rows = matrix[chunk.start : chunk.start + chunk.valid]
-            return rows.reshape(len(rows), heads, -1)[:, :, :d].transpose(1, 0, 2)
-        rows = matrix[: chunk.valid]
-        return rows.reshape(len(rows), heads, -1)[:, :, :d].reshape(len(rows), -1) if part == "z" else rows

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from glgpt.errors import GlgptError
 
 
+NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
+
+
 class Sampler:
     """Temperature, top-k and nucleus (top-p, Holtzman et al. 2020) sampling; the same seed gives the same choices.
 
@@ -55,7 +58,7 @@ class Sampler:
     def choose(self, logits: NDArray[np.floating]) -> int:
         """Draws a token from logits `[vocab]`. Raises GlgptError where they are not finite."""
         if not np.isfinite(logits).all():
-            raise GlgptError("the model's logits are not finite; its weights overflow this dtype (try --dtype f32)")
+            raise GlgptError(NOT_FINITE)
         if self.greedy:
             return int(np.argmax(logits))
         cumulative = np.cumsum(self.probabilities(logits))

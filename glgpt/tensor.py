@@ -62,25 +62,26 @@ class Layout:
         """Bytes of the texture."""
         return self.width * self.height * self.layers * 16
 
-    def layer(self, matrix: NDArray[np.floating], index: int) -> Floats | NDArray[np.uint32]:
-        """The texels `[height, width, 4]` of one layer of `matrix` `[rows, cols]`."""
+    def layer(
+        self, matrix: NDArray[np.floating], index: int, y: int = 0, rows: int | None = None
+    ) -> Floats | NDArray[np.uint32]:
+        """The texels `[rows, width, 4]` of one layer of `matrix` `[rows, cols]`, `rows` of them (default all) from y."""
+        end = self.height if rows is None else min(self.height, y + rows)
         per_row = self.tiles[1] // self.pairs
         i, j = index // per_row, index % per_row * self.pairs
-        tiles = [self._tile(matrix, i, j + p) for p in range(self.pairs)]
+        tiles = [self._tile(matrix, i, j + p, y, end) for p in range(self.pairs)]
         if self.dtype == "f32":
             return tiles[0]
         with np.errstate(over="ignore"):
             halves = np.concatenate([t.astype(np.float16) for t in tiles], axis=2)
         return np.ascontiguousarray(halves).view(np.uint32)
 
-    def _tile(self, matrix: NDArray[np.floating], i: int, j: int) -> Floats:
-        h, w = self.height, 4 * self.width
-        block = matrix[i * h : (i + 1) * h, j * w : (j + 1) * w]
-        if block.shape == (h, w) and block.dtype == np.float32:
-            return np.ascontiguousarray(block).reshape(h, self.width, 4)
-        out = np.zeros((h, w), np.float32)
+    def _tile(self, matrix: NDArray[np.floating], i: int, j: int, y: int, end: int) -> Floats:
+        top, w = i * self.height, 4 * self.width
+        block = matrix[top + y : top + end, j * w : (j + 1) * w]
+        out = np.zeros((end - y, w), np.float32)
         out[: block.shape[0], : block.shape[1]] = block
-        return out.reshape(h, self.width, 4)
+        return out.reshape(end - y, self.width, 4)
 
     def pack(self, matrix: NDArray[np.floating]) -> NDArray[np.float32] | NDArray[np.uint32]:
         """`[rows, cols]` to texels `[layers, height, width, 4]`, float32 or (f16) uint32."""
@@ -134,3 +135,4 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
         if tr > rows:
             raise ValueError(f"{rows} rows cannot be folded into tiles of at most {limit}")
     return Layout(rows, cols, (tr, tc), dtype)
+

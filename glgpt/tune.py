@@ -146,8 +146,7 @@ def _probe_player(device: Device, kernel: Kernel, options: Options) -> Player:
     random = np.random.default_rng(0)
     for tensor in (x, w):
         values = random.standard_normal((tensor.rows, tensor.cols), np.float32)
-        for layer in range(tensor.layout.layers):
-            player.write(tensor.name, layer, tensor.layout.layer(values, layer))
+        player.write_matrix(tensor.name, tensor.layout, values)
     return player
 
 

@@ -1,14 +1,15 @@
-// The best of the blocks' bests: texel = (column, value, 0, 0).
+// The best of the blocks' bests: texel = (column, value, 1 if any value of the row is not finite, 0).
 void main() {
-  vec3 best = vec3(0.0);
+  vec4 best = vec4(0.0);
   for (int y = 0; y < X_H; y++) {
     for (int x = 0; x < X_W; x++) {
       vec4 b = X(0, y, x);
       bool better = b.x > best.x || (b.x == best.x && b.y < best.y);
-      if (b.z > 0.0 && (better || best.z == 0.0)) best = b.xyz;
+      if (b.z > 0.0 && (best.z == 0.0 || better)) best.xyz = b.xyz;
+      best.w = max(best.w, b.w);
     }
   }
   vec4 v[1];
-  v[0] = vec4(best.y, best.x, 0.0, 0.0);
+  v[0] = vec4(best.y, best.x, best.w, 0.0);
   STORE_Y(v)
 }

@@ -1,17 +1,29 @@
 // One row from the partial sums of a split product: y = act(sum over parts), as of the normed row where there are MOMENTS.
 #include "activation.glsl"
+#define PARTS X_ROWS
+#define PART_AT x_at
+#include "parts.glsl"
 #ifdef MOMENTS
 #include "folded_norm.glsl"
 #endif
 
 void main() {
-  int c4 = int(gl_FragCoord.x);
-  vec4 v[1];
-  v[0] = vec4(0.0);
-  for (int s = 0; s < X_ROWS; s++) v[0] += x_at(s, c4);
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 v[Y_N];
 #ifdef MOMENTS
-  v[0] = normed(v[0], c4, mean_and_scale());
+  vec2 row = mean_and_scale();
+#define FINISH(v, c4) act(normed(v, c4, row))
+#else
+#define FINISH(v, c4) act(v)
 #endif
-  v[0] = act(v[0]);
+#define SUM(n, i, j) { \
+    int c4 = j * Y_W + p.x; \
+    v[n] = vec4(0.0); \
+    if (4 * c4 < Y_COLS) { \
+      v[n] = sum_parts(c4); \
+      v[n] = FINISH(v[n], c4); \
+    } \
+  }
+  Y_TILES(SUM)
   STORE_Y(v)
 }

@@ -1,19 +1,15 @@
 // The product of a normed row with w, from the product of the row itself: for x' = (x - mean) / deviation * gain + bias,
 // x' w = ((x gain) w - mean (gain w)) / deviation + bias w. GAIN_W and BIAS_W hold gain w and bias w (+ the layer's own).
-// MOMENTS holds (mean, squared deviations, count) of parts of the row; they are added without a running division.
+// MOMENTS holds (mean, squared deviations, count) of parts of the row; they are added in one loop without a division.
 vec2 mean_and_scale() {
-  float sum = 0.0, squares = 0.0;
-  for (int i = 0; i < MOMENTS_W; i++) {
-    vec4 m = MOMENTS(0, 0, i);
-    sum += m.x * m.z;
-  }
-  float mean = sum / float(WIDTH);
-  for (int i = 0; i < MOMENTS_W; i++) {
-    vec4 m = MOMENTS(0, 0, i);
-    float d = m.x - mean;
-    squares += m.y + m.z * d * d;
-  }
-  return vec2(mean, 1.0 / sqrt(squares / float(WIDTH) + EPSILON));
+  float origin = MOMENTS(0, 0, 0).x;  // sums about it lose nothing to a mean that all parts share
+  vec3 sum = vec3(0.0);  // of deviations from it, of their squares, of squares within the parts
+#define ADD_MOMENTS(i) { vec4 m = MOMENTS(0, 0, i); float d = m.x - origin; sum += vec3(m.z * d, m.z * d * d, m.y); }
+  int i = 0;
+  for (; i + 4 <= MOMENTS_W; i += 4) { ADD_MOMENTS(i) ADD_MOMENTS(i + 1) ADD_MOMENTS(i + 2) ADD_MOMENTS(i + 3) }
+  for (; i < MOMENTS_W; i++) ADD_MOMENTS(i)
+  float d = sum.x / float(WIDTH);
+  return vec2(origin + d, 1.0 / sqrt((sum.y + sum.z) / float(WIDTH) - d * d + EPSILON));
 }
 
 vec4 normed(vec4 product, int c4, vec2 row) {

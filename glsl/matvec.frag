@@ -13,15 +13,22 @@ void main() {
   for (int k4 = p.y * PART; k4 < end; k4++) {
     vec4 x = x_at(0, k4);
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
+    // Row by row: the texels of one row lie in the same page, those of one column do not (2x on software GL).
 #ifdef W_F16
 #define PAIR(n, j, lane, o) { uvec4 t = W(tile * (W_TC / 2) + (j) / 2, row + o, p.x); \
     acc[n] += x.lane * even_half(t); acc[(n) | 1] += x.lane * odd_half(t); }
-#define STEP(n, i, j) if ((n) % 2 == 0) { PAIR(n, j, x, 0) PAIR(n, j, y, 1) PAIR(n, j, z, 2) PAIR(n, j, w, 3) }
+#define ROW_X(n, i, j) if ((n) % 2 == 0) PAIR(n, j, x, 0)
+#define ROW_Y(n, i, j) if ((n) % 2 == 0) PAIR(n, j, y, 1)
+#define ROW_Z(n, i, j) if ((n) % 2 == 0) PAIR(n, j, z, 2)
+#define ROW_W(n, i, j) if ((n) % 2 == 0) PAIR(n, j, w, 3)
 #else
-#define ROW(n, lane, o) acc[n] += x.lane * W(tile * W_TC + column[n].x, row + o, column[n].y);
-#define STEP(n, i, j) ROW(n, x, 0) ROW(n, y, 1) ROW(n, z, 2) ROW(n, w, 3)
+#define TEXEL(n, o) W(tile * W_TC + column[n].x, row + o, column[n].y)
+#define ROW_X(n, i, j) acc[n] += x.x * TEXEL(n, 0);
+#define ROW_Y(n, i, j) acc[n] += x.y * TEXEL(n, 1);
+#define ROW_Z(n, i, j) acc[n] += x.z * TEXEL(n, 2);
+#define ROW_W(n, i, j) acc[n] += x.w * TEXEL(n, 3);
 #endif
-    Y_TILES(STEP)
+    Y_TILES(ROW_X) Y_TILES(ROW_Y) Y_TILES(ROW_Z) Y_TILES(ROW_W)
   }
 #define EDGE(n, i, j) if (4 * ((j) * Y_W + p.x) >= Y_COLS) acc[n] = vec4(0.0);
   Y_TILES(EDGE)

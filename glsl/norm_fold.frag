@@ -1,14 +1,23 @@
 // What a norm's gain and bias come to behind a linear layer: gain w, and bias w + the layer's own bias.
 void main() {
-  int c4 = int(gl_FragCoord.x);
-  vec4 g[1], b[1];
-  g[0] = vec4(0.0);
-  b[0] = shift_at(0, c4);
-  for (int k = 0; k < GAIN_COLS; k++) {
-    vec4 w = w_at(k, c4);
-    g[0] += gain_at(0, k / 4)[k % 4] * w;
-    b[0] += bias_at(0, k / 4)[k % 4] * w;
+  vec4 g[G_N], b[G_N];
+#ifdef SHIFT
+#define OWN_BIAS(c4) shift_at(0, c4)
+#else
+#define OWN_BIAS(c4) vec4(0.0)
+#endif
+#define FOLD(n, i, j) { \
+    int c4 = min(j * G_W + int(gl_FragCoord.x), W_W * W_TC - 1); \
+    g[n] = vec4(0.0); \
+    b[n] = OWN_BIAS(c4); \
+    for (int k = 0; k < GAIN_COLS; k++) { \
+      vec4 w = w_at(k, c4); \
+      g[n] += gain_at(0, k / 4)[k % 4] * w; \
+      b[n] += bias_at(0, k / 4)[k % 4] * w; \
+    } \
+    if (4 * (j * G_W + int(gl_FragCoord.x)) >= G_COLS) g[n] = b[n] = vec4(0.0); \
   }
+  G_TILES(FOLD)
   STORE_G(g)
   STORE_B(b)
 }

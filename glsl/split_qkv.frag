@@ -2,22 +2,19 @@
 // With MOMENTS, x is the partial sums of one row before its norm, and both are finished here.
 #ifdef MOMENTS
 #include "folded_norm.glsl"
+#define PARTS X_ROWS
+#define PART_AT x_at
+#include "parts.glsl"
 #endif
 
 void main() {
   int t = int(gl_FragCoord.y) - pos, c4 = int(gl_FragCoord.x);
   vec4 q[1], k[1], v[1];
 #ifdef MOMENTS
-  q[0] = k[0] = v[0] = vec4(0.0);
-  for (int s = 0; s < X_ROWS; s++) {
-    q[0] += x_at(s, c4);
-    k[0] += x_at(s, Q_W + c4);
-    v[0] += x_at(s, 2 * Q_W + c4);
-  }
   vec2 row = mean_and_scale();
-  q[0] = normed(q[0], c4, row);
-  k[0] = normed(k[0], Q_W + c4, row);
-  v[0] = normed(v[0], 2 * Q_W + c4, row);
+  q[0] = normed(sum_parts(c4), c4, row);
+  k[0] = normed(sum_parts(Q_W + c4), Q_W + c4, row);
+  v[0] = normed(sum_parts(2 * Q_W + c4), 2 * Q_W + c4, row);
 #else
   q[0] = x_at(t, c4);
   k[0] = x_at(t, Q_W + c4);

@@ -112,10 +112,9 @@ class Device:
         buffers = (enum * len(attachments))(*(GL_COLOR_ATTACHMENT0 + i for i in range(len(attachments))))
         self.gl("glDrawBuffers", None, glsizei, ctypes.POINTER(enum))(len(attachments), buffers)
         status = self.gl("glCheckFramebufferStatus", enum, enum)(GL_FRAMEBUFFER)
-        if status != GL_FRAMEBUFFER_COMPLETE:
+        if status != GL_FRAMEBUFFER_COMPLETE or self.ctx.error != "GL_NO_ERROR":
+            self._delete_framebuffer(name)
             raise GlgptError(f"the driver cannot render to {len(attachments)} such textures (status {status:#x})")
-        if self.ctx.error != "GL_NO_ERROR":
-            raise GlgptError(f"the driver refused a framebuffer of {len(attachments)} textures")
         framebuffer = self.ctx.detect_framebuffer(name.value)
         self.ctx.clear_errors()  # moderngl asks it for the sizes of a window's framebuffer, which is an error here
         self.live[id(framebuffer)] = "framebuffer"
@@ -129,12 +128,12 @@ class Device:
             if isinstance(item, moderngl.TextureArray):
                 self.texture_bytes -= item.width * item.height * item.layers * 16
             if isinstance(item, moderngl.Framebuffer):  # moderngl does not own a detected one
-                name = ctypes.c_uint(item.glo)
-                self.gl("glDeleteFramebuffers", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(
-                    1, ctypes.byref(name)
-                )
+                self._delete_framebuffer(ctypes.c_uint(item.glo))
             else:
                 item.release()
+
+    def _delete_framebuffer(self, name: ctypes.c_uint) -> None:
+        self.gl("glDeleteFramebuffers", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(1, ctypes.byref(name))
 
     def use(self) -> None:
         """Makes this device's context the current one. It stays so: switching back and forth would flush each time."""

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.program import Entry, Pass, Program, check
+from glgpt.tensor import Layout
 
 Texels = NDArray[np.float32] | NDArray[np.uint32]
 DRAW_FLOPS = 10_000_000_000  # the most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset
+BAND_BYTES = 8 << 20  # of an upload
 SCALAR_FORMATS = {"int": "i", "float": "f"}
 
 
@@ -64,13 +66,21 @@ class Player:
 
     # -- data ---------------------------------------------------------------------------------------------------
 
-    def write(self, name: str, layer: int, texels: Texels) -> None:
-        """Uploads one layer, `[height, width, 4]`, float32 or uint32 as the texture's format says."""
+    def write(self, name: str, layer: int, texels: Texels, y: int = 0) -> None:
+        """Uploads rows y.. of one layer, `[rows, width, 4]`, float32 or uint32 as the texture's format says."""
         t = self.program.textures[name]
-        if texels.shape != (t.height, t.width, 4) or texels.dtype.itemsize != 4:
-            raise ValueError(f"{name}: {texels.shape} is not {(t.height, t.width, 4)}")
+        rows = len(texels)
+        if texels.shape[1:] != (t.width, 4) or y + rows > t.height or texels.dtype.itemsize != 4:
+            raise ValueError(f"{name}: {texels.shape} from row {y} is not within {(t.height, t.width, 4)}")
         self.device.use()
-        self.textures[name].write(np.ascontiguousarray(texels), viewport=(0, 0, layer, t.width, t.height, 1))
+        self.textures[name].write(np.ascontiguousarray(texels), viewport=(0, y, layer, t.width, rows, 1))
+
+    def write_matrix(self, name: str, layout: Layout, matrix: NDArray[np.floating]) -> None:
+        """Packs and uploads a matrix in bands, so that no whole copy of it is ever made."""
+        band = max(1, BAND_BYTES // (layout.width * 16))
+        for layer in range(layout.layers):
+            for y in range(0, layout.height, band):
+                self.write(name, layer, layout.layer(matrix, layer, y, band), y)
 
     def clear(self, name: str) -> None:
         """Fills a texture with zeros."""

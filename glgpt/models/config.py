@@ -35,6 +35,12 @@ class GPT2Config:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise GlgptError(f"config: {name} is {value!r}; it must be a positive whole number")
+        for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings"):
+            if not isinstance(getattr(self, name), bool):
+                raise GlgptError(f"config: {name} is {getattr(self, name)!r}; it must be true or false")
+        eps = self.layer_norm_epsilon
+        if not isinstance(eps, (int, float)) or isinstance(eps, bool) or not 0 <= eps < 1:
+            raise GlgptError(f"config: layer_norm_epsilon is {eps!r}; it must be a number from 0 to 1")
         if self.n_embd % self.n_head:
             raise GlgptError(f"config: n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         if self.activation_function not in ACTIVATIONS:

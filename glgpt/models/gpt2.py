@@ -154,6 +154,7 @@ class Network:
             for norm, linear in (("ln_1", "attn.c_attn"), ("ln_2", "mlp.c_fc")):
                 name = f"h.{i}.{linear}"
                 ops.norm_fold(self.rec, *self.gain(f"h.{i}.{norm}"), *self.linear(name), name)
+        ops.norm_fold(self.rec, *self.gain("ln_f"), self.head, None, self.head.name)
 
     def row(self) -> None:
         """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
@@ -176,7 +177,7 @@ class Network:
             part, normed = self.scaled(row, h + "mlp.c_fc")
             m = ops.combine(rec, part, h + "mlp.act", act=c.activation_function, normed=normed)
             row = self.row_sum(row.x, following, h + "resid_post", m, h + "mlp.c_proj")
-        self.last_row(row.x, 0)
+        self.choose(row)
 
     def row_sum(
         self, x: Tensor, norm: str, name: str, y: Tensor | None = None, linear: str | None = None
@@ -194,14 +195,22 @@ class Network:
         part = ops.matvec(self.rec, row.scaled, w, linear, parts(w.layout))
         return part, (row, ops.folded_norm(self.rec, linear, w.cols))
 
-    def last_row(self, x: Tensor, row: str | int) -> None:
-        """The norm and logits of one row of x (a number, or the scalar that names it), and its best token."""
-        y = ops.row_norm(self.rec, x, *self.gain("ln_f"), self.config.layer_norm_epsilon, "ln_f", row)
-        part = ops.matvec(self.rec, y, self.head, "logits.parts", parts(self.head.layout))
-        logits = self.rec.output(ops.combine(self.rec, part, "logits"))
+    def last_row(self, x: Tensor, row: str) -> None:
+        """The logits of the row of x that the scalar `row` names, and its best token."""
+        gain, eps = self.vector("ln_f.weight"), self.config.layer_norm_epsilon
+        self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row))
+
+    def choose(self, row: ops.NormedRow) -> None:
+        """The logits of a row of the residual stream, and the best token into `token`."""
+        part = ops.matvec(self.rec, row.scaled, self.head, "logits.parts", parts(self.head.layout))
+        folded = ops.folded_norm(self.rec, self.head.name, self.head.cols)
+        logits = self.rec.output(ops.combine(self.rec, part, "logits", normed=(row, folded)))
         ops.argmax(self.rec, logits, self.token)
 
 
+PART = 52  # rows of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
+
+
 def parts(w: Layout) -> int:
-    """Into how many parts the inner dimension of a one-row product is cut: two rows at least, enough for a GPU."""
-    return max(2, min(w.rows // 32, 6144 // (w.cols // 8 + 1)))
+    """Into how many parts the inner dimension of a one-row product is cut: two at least, enough to fill a GPU."""
+    return max(2, -(-w.rows // PART))

@@ -4,7 +4,7 @@ from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import attend, attend_row, scores, softmax, split_qkv
 from glgpt.ops.embed import embed
 from glgpt.ops.matmul import combine, matmul, matvec
-from glgpt.ops.norm import NormedRow, folded_norm, norm, norm_fold, row_norm, row_sum
+from glgpt.ops.norm import NormedRow, folded_norm, norm, norm_fold, row_sum
 from glgpt.ops.pointwise import ACTIVATIONS, act, add
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "matvec",
     "norm",
     "norm_fold",
-    "row_norm",
     "row_sum",
     "scores",
     "softmax",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glgpt.ops.norm import NormedRow
 from glgpt.ops.pointwise import activation_defines
 from glgpt.record import Recorder, Tensor
-from glgpt.tensor import Layout
+from glgpt.tensor import Layout, fold
 
 
 def matmul(
@@ -25,8 +25,7 @@ def matmul(
     y takes its row tiles from x and is cut into `tile_cols` (packed weights: into their own column tiles). A fragment
     writes a texel of each tile, in as many passes over the column tiles as the colour attachments ask.
     """
-    if w.layout.pairs == 2:
-        tile_cols = w.layout.tiles[1]
+    tile_cols = _column_tiles(rec, w, tile_cols)
     y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], tile_cols), dtype))
     tr, tc = y.layout.tiles
     if w.rows < x.cols or (residual and residual.layout != y.layout):
@@ -39,7 +38,9 @@ def matmul(
         inputs["r"], defines["RESIDUAL"] = residual, 1
         defines["RESIDUAL_TILE(i, j)"] = "R((i) * R_TC + (j), p.y, p.x)"
     at_once = min(tc, max(1, rec.limits.max_draw_buffers * y.layout.pairs // tr), 2)
-    if tc % at_once or at_once % y.layout.pairs or tr * at_once // y.layout.pairs > rec.limits.max_draw_buffers:
+    if tc % at_once:
+        at_once = 1
+    if at_once % y.layout.pairs or tr * at_once // y.layout.pairs > rec.limits.max_draw_buffers:
         raise ValueError(f"{name}: {tr} x {tc} tiles do not fit {rec.limits.max_draw_buffers} draw buffers")
     for first in range(0, tc, at_once):
         share = 2 * x.rows * x.cols * w.cols * at_once // tc
@@ -53,6 +54,13 @@ def matmul(
             nbytes=w.layout.nbytes * at_once // tc,
         )
     return y
+
+
+def _column_tiles(rec: Recorder, w: Tensor, tile_cols: int) -> int:
+    """Into how many column tiles a product with w is cut: packed weights keep their own, others fit the limit."""
+    if w.layout.pairs == 2:
+        return w.layout.tiles[1]
+    return fold(1, w.cols, rec.limits.max_texture_size, tile_cols).tiles[1]
 
 
 def _segments(x: Layout, w: Layout) -> str:
@@ -70,7 +78,7 @@ def matvec(rec: Recorder, x: Tensor, w: Tensor, name: str, parts: int) -> Tensor
     """
     k4 = -(-x.cols // 4)
     part = -(-k4 // parts)
-    tc = w.layout.tiles[1] if w.layout.pairs == 2 else min(2, -(-w.cols // 4))
+    tc = _column_tiles(rec, w, min(2, -(-w.cols // 4)))
     y = rec.scratch(name, Layout(-(-k4 // part), w.cols, (1, tc)))
     at_once = min(tc, 2)
     for first in range(0, tc, at_once):
@@ -98,9 +106,12 @@ def combine(
 
     With `normed` = (the row, its folded norm), the sum is the product of `row.scaled` and becomes that of its norm.
     """
-    y = rec.scratch(name, Layout(1, x.cols))
+    least = 4 if normed and x.cols >= 64 else 1  # few fragments: each takes the row's moments for itself
+    y = rec.scratch(name, fold(1, x.cols, rec.limits.max_texture_size, least))
     inputs, defines = norm_inputs(normed)
-    rec.emit("combine", {"x": x} | inputs, {"y": y}, activation_defines(act) | defines)
+    for first in range(0, y.layout.tiles[1], least):
+        columns = range(first, first + least)
+        rec.emit("combine", {"x": x} | inputs, {"y": y}, activation_defines(act) | defines, columns=columns)
     return y
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glgpt.record import Recorder, Tensor
-from glgpt.tensor import Layout
+from glgpt.tensor import Layout, fold
 
 PARTS = 8  # a row's moments are taken by this many fragments, so that few rows still fill a GPU
 
@@ -18,17 +18,6 @@ def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: 
     rec.emit("norm_stats", {"x": x}, {"y": stats}, {"PART": part, "C4": c4})
     y = rec.scratch(name, out)
     rec.emit("norm", {"x": x, "stats": stats, "gain": gain, "bias": bias}, {"y": y}, {"EPSILON": eps})
-    return y
-
-
-def row_norm(
-    rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, name: str, row: str | int = 0
-) -> Tensor:
-    """The norm `[1, C]` of one row of x: `row` is its number, or the scalar that holds it."""
-    c4 = -(-x.cols // 4)
-    y = rec.scratch(name, Layout(1, x.cols, (1, 8 if c4 >= 64 and rec.limits.max_draw_buffers >= 8 else 1)))
-    defines: dict[str, int | float | str] = {"C4": c4, "EPSILON": eps, "ROW": row}
-    rec.emit("row_norm", {"x": x, "gain": gain, "bias": bias}, {"y": y}, defines)
     return y
 
 
@@ -53,8 +42,12 @@ def row_sum(
     name: str,
     part: Tensor | None = None,
     shift: Tensor | None = None,
+    row: str | int = 0,
 ) -> NormedRow:
-    """x `[1, C]` plus a split product's partial sums `[S, C]` and bias `[1, C]`, ready for the norm of this gain."""
+    """One row of x, ready for the norm of this gain: `row` is its number, or the scalar that holds it.
+
+    A split product's partial sums `[S, C]` and bias `[1, C]` are added to it, where given.
+    """
     tiles = (1, 2 if x.cols > 4 and rec.limits.max_draw_buffers >= 5 else 1)
     y, scaled = rec.scratch(name, Layout(1, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(1, x.cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(1, 4 * y.layout.width))
@@ -62,19 +55,30 @@ def row_sum(
     if part and shift:
         inputs |= {"part": part, "shift": shift}
     outputs = {"y": y, "g": scaled, "m": moments}
-    rec.emit("row_sum", inputs, outputs, {"PARTS": part.rows if part else 0})
+    rec.emit("row_sum", inputs, outputs, {"ROW": row})
     return NormedRow(y, scaled, moments, eps)
 
 
-def norm_fold(rec: Recorder, gain: Tensor, bias: Tensor, w: Tensor, shift: Tensor, name: str) -> tuple[Tensor, Tensor]:
+def norm_fold(
+    rec: Recorder, gain: Tensor, bias: Tensor, w: Tensor, shift: Tensor | None, name: str
+) -> tuple[Tensor, Tensor]:
     """States (gain w, bias w + shift), each `[1, N]`: a norm's gain and bias behind the linear layer (w, shift)."""
     folded = folded_norm(rec, name, w.cols)
-    inputs = {"gain": gain, "bias": bias, "w": w, "shift": shift}
-    rec.emit("norm_fold", inputs, {"g": folded[0], "b": folded[1]}, label=f"{name}.folded", flops=4 * w.rows * w.cols)
+    inputs = {"gain": gain, "bias": bias, "w": w} | ({"shift": shift} if shift else {})
+    tiles = folded[0].layout.tiles[1]
+    for j in range(tiles):
+        rec.emit(
+            "norm_fold",
+            inputs,
+            {"g": folded[0], "b": folded[1]},
+            label=f"{name}.folded",
+            columns=range(j, j + 1),
+            flops=4 * w.rows * w.cols // tiles,
+        )
     return folded
 
 
 def folded_norm(rec: Recorder, name: str, cols: int) -> tuple[Tensor, Tensor]:
     """The states that `norm_fold` writes for the linear layer `name`."""
-    layout = Layout(1, cols)
+    layout = fold(1, cols, rec.limits.max_texture_size)
     return rec.fixed(f"{name}.gain_w", layout, "state"), rec.fixed(f"{name}.bias_w", layout, "state")

@@ -1,0 +1,300 @@
+"""Measuring a device and the engine on it: peaks first, then everything as a share of them."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt import ops
+from glgpt.baselines import Baseline
+from glgpt.checkpoint import Checkpoint
+from glgpt.gl.device import Device, Options, open_device
+from glgpt.gl.player import Player
+from glgpt.model import GPT2
+from glgpt.models.config import GPT2Config, parameters
+from glgpt.record import Kernel, Recorder
+from glgpt.tensor import Layout
+from glgpt.tune import FETCHES, as_dict, choose
+
+SHAPE = (768, 3072)  # K, N of the products: GPT-2 124M's c_fc
+ROWS = (64, 256, 1024)
+Report = Callable[[str], None]
+
+
+class RandomCheckpoint:
+    """A checkpoint of random weights (normal, 0.02) that is never on disk; reads like `Checkpoint`."""
+
+    def __init__(self, config: GPT2Config, name: str = "random-124M") -> None:
+        self.config, self.path = config, Path(name)
+        self._shapes = parameters(config)
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """The weights of that name."""
+        seed = sum(map(ord, name))
+        values = np.random.default_rng(seed).standard_normal(self._shapes[name], np.float32)
+        values *= 0.02
+        return values + 1 if name.endswith("weight") and "ln_" in name else values
+
+
+class Measure:
+    """Plays things in turn, so that a machine's drift meets all of them, and keeps the medians."""
+
+    def __init__(self, finish: Callable[[], None], rounds: int) -> None:
+        self.finish, self.rounds = finish, rounds
+        self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
+
+    def add(self, name: str, play: Callable[[], Any], repeats: int = 0) -> None:
+        """Adds something to play; `repeats` 0: as often as fills about 40 ms."""
+        play()
+        self.finish()
+        if not repeats:
+            start = time.perf_counter()
+            play()
+            self.finish()
+            repeats = max(1, min(64, int(0.04 / (time.perf_counter() - start + 1e-9))))
+        self._plays[name] = (play, repeats)
+
+    def seconds(self) -> dict[str, float]:
+        """Median seconds of one play of each: the slope between 1 + n plays and one, so that fixed costs cancel."""
+        times: dict[str, list[float]] = {name: [] for name in self._plays}
+        for _ in range(self.rounds):
+            for name, (play, repeats) in self._plays.items():
+                once, more = self._time(play, 1), self._time(play, 1 + repeats)
+                times[name].append(max(more - once, 1e-9) / repeats)
+        return {name: statistics.median(values) for name, values in times.items()}
+
+    def _time(self, play: Callable[[], Any], repeats: int) -> float:
+        self.finish()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            play()
+        self.finish()
+        return time.perf_counter() - start
+
+
+def run_bench(
+    model: str | None = None,
+    *,
+    dtype: str = "f32",
+    device: str | int = "auto",
+    kernel: str = "auto",
+    fetch: str = "auto",
+    storage: str = "auto",
+    quick: bool = False,
+    report: Report = lambda _: None,
+) -> dict[str, Any]:
+    """The whole bench; its schema is documented in docs/performance.md. `model` None is a random-weight GPT-2 124M.
+
+    `quick` takes fewer rounds and leaves the 1024-row products out.
+    """
+    opened = open_device(device)
+    choice = choose(opened, kernel, fetch, storage)
+    rounds = 3 if quick else 5
+    report("peaks of the device")
+    peaks = device_peaks(opened, choice.options, rounds)
+    rows: list[dict[str, Any]] = []
+    for m in ROWS[:2] if quick else ROWS:
+        report(f"products of {m} rows")
+        rows += products(opened, choice.kernel, choice.options, m, peaks["fma_gflops"], rounds)
+    report("the model")
+    rate = max(r["gflops"] for r in rows if r["name"] == ("matmul f16" if dtype == "f16" else "matmul"))
+    model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, device, kernel, fetch, storage)
+    return {
+        "schema": 1,
+        "device": {"renderer": opened.renderer, "version": opened.version, "choice": as_dict(choice)} | peaks,
+        "rows": rows + model_rows,
+        "model": figures,
+    }
+
+
+def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, float]:
+    """FMA peak of the fragment path (GFLOPS), texture reads in 128-bit texels (GB/s), an empty pass and what binding
+    costs beyond it (microseconds a pass)."""
+    steps, side, size, n = 512, 256, 4096, 100
+    players: list[Player] = []
+    measure = Measure(device.ctx.finish, rounds)
+
+    def program(name: str, layout: Layout, build: Callable[[Recorder, Any], None], fetch: str = "") -> None:
+        rec = Recorder()
+        state = rec.fixed("x", layout, "state")
+        with rec.entry("bench"):
+            build(rec, state)
+        chosen = Options(options.header, fetch or options.fetch, options.storage)
+        players.append(Player(device, rec.program(), chosen))
+        players[-1].prepare("bench")
+        measure.add(name, lambda player=players[-1]: player.play("bench"))  # type: ignore[misc]
+
+    def fma(rec: Recorder, x: Any) -> None:
+        rec.emit("bench/fma", {"x": x}, {"y": rec.output(rec.scratch("y", Layout(side, 4 * side)))}, {"STEPS": steps})
+
+    def read(across: int) -> Callable[[Recorder, Any], None]:
+        def build(rec: Recorder, x: Any) -> None:
+            part = 52  # as the engine's own
+            y = rec.output(rec.scratch("y", Layout(-(-size // part), 4 * size // across)))
+            rec.emit("bench/read", {"x": x}, {"y": y}, {"PART": part, "ACROSS": across})
+
+        return build
+
+    def empty(rec: Recorder, _: Any) -> None:
+        y = rec.output(rec.scratch("y", Layout(1, 4)))
+        for _ in range(n):
+            rec.emit("bench/empty", {}, {"y": y})
+
+    def touch(rec: Recorder, x: Any) -> None:
+        last = [x, x, x]
+        for i in range(n):
+            y = rec.scratch(f"y{i}", Layout(1, 4))
+            rec.emit("bench/touch", dict(zip("abc", last, strict=True)), {"y": y})
+            last = [y, *last[:2]]
+        rec.output(last[0])
+
+    small, large = Layout(1, 4), Layout(size, 4 * size)
+    program("fma", small, fma)
+    for across in (1, 2, 4):
+        for fetch in FETCHES:
+            program(f"read {across} {fetch}", large, read(across), fetch)
+    program("empty", small, empty)
+    program("touch", small, touch)
+    seconds = measure.seconds()
+    for player in players:
+        player.close()
+    flops, nbytes = side * side * steps * 8 * 4 * 2, large.nbytes
+    return {
+        "fma_gflops": flops / seconds["fma"] / 1e9,
+        "read_gbs": nbytes / min(v for k, v in seconds.items() if k.startswith("read")) / 1e9,
+        "empty_pass_us": seconds["empty"] / n * 1e6,
+        "bound_pass_us": max(0.0, seconds["touch"] - seconds["empty"]) / n * 1e6,
+    }
+
+
+def products(
+    device: Device, kernel: Kernel, options: Options, m: int, peak: float, rounds: int
+) -> list[dict[str, Any]]:
+    """[m, 768] x [768, 3072] by the engine in f32 and f16 and by two other kernels, each with its own best fetch."""
+    k, n = SHAPE
+    random = np.random.default_rng(0)
+    x, w = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
+    measure = Measure(device.ctx.finish, rounds)
+    own: list[Any] = []
+    for fetch in FETCHES:
+        chosen = Options(options.header, fetch, options.storage)
+        for name, dtype in (("matmul", "f32"), ("matmul f16", "f16")):
+            block = kernel if dtype == "f32" else Kernel(8 if device.limits.max_draw_buffers >= 8 else 4, 2)
+            own.append(product_player(device, block, chosen, x, w, dtype))
+            measure.add(f"{name}|{fetch}", lambda player=own[-1]: player.play("product"))  # type: ignore[misc]
+        for name in ("one_output", "block2x2"):
+            own.append(Baseline(device, name, fetch, x, w))
+            measure.add(f"{name}|{fetch}", own[-1].play)
+    seconds = measure.seconds()
+    for item in own:
+        item.close()
+    rows = []
+    for name in ("matmul", "matmul f16", "one_output", "block2x2"):
+        fetch = min(FETCHES, key=lambda f: seconds[f"{name}|{f}"])
+        rows.append(_row(name, f"[{m},{k}]x[{k},{n}]", seconds[f"{name}|{fetch}"], 2 * m * k * n, peak) | {"fetch": fetch})
+    return rows
+
+
+def product_player(
+    device: Device, kernel: Kernel, options: Options, x: NDArray[np.float32], w: NDArray[np.float32], dtype: str
+) -> Player:
+    """A player whose entry `product` multiplies x by w with one kernel."""
+    rec = Recorder(device.limits)
+    tc = 2 if dtype == "f16" else 1
+    left = rec.fixed("x", Layout(*x.shape, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
+    right = rec.fixed("w", Layout(*w.shape, (1, tc), dtype), "state")
+    with rec.entry("product"):
+        rec.output(ops.matmul(rec, left, right, None, "y", dtype=dtype, tile_cols=kernel.tile_cols))
+    player = Player(device, rec.program(), options)
+    for tensor, values in ((left, x), (right, w)):
+        player.write_matrix(tensor.name, tensor.layout, values)
+    return player
+
+
+def model_bench(
+    name: str | None, peaks: dict[str, float], rate: float, rounds: int, dtype: str, device: str | int, *options: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Prefill and decode of a model, and what it takes in memory and passes."""
+    gc.collect()
+    kernel, fetch, storage = options
+    kw: dict[str, Any] = {"device": device, "kernel": kernel, "fetch": fetch, "storage": storage}
+    checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(GPT2Config())
+    start = time.perf_counter()
+    rows = []
+    with GPT2(checkpoint, None, dtype, **kw) as model:
+        load_s = time.perf_counter() - start
+        c, player, info = model.config, model.player, model.info()
+        measure = Measure(player.finish, rounds)
+        per_token = 2 * c.n_layer * c.n_embd * (4 * c.n_embd + 2 * c.d_inner)
+        lengths = [t for t in (64, 512) if f"prefill_{t}" in player.program.entries]
+        contexts = [t for t in (64, 900) if t < c.n_positions] or [c.n_positions - 1]
+        for t in lengths:
+            entry = f"prefill_{t}"
+            measure.add(entry, lambda e=entry, n=t: player.play(e, pos=0, row=n - 1))  # type: ignore[misc]
+        for t in contexts:
+
+            def step(pos: int = t) -> None:
+                player.play("decode", pos=pos)
+                player.read("token")
+
+            measure.add(f"decode {t}", step)
+        seconds = measure.seconds()
+        for t in lengths:
+            flops = per_token * t + 2 * c.n_embd * c.vocab_size
+            rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
+        weights = info["bytes_by_role"]["weight"]
+        for t in contexts:
+            rows.append(_read_row("decode", f"context {t}", seconds[f"decode {t}"], weights, peaks["read_gbs"]))
+        figures = {
+            "name": model.name,
+            "dtype": dtype,
+            "load_s": load_s,
+            "passes": info["passes"],
+            "texture_bytes": model.device.texture_bytes,
+            "announced_bytes": info["texture_bytes"],
+            "bytes_by_role": info["bytes_by_role"],
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            "f32_bytes": 4 * sum(int(np.prod(s)) for s in parameters(c).values()),
+        }
+    return rows, figures
+
+
+def _row(name: str, shape: str, seconds: float, flops: int, peak: float, of: str = "fma") -> dict[str, Any]:
+    gflops = flops / seconds / 1e9
+    return {"name": name, "shape": shape, "ms": 1e3 * seconds, "gflops": gflops, "share": gflops / peak, "of": of}
+
+
+def _read_row(name: str, shape: str, seconds: float, nbytes: int, peak: float) -> dict[str, Any]:
+    gbs = nbytes / seconds / 1e9
+    return {"name": name, "shape": shape, "ms": 1e3 * seconds, "gbs": gbs, "share": gbs / peak, "of": "read"}
+
+
+def render(result: dict[str, Any]) -> str:
+    """The bench as a text table."""
+    d, m = result["device"], result["model"]
+    lines = [
+        f"{d['renderer']}: {d['fma_gflops']:.0f} GFLOPS of multiply-adds, reads {d['read_gbs']:.1f} GB/s, "
+        f"empty pass {d['empty_pass_us']:.1f} us, binding {d['bound_pass_us']:.1f} us more",
+        "",
+        f"{'what':<12} {'shape':<22} {'ms':>10} {'rate':>14}  share",
+    ]
+    for r in result["rows"]:
+        rate = f"{r['gflops']:.1f} GFLOPS" if "gflops" in r else f"{r['gbs']:.1f} GB/s"
+        lines.append(f"{r['name']:<12} {r['shape']:<22} {r['ms']:>10.2f} {rate:>14}  {r['share']:.0%} of {r['of']}")
+    roles = ", ".join(f"{k} {v / 2**20:.1f}" for k, v in m["bytes_by_role"].items())
+    lines += [
+        "",
+        f"{m['name']} {m['dtype']}: loaded in {m['load_s']:.1f} s; {m['passes']['decode']} passes a token; "
+        f"textures {m['texture_bytes'] / 2**20:.0f} MiB, announced {m['announced_bytes'] / 2**20:.0f} ({roles}); "
+        f"peak resident {m['peak_rss_bytes'] / m['f32_bytes']:.2f}x the f32 weights",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,299 @@
+"""Checkpoints: a local folder, the embedded model, or a name on the Hugging Face Hub; tensors read one at a time."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+
+from glgpt.data_files import data_path
+from glgpt.errors import GlgptError
+from glgpt.models.gpt2 import GPT2Config, parameters
+from glgpt.torch_file import READABLE, Stored, torch_tensors
+
+EMBEDDED = "shakespeare"
+_PLAIN = ("model.safetensors", "pytorch_model.bin")
+WEIGHT_FILES = tuple(name + suffix for name in _PLAIN for suffix in ("", ".index.json"))  # in order of preference
+TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_LFS = b"version https://git-lfs"
+_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # causal masks that older checkpoints carry along
+_CHUNK = 1 << 20  # elements looked at together: temporaries stay at a few MB
+
+
+class Checkpoint:
+    """A GPT-2 checkpoint whose names and shapes have been checked; no file stays open or mapped between reads."""
+
+    def __init__(self, path: Path, config: GPT2Config, tensors: dict[str, Stored]) -> None:
+        """Use `Checkpoint.open`."""
+        self.path, self.config, self._tensors = path, config, tensors
+
+    @classmethod
+    def open(cls, name_or_path: str | Path | None = None) -> Checkpoint:
+        """Opens a local folder, the embedded "shakespeare" (or None), or a Hub name such as "gpt2".
+
+        Raises GlgptError, naming the file and the tensor, for a model that cannot be found or fetched, another
+        architecture, a missing, extra or misshaped tensor, a dtype other than f32, f16 and bf16, or a damaged file.
+        """
+        path = _folder(name_or_path)
+        fields = _read_json(path / "config.json")
+        try:
+            config = GPT2Config.from_dict(fields)
+        except GlgptError as error:
+            raise GlgptError(f"{path / 'config.json'}: {error}") from None
+        return cls(path, config, _checked(path, config, _stored(path)))
+
+    @property
+    def names(self) -> set[str]:
+        """The parameters' names, without `transformer.`: those of `models.gpt2.parameters`."""
+        return set(self._tensors)
+
+    def dtype(self, name: str) -> str:
+        """How the file stores the tensor: "F32", "F16" or "BF16"."""
+        return self._tensors[name].dtype
+
+    def read(self, name: str) -> NDArray[np.float32] | NDArray[np.float16]:
+        """One tensor in its natural shape, read-only: float16 where the file has f16, else float32 (bf16 exactly).
+
+        An f32 or f16 array is a view of the file: drop it when done, and its pages leave memory with it.
+        Raises GlgptError for NaN or infinity, or a file that has shrunk since it was opened.
+        """
+        stored = self._tensors[name]
+        try:
+            mapped = stored.map()
+        except (OSError, ValueError) as error:
+            raise GlgptError(f"{stored.path}: tensor {name} cannot be read: {_first_line(error)}") from None
+        if stored.dtype == "BF16":
+            mapped = np.left_shift(mapped, 16, dtype=np.uint32).view(np.float32)
+        values: NDArray[Any] = np.ascontiguousarray(mapped)
+        flat = values.reshape(-1)
+        for start in range(0, flat.size, _CHUNK):
+            finite = np.isfinite(flat[start : start + _CHUNK])
+            if not finite.all():
+                first = start + int(finite.argmin())
+                where = ", ".join(map(str, np.unravel_index(first, values.shape)))
+                raise GlgptError(f"{stored.path}: tensor {name} is {flat[first]} at [{where}]; weights must be finite")
+        return values
+
+    def close(self) -> None:
+        """Nothing is held between reads; after this, `read` finds no tensor."""
+        self._tensors.clear()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def embedded_weights() -> Path:
+    """The folder of the embedded default model, in a checkout or inside the installed wheel."""
+    return data_path("weights/" + EMBEDDED)
+
+
+def _folder(name_or_path: str | Path | None) -> Path:
+    if name_or_path is None or name_or_path == EMBEDDED:
+        return embedded_weights()
+    name = str(name_or_path)
+    try:
+        path = Path(name).expanduser()
+        if name and path.is_dir():
+            return path
+        if name and path.exists():
+            raise GlgptError(f"{name} is a file; give the folder that holds config.json and the weights")
+    except (OSError, RuntimeError) as error:  # too long a name, a parent that may not be entered, ~nobody
+        raise GlgptError(f"model {name[:80]!r} cannot be looked up: {_first_line(error)}") from None
+    if isinstance(name_or_path, Path) or re.match(r"[./~]|.*/.*/|.*\\", name):
+        raise GlgptError(f"{name} does not exist; give a folder with config.json and weights, or a Hub name like gpt2")
+    return _download(name)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    _check_readable(path)
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise GlgptError(f"{path} is not valid JSON: {_first_line(error)}") from None
+    if not isinstance(value, dict):
+        raise GlgptError(f"{path} holds no JSON object")
+    return value
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_LFS))
+    except FileNotFoundError:
+        raise GlgptError(f"{path} is missing") from None
+    except OSError as error:
+        raise GlgptError(f"{path} cannot be read: {error.strerror or error}") from None
+    if start == _LFS:
+        raise GlgptError(f"{path} is a Git-LFS pointer, not the file itself; run git lfs pull in its repository")
+
+
+def _stored(folder: Path) -> dict[str, Stored]:
+    """Where every tensor of the folder's weights lies, under the name its file gives it."""
+    file = next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
+    if file is None:
+        raise GlgptError(f"{folder} holds no weights; looked for {', '.join(WEIGHT_FILES)}")
+    if file.suffix != ".json":
+        return _open_file(file)
+    shards: dict[str, dict[str, Stored]] = {}
+    found = {}
+    for name, shard in _weight_map(file).items():
+        if shard not in shards:
+            if not (folder / shard).exists():
+                raise GlgptError(f"{folder / shard} is missing; {file.name} says it holds {name!r}")
+            shards[shard] = _open_file(folder / shard)
+        if name not in shards[shard]:
+            raise GlgptError(f"{folder / shard} has no tensor {name!r}; {file.name} says it has")
+        found[name] = shards[shard][name]
+    return found
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    shards = _read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise GlgptError(f"{index} has no weight_map")
+    for name, shard in shards.items():
+        # A shard outside the folder would be someone else's file.
+        if not isinstance(shard, str) or not re.fullmatch(r"[\w.-]+\.(safetensors|bin)", shard):
+            raise GlgptError(f"{index} names no proper file for tensor {name!r}: {str(shard)[:80]!r}")
+    return shards
+
+
+def _open_file(path: Path) -> dict[str, Stored]:
+    _check_readable(path)
+    return _safetensors(path) if path.suffix == ".safetensors" else torch_tensors(path)
+
+
+def _safetensors(path: Path) -> dict[str, Stored]:
+    """Places in a safetensors file: the library checks the format; numpy maps (the library has no bf16 for numpy)."""
+    try:
+        with safe_open(path, framework="np"):
+            pass
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        return {
+            name: Stored(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except Exception as error:  # SafetensorError is no subclass of anything narrower
+        raise GlgptError(f"{path} is no whole safetensors file: {_first_line(error)}") from None
+
+
+def _checked(folder: Path, config: GPT2Config, stored: dict[str, Stored]) -> dict[str, Stored]:
+    """The tensors under their canonical names; GlgptError unless they are just those that the config calls for."""
+    if config.n_layer > len(stored):  # before a list of a billion expected names is built
+        raise GlgptError(f"{folder / 'config.json'}: n_layer is {config.n_layer}, but there are {len(stored)} tensors")
+    tensors: dict[str, Stored] = {}
+    for full, tensor in stored.items():
+        name = full.removeprefix("transformer.")
+        name = name if name.isprintable() else ascii(name)  # so that messages stay one line
+        if _BUFFER.fullmatch(name):
+            continue
+        if name in tensors:
+            raise GlgptError(f"{tensor.path}: tensor {name} is there twice, with and without transformer.")
+        tensors[name] = tensor
+    expected = parameters(config)
+    where = next(iter(stored.values())).path
+    for name, shape in expected.items():
+        found = tensors.get(name)
+        if found is None:
+            raise GlgptError(f"{where}: tensor {name} is missing ({len(expected)} expected, {len(tensors)} found)")
+        if found.shape != shape:
+            raise GlgptError(f"{found.path}: tensor {name} is {list(found.shape)}; config.json makes it {list(shape)}")
+        if found.dtype not in READABLE:
+            raise GlgptError(f"{found.path}: tensor {name} is {found.dtype}; glgpt reads {', '.join(READABLE)}")
+    copy = tensors.pop("lm_head.weight", None) if config.tie_word_embeddings else None
+    if copy is not None and not _same(copy, tensors["wte.weight"]):
+        why = "differs from wte.weight, though config.json ties them; set tie_word_embeddings to false there"
+        raise GlgptError(f"{copy.path}: tensor lm_head.weight {why}")
+    for name, tensor in tensors.items():
+        if name not in expected:
+            raise GlgptError(f"{tensor.path}: tensor {name} is not part of the model in config.json")
+    return {name: tensors[name] for name in expected}
+
+
+def _same(a: Stored, b: Stored) -> bool:
+    if a == b or (a.dtype, a.shape) != (b.dtype, b.shape):
+        return a == b
+    bits = f"u{READABLE[a.dtype][0]}"  # as integers: a NaN equals itself here, and is reported where it is read
+    rows = max(1, _CHUNK // a.shape[1])
+    left, right = a.map().view(bits), b.map().view(bits)
+    return all(np.array_equal(left[i : i + rows], right[i : i + rows]) for i in range(0, a.shape[0], rows))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip()[:300]
+
+
+def _download(name: str) -> Path:
+    """The folder in the Hub's cache that holds the model's config, tokenizer and weights, fetched where missing."""
+    # Imported here: a local folder needs none of it, and it is slow to import.
+    from huggingface_hub import constants, errors
+
+    hub = constants.ENDPOINT
+    offline = "is not in the local cache, and HF_HUB_OFFLINE is set: unset it to download, or give a local folder"
+    reasons: tuple[tuple[type[Exception], str], ...] = (
+        (errors.HFValidationError, "is neither a folder here nor a Hub name like gpt2 or owner/name"),
+        (errors.GatedRepoError, f"is gated: accept its terms at {hub}/{name}, then run hf auth login"),
+        (errors.RepositoryNotFoundError, f"is neither a folder here nor on {hub}; if it is private, run hf auth login"),
+        (errors.OfflineModeIsEnabled, offline),
+        (errors.LocalEntryNotFoundError, offline if constants.HF_HUB_OFFLINE else ""),
+        (errors.EntryNotFoundError, "has no config.json on the Hub, so it is no transformers checkpoint"),
+    )
+    try:
+        return _fetch(name)
+    except GlgptError:
+        raise
+    except Exception as error:  # the library's many transport errors, a full disk, a damaged cache
+        reason = next((text for kind, text in reasons if isinstance(error, kind)), "")
+        why = _first_line(error.__cause__ or error)
+        other = f"cannot be fetched from {hub} ({why}): check the network, or give a local folder"
+        raise GlgptError(f"model {name[:80]!r} {reason or other}") from None
+
+
+def _fetch(name: str) -> Path:
+    from huggingface_hub import _CACHED_NO_EXIST, get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub import try_to_load_from_cache as cached
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    if not isinstance(cached(name, "config.json"), str):
+        get_hf_file_metadata(hf_hub_url(name, "config.json"))  # fails at once; hf_hub_download would retry for 20 s
+    folder = Path(hf_hub_download(name, "config.json")).parent
+    missed: list[Exception] = []  # files that are not cached while the Hub cannot be reached
+
+    def get(file: str) -> bool:
+        # The folder is named after the commit, so all files are of one revision, and cached ones need no request.
+        if cached(name, file, revision=folder.name) is _CACHED_NO_EXIST:
+            return False
+        try:
+            hf_hub_download(name, file, revision=folder.name, local_files_only=bool(missed))
+        except LocalEntryNotFoundError as error:
+            missed.append(error)
+            return False
+        except EntryNotFoundError:
+            return False
+        return True
+
+    # Weights come last: where they are cached, the small files have been asked for before.
+    plain = get("vocab.json") and get("merges.txt")
+    for file in TOKENIZER_EXTRAS if plain else ("tokenizer.json", *TOKENIZER_EXTRAS):
+        get(file)
+    weights = next((file for file in WEIGHT_FILES if get(file)), None)
+    shards = sorted(set(_weight_map(folder / weights).values())) if weights and weights.endswith(".json") else []
+    absent = [shard for shard in shards if not get(shard)]
+    if missed and (weights is None or absent):
+        raise missed[0]
+    if weights is None:
+        raise GlgptError(f"model {name!r} on the Hub holds no weights; looked for {', '.join(WEIGHT_FILES)}")
+    if absent:
+        raise GlgptError(f"model {name!r} on the Hub lacks {absent[0]}, which its {weights} names")
+    return folder

@@ -1,0 +1,215 @@
+"""What each subcommand does with its arguments. What draws is imported only where it is used: `--help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glgpt.cli.options import device_options
+from glgpt.cli.progress import progress
+from glgpt.errors import GlgptError
+
+if TYPE_CHECKING:
+    from glgpt.model import GPT2
+
+START = "\n\n"  # what text without a prompt continues; it is not shown
+SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
+
+
+def version() -> str:
+    """The installed version."""
+    try:
+        return metadata.version("glgpt")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+@contextmanager
+def open_model(args: argparse.Namespace) -> Iterator[GPT2]:
+    """The model that the arguments name, with a progress bar while it loads."""
+    from glgpt.model import GPT2
+
+    with progress("loading", "B") as show:
+        model = GPT2.from_pretrained(args.model, progress=show, **device_options(args))
+    with model:
+        yield model
+
+
+def read_text(name: str) -> str:
+    """A UTF-8 text file, or stdin for `-`, exactly as it is."""
+    data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise GlgptError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | None:
+    """The prompt that the arguments give, `-` read from stdin; None when ids stand in its place."""
+    if args.ids is not None:
+        if args.prompt is not None:
+            raise GlgptError("both a prompt and --ids were given; give one of them")
+        return None
+    text = default if args.prompt is None else read_text("-") if args.prompt == "-" else str(args.prompt)
+    if not text:
+        raise GlgptError("the prompt is empty; give some text, or token ids with --ids")
+    return text
+
+
+def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
+    """The ids of `text`, or else `ids`."""
+    if text is None:
+        return ids or []
+    if model.tokenizer is None:
+        raise GlgptError(f"{model.name} has no tokenizer; give token ids with --ids")
+    return model.tokenizer.encode(text)
+
+
+def report(args: argparse.Namespace, figures: Any, text: str) -> None:
+    """Prints the figures as JSON, or as text."""
+    print(json.dumps(figures, indent=1, ensure_ascii=False) if args.json else text)
+
+
+def generate(args: argparse.Namespace) -> int:
+    """`glgpt generate`."""
+    text = prompt_text(args, default=START)
+    from glgpt.generate import Generation
+
+    sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "stop")}
+    with open_model(args) as model:
+        ids = encode(model, text, args.ids)
+        start = " ".join(map(str, ids)) if text is None else text
+        run = Generation(model, ids, args.tokens, args.seed, **sampling)
+        pieces: list[str] = []
+
+        def show(piece: str) -> None:
+            if not args.json:
+                print(piece, end="", flush=True)
+
+        try:
+            show("" if text is START else start)
+            for piece in run:
+                pieces.append(piece)
+                show(piece)
+        finally:
+            show("\n")
+        figures = run.figures()
+        figures["context"] = model.config.n_positions
+    if args.json:
+        report(args, {"prompt": start, "text": "".join(pieces), "ids": run.ids, **figures}, "")
+    else:
+        print(_speed(args, figures), file=sys.stderr)
+    return 0
+
+
+def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
+    full = f"context full: stopped at {figures['context']} tokens\n" if figures["stopped"] == "context" else ""
+    seed = "" if args.temperature == 0 else f", seed {figures['seed']}"
+    return (
+        f"{full}prefill {figures['prefill_tokens']} tokens at {figures['prefill_tokens_per_s']:.1f}/s, "
+        f"decode {figures['decode_tokens']} tokens at {figures['decode_tokens_per_s']:.1f}/s{seed}"
+    )
+
+
+def logits(args: argparse.Namespace) -> int:
+    """`glgpt logits`."""
+    text, out = prompt_text(args), _out_file(args.out)
+    from glgpt.logits import save_logits
+
+    with open_model(args) as model:
+        shape = save_logits(model, encode(model, text, args.ids), out)
+    report(args, {"file": str(out), "shape": shape}, f"{out}: tokens [{shape[0]}], logits {list(shape)}")
+    return 0
+
+
+def _out_file(name: str) -> Path:
+    path = Path(name)
+    if path.suffix != ".npz" or not path.parent.is_dir() or path.is_dir():
+        raise GlgptError(f"--out {name}: must be a .npz file in a folder that exists")
+    return path
+
+
+def compare(args: argparse.Namespace) -> int:
+    """`glgpt compare`: 1 when the model is beyond the tolerance."""
+    from glgpt.compare import Tolerance, compare, render
+    from glgpt.reference import load_reference, run_transformers
+
+    live = args.reference == "transformers"
+    if (args.prompt or args.ids) and not live:
+        raise GlgptError("--prompt and --ids go with --reference transformers; a stored reference has its own tokens")
+    cases = [] if live else load_reference(args.reference)
+    if args.activations and not live and all(set(case.arrays) == {"logits"} for case in cases):
+        raise GlgptError(f"{args.reference} holds logits only; --activations needs intermediates too")
+    tolerance = Tolerance(args.atol, args.rtol)
+    with open_model(args) as model:
+        if live:
+            texts = args.prompt or ([] if args.ids else [SENTENCE])
+            prompts = [*(encode(model, text, None) for text in texts), *(args.ids or [])]
+            cases = run_transformers(args.model, prompts)
+        results = []
+        with progress("comparing", "case") as show:
+            for case in cases:
+                results.append(compare(model, case, tolerance, args.activations))
+                if show:
+                    show(len(results), len(cases))
+    within = all(result.within for result in results)
+    figures = {"within": within, **asdict(tolerance), "cases": [result.as_json() for result in results]}
+    report(args, figures, render(results, tolerance))
+    return 0 if within else 1
+
+
+def dump(args: argparse.Namespace) -> int:
+    """`glgpt dump`."""
+    text, out = prompt_text(args), Path(args.out)
+    if out.exists() and not out.is_dir():
+        raise GlgptError(f"--out {out} is a file; name a folder")
+    from glgpt.dump import dump
+
+    with open_model(args) as model, progress("drawing", "file") as show:
+        ids = encode(model, text, args.ids)
+        wanted = {"layers": args.layers, "heads": args.heads, "raw": args.raw}
+        manifest = dump(model, ids, out, args.what, **wanted, progress=show)
+    report(args, manifest, f"{out}: {len(manifest['files'])} files and manifest.json")
+    return 0
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """`glgpt eval`."""
+    from glgpt.evaluate import evaluate
+
+    text = read_text(args.file)
+    with open_model(args) as model, progress("evaluating", "token") as show:
+        result = evaluate(model, text, args.window, show)
+    report(
+        args,
+        asdict(result),
+        f"{result.nats_per_token:.4f} nats/token, {result.bits_per_byte:.4f} bits/byte, perplexity "
+        f"{result.perplexity:.2f}\n{result.tokens} tokens predicted, window {result.window}, "
+        f"{result.tokens_per_s:.0f} tokens/s",
+    )
+    return 0
+
+
+def info(args: argparse.Namespace) -> int:
+    """`glgpt info`."""
+    from glgpt.info import describe, render
+
+    figures = describe(args.model, **device_options(args))
+    report(args, figures, render(figures))
+    return 0
+
+
+def bench(args: argparse.Namespace) -> int:
+    """`glgpt bench`."""
+    from glgpt.bench import render, run_bench
+
+    result = run_bench(args.model, quick=args.quick, **device_options(args))
+    report(args, result, render(result))
+    return 0

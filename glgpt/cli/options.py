@@ -1,0 +1,107 @@
+"""Types of option values, and the options that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from typing import Any, NoReturn
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, and whose help keeps the line breaks of its example."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with 2 and one line."""
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def count(text: str) -> int:
+    """A whole number from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def not_negative(text: str) -> float:
+    """A number from 0."""
+    value = _number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+    return value
+
+
+def fraction(text: str) -> float:
+    """A number above 0 and at most 1."""
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return value
+
+
+def size(text: str) -> int:
+    """A number of bytes: 2GiB, 512MiB, 3e9."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)\s*([a-zA-Z]*)", text)
+    if not found or found[2].upper() not in UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GiB or 512MiB")
+    return int(float(found[1]) * UNITS[found[2].upper()])
+
+
+def ids(text: str) -> list[int]:
+    """Token ids: whole numbers between commas or spaces."""
+    parts = text.replace(",", " ").split()
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids such as 464,3290")
+    return [int(part) for part in parts]
+
+
+def device(text: str) -> str:
+    """`auto`, `software`, `gpu` or the number of an EGL device."""
+    if text not in ("auto", "software", "gpu") and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not auto, software, gpu or the number of an EGL device")
+    return text
+
+
+def add_device_options(parser: argparse.ArgumentParser) -> None:
+    """What every subcommand that draws takes."""
+    group = parser.add_argument_group("device")
+    group.add_argument(
+        "--device", type=device, default="auto", help="auto, software, gpu, or an EGL device's number (see glgpt info)"
+    )
+    group.add_argument("--dtype", choices=("f32", "f16"), default="f32", help="how weights are stored (default f32)")
+    group.add_argument("--kernel", choices=("auto", "4x4", "4x8", "8x4"), default="auto", help="tile of a product")
+    group.add_argument(
+        "--fetch", choices=("auto", "texelFetch", "textureLod"), default="auto", help="how texels are got"
+    )
+    group.add_argument("--storage", choices=("auto", "float", "uint"), default="auto", help="RGBA32F or RGBA32UI")
+    group.add_argument(
+        "--max-texture-memory", type=size, metavar="SIZE", help="refuse a model that needs more, say 2GiB"
+    )
+
+
+def device_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of `GPT2.from_pretrained` that `add_device_options` filled in."""
+    names = ("device", "dtype", "kernel", "fetch", "storage", "max_texture_memory")
+    return {name: getattr(args, name) for name in names}

@@ -1,0 +1,104 @@
+"""Every subcommand, its options and its example."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from glgpt.cli import commands
+from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, not_negative, positive
+
+MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; parsed arguments carry the function to call as `run`."""
+    parser = Parser(prog="glgpt", description="GPT-2 run entirely as fragment-shader passes.")
+    parser.add_argument("--version", action="version", version=f"glgpt {commands.version()}")
+    sub = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str, example: str) -> Parser:
+        command = sub.add_parser(name, help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False)
+        command.set_defaults(run=run)
+        return command
+
+    p = add("generate", commands.generate, "stream text from a model", 'glgpt generate "To be" --tokens 60 --seed 1')
+    _prompt(p, "the text to continue, or - to read it from stdin (default: none)")
+    p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default)")
+    p.add_argument("--tokens", type=count, default=200, metavar="N", help="how many tokens to add (default 200)")
+    p.add_argument("--temperature", type=not_negative, default=0.8, metavar="T", help="0 is greedy (default 0.8)")
+    p.add_argument("--top-k", type=positive, metavar="K", help="sample from the K likeliest tokens")
+    p.add_argument("--top-p", type=fraction, metavar="P", help="sample from the likeliest tokens that make up P")
+    p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
+    p.add_argument("--stop", metavar="TEXT", help="end before this text")
+    _figures(p)
+
+    p = add(
+        "logits", commands.logits, "write a prompt's logits to a file", 'glgpt logits gpt2 "To be" --out logits.npz'
+    )
+    p.add_argument("model", metavar="MODEL", help=MODEL)
+    _prompt(p, "the text, or - for stdin")
+    p.add_argument("--out", required=True, metavar="FILE.npz", help="holds `tokens` and `logits`")
+    _figures(p)
+
+    p = add(
+        "compare",
+        commands.compare,
+        "measure a model against reference logits; exit 1 beyond the tolerance",
+        "glgpt compare shakespeare --reference transformers --prompt 'To be' --activations",
+    )
+    p.add_argument("model", metavar="MODEL", help=MODEL)
+    p.add_argument("--reference", required=True, metavar="FILE.npz|transformers", help="stored, or run now in float64")
+    p.add_argument("--prompt", action="append", metavar="TEXT", help="with transformers: what to run (may repeat)")
+    p.add_argument("--ids", action="append", type=ids, metavar="ID,ID,...", help="token ids, in place of a prompt")
+    p.add_argument("--activations", action="store_true", help="walk all intermediates and name the first that is off")
+    p.add_argument("--atol", type=not_negative, default=2e-4, metavar="A", help="absolute tolerance (default 2e-4)")
+    p.add_argument("--rtol", type=not_negative, default=1e-5, metavar="R", help="relative tolerance (default 1e-5)")
+    _figures(p)
+
+    p = add(
+        "dump",
+        commands.dump,
+        "draw attention patterns and other intermediates as PNGs",
+        'glgpt dump shakespeare "To be, or not to be" --out pictures --layers 0,3-5',
+    )
+    p.add_argument("model", metavar="MODEL", help=MODEL)
+    _prompt(p, "the text, or - for stdin")
+    p.add_argument("--out", required=True, metavar="DIR", help="folder to write to")
+    p.add_argument(
+        "--what",
+        nargs="+",
+        default=["attention"],
+        metavar="WHAT",
+        help="attention, hidden, logits, or dotted names such as h.0.mlp.act (default attention)",
+    )
+    p.add_argument("--layers", metavar="RANGE", help="such as 0,3-5 (default all)")
+    p.add_argument("--heads", metavar="RANGE", help="such as 0,3-5 (default all)")
+    p.add_argument("--raw", action="store_true", help="also the textures as they lie in memory, as .png and .npy")
+    _figures(p, "print the manifest as JSON")
+
+    p = add("eval", commands.evaluate, "a model's loss on a text file", "glgpt eval shakespeare play.txt --window 256")
+    p.add_argument("model", metavar="MODEL", help=MODEL)
+    p.add_argument("file", metavar="FILE", help="UTF-8 text, or - for stdin")
+    p.add_argument("--window", type=positive, metavar="N", help="tokens of context at most (default: the model's)")
+    _figures(p)
+
+    p = add("info", commands.info, "the driver, its limits, the kernels chosen and why", "glgpt info --model gpt2")
+    p.add_argument("--model", metavar="MODEL", help="also the texture memory that this model would need")
+    _figures(p)
+
+    p = add("bench", commands.bench, "measure this device and the engine on it", "glgpt bench --json > bench.json")
+    p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default: 124 M random weights)")
+    p.add_argument("--quick", action="store_true", help="fewer shapes and repeats")
+    _figures(p)
+    return parser
+
+
+def _prompt(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=text)
+    parser.add_argument("--ids", type=ids, metavar="ID,ID,...", help="token ids in place of a text")
+
+
+def _figures(parser: argparse.ArgumentParser, text: str = "print the figures as JSON") -> None:
+    parser.add_argument("--json", action="store_true", help=text)
+    add_device_options(parser)

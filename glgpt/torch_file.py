@@ -1,0 +1,287 @@
+"""Where the tensors of a checkpoint lie in its files, and PyTorch's `pytorch_model.bin` read without PyTorch.
+
+A `.bin` file holds a pickle. It is never executed: `_Pickle` walks its opcodes and knows only the few names that a
+dictionary of tensors needs; any other name is refused, by name.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickletools
+import struct
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import GlgptError
+
+# dtype name: (bytes an element, how the bytes are mapped). Other dtypes may sit in a file, but only as ignored buffers.
+READABLE: dict[str, tuple[int, str]] = {"F32": (4, "<f4"), "F16": (2, "<f2"), "BF16": (2, "<u2")}
+_STORAGES = {
+    "FloatStorage": ("F32", 4),
+    "HalfStorage": ("F16", 2),
+    "BFloat16Storage": ("BF16", 2),
+    "DoubleStorage": ("F64", 8),
+    "LongStorage": ("I64", 8),
+    "IntStorage": ("I32", 4),
+    "ShortStorage": ("I16", 2),
+    "CharStorage": ("I8", 1),
+    "ByteStorage": ("U8", 1),
+    "BoolStorage": ("BOOL", 1),
+}
+_DICT = "collections OrderedDict"
+_TENSORS = ("torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2")
+_PARAMETER = "torch._utils _rebuild_parameter"
+_ALLOWED = {_DICT, *_TENSORS, _PARAMETER, *(f"torch {name}" for name in _STORAGES)}
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_LEGACY_VERSION = 1001
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor where it lies: `offset` in bytes into `path`, `strides` in elements (None: contiguous)."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    strides: tuple[int, ...] | None = None
+
+    def map(self) -> NDArray[Any]:
+        """A read-only view of `shape` over a fresh memory map (BF16 as uint16); freeing it drops the pages.
+
+        Raises GlgptError for a dtype that glgpt does not read, and OSError or ValueError when the file has shrunk.
+        """
+        if self.dtype not in READABLE:
+            raise GlgptError(f"has dtype {self.dtype}; glgpt reads F32, F16 and BF16")
+        strides = self.strides or contiguous_strides(self.shape)
+        span = 1 + sum((n - 1) * step for n, step in zip(self.shape, strides, strict=True))
+        size, dtype = READABLE[self.dtype]
+        flat: NDArray[Any] = np.memmap(self.path, dtype, "r", self.offset, (span,)).view(np.ndarray)
+        in_bytes = tuple(size * step for step in strides)
+        return np.lib.stride_tricks.as_strided(flat, self.shape, in_bytes, writeable=False)
+
+
+@dataclass(frozen=True)
+class _Storage:
+    key: str
+    dtype: str
+    itemsize: int
+    count: int
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    storage: _Storage
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Global:
+    name: str  # "module attribute"
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides of `shape`, in elements."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def torch_tensors(path: Path) -> dict[str, Stored]:
+    """Every tensor of a state dict saved by `torch.save`, zip or the older plain format, by name.
+
+    Raises GlgptError, naming the file, for anything else: garbage, a truncated file, a pickle that asks for code.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+            file.seek(0)
+            if start == b"PK\x03\x04":
+                return _from_zip(path, file)
+            if start[:1] == b"\x80":
+                return _from_legacy(path, file)
+        raise GlgptError("is not a PyTorch file")
+    except GlgptError as error:
+        raise GlgptError(f"{path} {error}") from None
+    except Exception as error:  # whatever zipfile, pickletools or a seek trip over, the file is what is wrong
+        raise GlgptError(f"{path} is not a whole PyTorch file ({type(error).__name__})") from None
+
+
+def _from_zip(path: Path, file: IO[bytes]) -> dict[str, Stored]:
+    size = file.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        entries = {info.filename: info for info in archive.infolist()}
+        pickled = [name for name in entries if name.endswith("/data.pkl")]
+        if len(pickled) != 1:
+            raise GlgptError("is a zip file, but not one that PyTorch wrote (no data.pkl)")
+        root = pickled[0].removesuffix("data.pkl")
+
+        def where(name: str) -> tuple[int, int]:  # offset and length of an entry's bytes
+            info = entries.get(root + name)
+            if info is None:
+                raise GlgptError(f"is truncated or damaged: {root + name} is missing")
+            if info.compress_type != zipfile.ZIP_STORED:
+                raise GlgptError(f"cannot be mapped: {root + name} is compressed")
+            file.seek(info.header_offset)
+            header = file.read(30)
+            name_length, extra_length = struct.unpack("<HH", header[26:30])
+            offset = info.header_offset + 30 + name_length + extra_length
+            if header[:4] != b"PK\x03\x04" or offset + info.file_size > size:
+                raise GlgptError(f"is truncated or damaged at {root + name}")
+            return offset, info.file_size
+
+        def content(name: str) -> bytes:
+            offset, length = where(name)
+            file.seek(offset)
+            return file.read(length)
+
+        if root + "byteorder" in entries and content("byteorder") != b"little":
+            raise GlgptError("was written on a big-endian machine; save it again on a little-endian one")
+        state = _Pickle(io.BytesIO(content("data.pkl"))).value()
+        return _locate(path, state, lambda key: where(f"data/{key}"))
+
+
+def _from_legacy(path: Path, file: IO[bytes]) -> dict[str, Stored]:
+    # Five pickles (magic, version, platform, state dict, storage keys), then each storage: its length, its elements.
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    magic, version, system = (_Pickle(file).value() for _ in range(3))
+    if magic != _LEGACY_MAGIC or version != _LEGACY_VERSION:
+        raise GlgptError("is not a PyTorch file")
+    if not (isinstance(system, dict) and system.get("little_endian") is True):
+        raise GlgptError("was written on a big-endian machine; save it again on a little-endian one")
+    states = _Pickle(file)
+    state, keys = states.value(), _Pickle(file).value()
+    places: dict[str, tuple[int, int]] = {}
+    for key in keys:
+        (count,) = struct.unpack("<q", file.read(8))
+        length = count * states.storages[key].itemsize
+        if count < 0 or file.tell() + length > size:
+            raise GlgptError(f"is truncated or damaged at storage {key}")
+        places[key] = (file.tell(), length)
+        file.seek(length, io.SEEK_CUR)
+    return _locate(path, state, places.__getitem__)
+
+
+def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> dict[str, Stored]:
+    """Turns the unpickled dictionary into places in the file; `where` gives a storage's offset and length in bytes."""
+    if not isinstance(state, dict):
+        raise GlgptError("does not hold a dictionary of tensors")
+    found: dict[str, Stored] = {}
+    for name, tensor in state.items():
+        if not isinstance(name, str) or not isinstance(tensor, _Tensor):
+            raise GlgptError(f"does not hold a plain dictionary of tensors: {str(name)[:80]!r} is something else")
+        storage = tensor.storage
+        numbers = (tensor.start, *tensor.shape, *tensor.strides)
+        if len(tensor.shape) != len(tensor.strides) or any(type(n) is not int or n < 0 for n in numbers):
+            raise GlgptError(f"has a damaged description of tensor {name[:80]!r}")
+        last = tensor.start + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
+        offset, length = where(storage.key)
+        if 0 not in tensor.shape and (last + 1) * storage.itemsize > length:
+            raise GlgptError(f"is truncated or damaged: tensor {name[:80]!r} reaches beyond its storage")
+        start = offset + tensor.start * storage.itemsize
+        plain = tensor.strides == contiguous_strides(tensor.shape)
+        found[name] = Stored(path, storage.dtype, tensor.shape, start, None if plain else tensor.strides)
+    return found
+
+
+class _Pickle:
+    """One pickle, evaluated over inert values only: numbers, strings, tuples, lists, dictionaries, tensors."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.storages: dict[str, _Storage] = {}
+        self._operations: Iterable[tuple[Any, Any, Any]] = pickletools.genops(file)
+
+    def value(self) -> Any:
+        """The value left at STOP. Raises GlgptError for a name or an opcode that no state dict needs."""
+        stack: list[Any] = []
+        marked: list[list[Any]] = []
+        memo: dict[int, Any] = {}
+        for opcode, arg, _ in self._operations:
+            match opcode.name:
+                case "PROTO" | "FRAME":
+                    pass
+                case "STOP":
+                    return stack.pop()
+                case "MARK":
+                    marked.append(stack)
+                    stack = []
+                case "GLOBAL":
+                    stack.append(_allowed(arg))
+                case "STACK_GLOBAL":
+                    attribute, module = stack.pop(), stack.pop()
+                    stack.append(_allowed(f"{module} {attribute}"))
+                case "BINPUT" | "LONG_BINPUT":
+                    memo[arg] = stack[-1]
+                case "MEMOIZE":
+                    memo[len(memo)] = stack[-1]
+                case "BINGET" | "LONG_BINGET":
+                    stack.append(memo[arg])
+                case "NONE" | "NEWTRUE" | "NEWFALSE":
+                    stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[opcode.name])
+                case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+                    stack.append({"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[opcode.name]())
+                case "TUPLE" | "APPENDS" | "SETITEMS":
+                    items, stack = stack, marked.pop()
+                    if opcode.name == "TUPLE":
+                        stack.append(tuple(items))
+                    elif opcode.name == "APPENDS":
+                        stack[-1].extend(items)
+                    else:
+                        stack[-1].update(zip(items[::2], items[1::2], strict=True))
+                case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                    count = int(opcode.name[-1])
+                    stack[-count:] = [tuple(stack[-count:])]
+                case "APPEND":
+                    item = stack.pop()
+                    stack[-1].append(item)
+                case "SETITEM":
+                    item, key = stack.pop(), stack.pop()
+                    stack[-1][key] = item
+                case "BINPERSID":
+                    stack.append(self._storage(stack.pop()))
+                case "REDUCE":
+                    args, function = stack.pop(), stack.pop()
+                    stack.append(_call(function, args))
+                case "BUILD":  # a state dict's _metadata; nothing here needs it
+                    stack.pop()
+                case name if name.startswith(("BININT", "LONG", "BINFLOAT", "BINUNICODE", "BINSTRING", "SHORT_BIN")):
+                    stack.append(arg)
+                case name:
+                    raise GlgptError(f"is refused: its pickle uses {name}, which no dictionary of tensors needs")
+        raise GlgptError("is truncated")
+
+    def _storage(self, persistent: Any) -> _Storage:
+        kind, storage_type, key, _location, count = persistent[:5]
+        if (
+            kind != "storage" or not key.isalnum() or any(persistent[5:])
+        ):  # a sixth item would describe a view; torch stopped at 0.4
+            raise GlgptError("is refused: it refers to something that is no plain storage")
+        dtype, itemsize = _STORAGES[storage_type.name.removeprefix("torch ")]
+        return self.storages.setdefault(key, _Storage(key, dtype, itemsize, count))
+
+
+def _allowed(name: str) -> _Global:
+    if name not in _ALLOWED:
+        shown = name.replace(" ", ".")[:80]
+        raise GlgptError(f"is refused: its pickle asks for {shown!r}, which no dictionary of tensors needs")
+    return _Global(name)
+
+
+def _call(function: Any, args: Any) -> Any:
+    name = function.name if isinstance(function, _Global) else ""
+    if name == _DICT:
+        return dict(*args)
+    if name in _TENSORS and isinstance(args[0], _Storage):
+        storage, start, shape, strides = args[:4]
+        return _Tensor(storage, start, tuple(shape), tuple(strides))
+    if name == _PARAMETER and isinstance(args[0], _Tensor):
+        return args[0]
+    raise GlgptError("is refused: its pickle calls something that is no function")

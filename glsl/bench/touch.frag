@@ -1,0 +1,6 @@
+// A pass that binds as much as a real one and does nothing with it.
+void main() {
+  vec4 v[1];
+  v[0] = A(0, 0, 0) + B(0, 0, 0) + C(0, 0, 0);
+  STORE_Y(v)
+}
