@@ -25,11 +25,13 @@ SCALARS = {"pos": "int", "row": "int"}
 class Kernel:
     """The register block of a product: each fragment computes `rows` x 4 `tile_cols` values, by row and column tiles.
 
-    4x4 fits four draw buffers; 4x8 and 8x4 need eight.
+    4x4 fits four draw buffers; 4x8 and 8x4 need eight. `near`: in a product of one row, the columns that a fragment
+    takes are neighbours instead of half the row apart.
     """
 
     tile_rows: int
     tile_cols: int
+    near: bool = False
 
     @property
     def name(self) -> str:

@@ -17,18 +17,20 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.program import Limits
-from glgpt.record import KERNELS, Kernel, Recorder
+from glgpt.record import KERNELS, Kernel, Recorder, Tensor
 from glgpt.tensor import Layout
 
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
-VERSION = 1  # of what a remembered probe means
+ROWS = {"apart": False, "near": True}  # how a one-row product takes its columns (`ops.matvec`)
+ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
+VERSION = 2  # of what a remembered probe means
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel, how shaders are built, and why: milliseconds of the probe by "kernel fetch", empty where forced."""
+    """A kernel, how shaders are built, and why; `measured` is milliseconds of the probe by "kernel fetch"."""
 
     kernel: Kernel
     options: Options
@@ -52,13 +54,13 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
         options = replace(options, storage="uint")
     kernels = list(fitting) if kernel == "auto" else [kernel]
     fetches = list(FETCHES) if fetch == "auto" else [fetch]
-    if len(kernels) * len(fetches) == 1:
-        return Choice(KERNELS[kernels[0]], replace(options, fetch=fetches[0]), "as asked for", {})
     measured = _remembered(device, options, list(fitting))
     among = {f"{k} {f}": measured[f"{k} {f}"] for k in kernels for f in fetches}
     best = min(among, key=lambda name: among[name])
-    why = f"fastest of {len(among)} in the probe, {among[best]:.2f} ms"
-    return Choice(KERNELS[best.split()[0]], replace(options, fetch=best.split()[1]), why, measured)
+    name, fetch = best.split()
+    near = measured[f"near {fetch}"] < measured[f"apart {fetch}"]
+    why = f"fastest of {len(among)} in the probe, {among[best]:.2f} ms" if len(among) > 1 else "as asked for"
+    return Choice(replace(KERNELS[name], near=near), replace(options, fetch=fetch), why, measured)
 
 
 def renders_float(device: Device) -> bool:
@@ -87,7 +89,7 @@ def _remembered(device: Device, options: Options, kernels: list[str]) -> dict[st
         known = {}
     if isinstance(known, dict) and isinstance(known.get(key), dict):
         found = known[key]
-        if all(isinstance(found.get(f"{k} {f}"), (int, float)) for k in kernels for f in FETCHES):
+        if all(isinstance(found.get(f"{k} {f}"), (int, float)) for k in (*kernels, *ROWS) for f in FETCHES):
             return {str(k): float(v) for k, v in found.items()}
     measured = probe(device, options, kernels)
     known = (known if isinstance(known, dict) else {}) | {key: measured}
@@ -106,9 +108,12 @@ def probe(device: Device, options: Options, kernels: list[str]) -> dict[str, flo
     players: dict[str, Player] = {}
     times: dict[str, list[float]] = {}
     try:
-        for name in kernels:
-            for fetch in FETCHES:
-                players[f"{name} {fetch}"] = _probe_player(device, KERNELS[name], replace(options, fetch=fetch))
+        for fetch in FETCHES:
+            chosen = replace(options, fetch=fetch)
+            for name in kernels:
+                players[f"{name} {fetch}"] = _product(device, KERNELS[name], chosen)
+            for name, near in ROWS.items():
+                players[f"{name} {fetch}"] = _row_product(device, near, chosen)
         for turn in range(6):
             for name, player in players.items():
                 elapsed = slope(player, "probe", 2)
@@ -135,21 +140,34 @@ def slope(player: Player, entry: str, repeats: int) -> float:
     return max(run(1 + repeats) - once, 1e-9) / repeats
 
 
-def _probe_player(device: Device, kernel: Kernel, options: Options) -> Player:
+def _product(device: Device, kernel: Kernel, options: Options) -> Player:
     m, k, n = PROBE
     rec = Recorder(Limits(max_draw_buffers=device.limits.max_draw_buffers))
     x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols)), "state")
     w = rec.fixed("w", Layout(k, n), "state")
     with rec.entry("probe"):
         rec.output(ops.matmul(rec, x, w, None, "y", tile_cols=kernel.tile_cols))
-    player = Player(device, rec.program(), options)
+    return _filled(Player(device, rec.program(), options), [x, w])
+
+
+def _row_product(device: Device, near: bool, options: Options) -> Player:
+    k, n, count = ROW_PROBE
+    rec = Recorder()
+    x = rec.fixed("x", Layout(1, k), "state")
+    weights = [rec.fixed(f"w.{i}", Layout(k, n), "state") for i in range(count)]
+    with rec.entry("probe"):
+        for w in weights:
+            rec.output(ops.matvec(rec, x, w, f"y.{w.name}", near=near).tensor)
+    return _filled(Player(device, rec.program(), options), [x, *weights])
+
+
+def _filled(player: Player, tensors: list[Tensor]) -> Player:
     random = np.random.default_rng(0)
-    for tensor in (x, w):
-        values = random.standard_normal((tensor.rows, tensor.cols), np.float32)
-        player.write_matrix(tensor.name, tensor.layout, values)
+    for t in tensors:
+        player.write_matrix(t.name, t.layout, random.standard_normal((t.rows, t.cols), np.float32))
     return player
 
 
 def as_dict(choice: Choice) -> dict[str, object]:
     """A choice as plain data, for `glgpt info`."""
-    return {"kernel": choice.kernel.name, **asdict(choice.options), "why": choice.why, "probe_ms": choice.measured}
+    return {"kernel": choice.kernel.name, "near": choice.kernel.near, **asdict(choice.options), "why": choice.why, "probe_ms": choice.measured}

@@ -1,7 +1,5 @@
 // One row from the partial sums of a split product: y = act(sum over parts), as of the normed row where there are MOMENTS.
 #include "activation.glsl"
-#define PARTS X_ROWS
-#define PART_AT x_at
 #include "parts.glsl"
 #ifdef MOMENTS
 #include "folded_norm.glsl"

@@ -4,10 +4,11 @@
 vec2 mean_and_scale() {
   float origin = MOMENTS(0, 0, 0).x;  // sums about it lose nothing to a mean that all parts share
   vec3 sum = vec3(0.0);  // of deviations from it, of their squares, of squares within the parts
-#define ADD_MOMENTS(i) { vec4 m = MOMENTS(0, 0, i); float d = m.x - origin; sum += vec3(m.z * d, m.z * d * d, m.y); }
-  int i = 0;
-  for (; i + 4 <= MOMENTS_W; i += 4) { ADD_MOMENTS(i) ADD_MOMENTS(i + 1) ADD_MOMENTS(i + 2) ADD_MOMENTS(i + 3) }
-  for (; i < MOMENTS_W; i++) ADD_MOMENTS(i)
+  for (int i = 0; i < MOMENTS_W; i++) {
+    vec4 m = MOMENTS(0, 0, i);
+    float d = m.x - origin;
+    sum += vec3(m.z * d, m.z * d * d, m.y);
+  }
   float d = sum.x / float(WIDTH);
   return vec2(origin + d, 1.0 / sqrt((sum.y + sum.z) / float(WIDTH) - d * d + EPSILON));
 }

@@ -1,11 +1,13 @@
-// The sum of a split product's partial sums for one texel of columns, PART_AT(s, c4) for s < PARTS. Four at a time:
-// a fetch takes long and a loop of single ones waits for each.
+// The sum of a split product's partial sums for one texel of columns; `matvec.frag` says where they lie.
+// A plain loop with a constant bound: drivers unroll it better than a hand does.
 vec4 sum_parts(int c4) {
+#if NEAR
+  int layer = c4 % 2, column = c4 / 2;
+#else
+  int layer = c4 / HALF % 2, column = c4 / (2 * HALF) * HALF + c4 % HALF;
+#endif
+  ivec2 at = ivec2(column / (4 * BY) * 4 + column % 4, column / 4 % BY);
   vec4 sum = vec4(0.0);
-  int s = 0;
-  for (; s + 4 <= PARTS; s += 4) {
-    sum += (PART_AT(s, c4) + PART_AT(s + 1, c4)) + (PART_AT(s + 2, c4) + PART_AT(s + 3, c4));
-  }
-  for (; s < PARTS; s++) sum += PART_AT(s, c4);
+  for (int s = 0; s < PARTS; s++) sum += PART(layer, s * BY + at.y, at.x);
   return sum;
 }

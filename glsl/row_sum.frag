@@ -2,8 +2,6 @@
 // times the next norm's gain, and the moments of what this fragment wrote.
 #include "moments.glsl"
 #ifdef SHIFT
-#define PARTS PART_ROWS
-#define PART_AT part_at
 #include "parts.glsl"
 #define PLUS + shift_at(0, c) + sum_parts(c)
 #else

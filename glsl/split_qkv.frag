@@ -1,9 +1,7 @@
 // Rows of q, k and v from the product with c_attn, each at its position: texel row pos + t of three caches.
-// With MOMENTS, x is the partial sums of one row before its norm, and both are finished here.
+// With MOMENTS, from the partial sums of one row before its norm, which is finished here.
 #ifdef MOMENTS
 #include "folded_norm.glsl"
-#define PARTS X_ROWS
-#define PART_AT x_at
 #include "parts.glsl"
 #endif
 

@@ -1,4 +1,4 @@
-"""What each subcommand does with its arguments. What draws is imported only where it is used: `--help` is quick."""
+"""What each subcommand does with its arguments."""
 
 from __future__ import annotations
 
@@ -8,34 +8,28 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from glgpt import bench, info
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
+from glgpt.compare import Tolerance, compare, render
+from glgpt.dump import dump
 from glgpt.errors import GlgptError
-
-if TYPE_CHECKING:
-    from glgpt.model import GPT2
+from glgpt.evaluate import evaluate
+from glgpt.generate import Generation
+from glgpt.logits import save_logits
+from glgpt.model import GPT2
+from glgpt.reference import load_reference, run_transformers
 
 START = "\n\n"  # what text without a prompt continues; it is not shown
 SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
 
 
-def version() -> str:
-    """The installed version."""
-    try:
-        return metadata.version("glgpt")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
 @contextmanager
 def open_model(args: argparse.Namespace) -> Iterator[GPT2]:
     """The model that the arguments name, with a progress bar while it loads."""
-    from glgpt.model import GPT2
-
     with progress("loading", "B") as show:
         model = GPT2.from_pretrained(args.model, progress=show, **device_options(args))
     with model:
@@ -77,11 +71,9 @@ def report(args: argparse.Namespace, figures: Any, text: str) -> None:
     print(json.dumps(figures, indent=1, ensure_ascii=False) if args.json else text)
 
 
-def generate(args: argparse.Namespace) -> int:
+def run_generate(args: argparse.Namespace) -> int:
     """`glgpt generate`."""
     text = prompt_text(args, default=START)
-    from glgpt.generate import Generation
-
     sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "stop")}
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
@@ -94,7 +86,7 @@ def generate(args: argparse.Namespace) -> int:
                 print(piece, end="", flush=True)
 
         try:
-            show("" if text is START else start)
+            show("" if args.prompt is None and args.ids is None else start)
             for piece in run:
                 pieces.append(piece)
                 show(piece)
@@ -118,11 +110,9 @@ def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
     )
 
 
-def logits(args: argparse.Namespace) -> int:
+def run_logits(args: argparse.Namespace) -> int:
     """`glgpt logits`."""
     text, out = prompt_text(args), _out_file(args.out)
-    from glgpt.logits import save_logits
-
     with open_model(args) as model:
         shape = save_logits(model, encode(model, text, args.ids), out)
     report(args, {"file": str(out), "shape": shape}, f"{out}: tokens [{shape[0]}], logits {list(shape)}")
@@ -136,11 +126,8 @@ def _out_file(name: str) -> Path:
     return path
 
 
-def compare(args: argparse.Namespace) -> int:
+def run_compare(args: argparse.Namespace) -> int:
     """`glgpt compare`: 1 when the model is beyond the tolerance."""
-    from glgpt.compare import Tolerance, compare, render
-    from glgpt.reference import load_reference, run_transformers
-
     live = args.reference == "transformers"
     if (args.prompt or args.ids) and not live:
         raise GlgptError("--prompt and --ids go with --reference transformers; a stored reference has its own tokens")
@@ -165,13 +152,11 @@ def compare(args: argparse.Namespace) -> int:
     return 0 if within else 1
 
 
-def dump(args: argparse.Namespace) -> int:
+def run_dump(args: argparse.Namespace) -> int:
     """`glgpt dump`."""
     text, out = prompt_text(args), Path(args.out)
     if out.exists() and not out.is_dir():
         raise GlgptError(f"--out {out} is a file; name a folder")
-    from glgpt.dump import dump
-
     with open_model(args) as model, progress("drawing", "file") as show:
         ids = encode(model, text, args.ids)
         wanted = {"layers": args.layers, "heads": args.heads, "raw": args.raw}
@@ -180,10 +165,8 @@ def dump(args: argparse.Namespace) -> int:
     return 0
 
 
-def evaluate(args: argparse.Namespace) -> int:
+def run_evaluate(args: argparse.Namespace) -> int:
     """`glgpt eval`."""
-    from glgpt.evaluate import evaluate
-
     text = read_text(args.file)
     with open_model(args) as model, progress("evaluating", "token") as show:
         result = evaluate(model, text, args.window, show)
@@ -197,19 +180,20 @@ def evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
-def info(args: argparse.Namespace) -> int:
+def run_info(args: argparse.Namespace) -> int:
     """`glgpt info`."""
-    from glgpt.info import describe, render
-
-    figures = describe(args.model, **device_options(args))
-    report(args, figures, render(figures))
+    figures = info.describe(args.model, **device_options(args))
+    report(args, figures, info.render(figures))
     return 0
 
 
-def bench(args: argparse.Namespace) -> int:
+def run_bench(args: argparse.Namespace) -> int:
     """`glgpt bench`."""
-    from glgpt.bench import render, run_bench
 
-    result = run_bench(args.model, quick=args.quick, **device_options(args))
-    report(args, result, render(result))
+    def doing(what: str) -> None:
+        if sys.stderr.isatty():
+            print(f"measuring {what}", file=sys.stderr)
+
+    result = bench.run_bench(args.model, quick=args.quick, report=doing, **device_options(args))
+    report(args, result, "" if args.json else bench.render(result))
     return 0

@@ -84,8 +84,8 @@ def device(text: str) -> str:
     return text
 
 
-def add_device_options(parser: argparse.ArgumentParser) -> None:
-    """What every subcommand that draws takes."""
+def add_device_options(parser: argparse.ArgumentParser, memory: bool = True) -> None:
+    """What every subcommand that draws takes; `memory`: it may refuse a model that needs too much."""
     group = parser.add_argument_group("device")
     group.add_argument(
         "--device", type=device, default="auto", help="auto, software, gpu, or an EGL device's number (see glgpt info)"
@@ -96,12 +96,12 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
         "--fetch", choices=("auto", "texelFetch", "textureLod"), default="auto", help="how texels are got"
     )
     group.add_argument("--storage", choices=("auto", "float", "uint"), default="auto", help="RGBA32F or RGBA32UI")
-    group.add_argument(
-        "--max-texture-memory", type=size, metavar="SIZE", help="refuse a model that needs more, say 2GiB"
-    )
+    if memory:
+        text = "refuse a model that needs more, say 2GiB"
+        group.add_argument("--max-texture-memory", type=size, metavar="SIZE", help=text)
 
 
 def device_options(args: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of `GPT2.from_pretrained` that `add_device_options` filled in."""
     names = ("device", "dtype", "kernel", "fetch", "storage", "max_texture_memory")
-    return {name: getattr(args, name) for name in names}
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from glgpt import __version__
 from glgpt.cli import commands
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, not_negative, positive
 
@@ -14,7 +15,7 @@ MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded mode
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; parsed arguments carry the function to call as `run`."""
     parser = Parser(prog="glgpt", description="GPT-2 run entirely as fragment-shader passes.")
-    parser.add_argument("--version", action="version", version=f"glgpt {commands.version()}")
+    parser.add_argument("--version", action="version", version=f"glgpt {__version__}")
     sub = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
     def add(name: str, run: Callable[[argparse.Namespace], int], text: str, example: str) -> Parser:
@@ -22,7 +23,9 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    p = add("generate", commands.generate, "stream text from a model", 'glgpt generate "To be" --tokens 60 --seed 1')
+    p = add(
+        "generate", commands.run_generate, "stream text from a model", 'glgpt generate "To be" --tokens 60 --seed 1'
+    )
     _prompt(p, "the text to continue, or - to read it from stdin (default: none)")
     p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default)")
     p.add_argument("--tokens", type=count, default=200, metavar="N", help="how many tokens to add (default 200)")
@@ -34,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     _figures(p)
 
     p = add(
-        "logits", commands.logits, "write a prompt's logits to a file", 'glgpt logits gpt2 "To be" --out logits.npz'
+        "logits", commands.run_logits, "write a prompt's logits to a file", 'glgpt logits gpt2 "To be" --out logits.npz'
     )
     p.add_argument("model", metavar="MODEL", help=MODEL)
     _prompt(p, "the text, or - for stdin")
@@ -43,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     p = add(
         "compare",
-        commands.compare,
+        commands.run_compare,
         "measure a model against reference logits; exit 1 beyond the tolerance",
         "glgpt compare shakespeare --reference transformers --prompt 'To be' --activations",
     )
@@ -58,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     p = add(
         "dump",
-        commands.dump,
+        commands.run_dump,
         "draw attention patterns and other intermediates as PNGs",
         'glgpt dump shakespeare "To be, or not to be" --out pictures --layers 0,3-5',
     )
@@ -77,20 +80,22 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--raw", action="store_true", help="also the textures as they lie in memory, as .png and .npy")
     _figures(p, "print the manifest as JSON")
 
-    p = add("eval", commands.evaluate, "a model's loss on a text file", "glgpt eval shakespeare play.txt --window 256")
+    p = add(
+        "eval", commands.run_evaluate, "a model's loss on a text file", "glgpt eval shakespeare play.txt --window 256"
+    )
     p.add_argument("model", metavar="MODEL", help=MODEL)
     p.add_argument("file", metavar="FILE", help="UTF-8 text, or - for stdin")
     p.add_argument("--window", type=positive, metavar="N", help="tokens of context at most (default: the model's)")
     _figures(p)
 
-    p = add("info", commands.info, "the driver, its limits, the kernels chosen and why", "glgpt info --model gpt2")
+    p = add("info", commands.run_info, "the driver, its limits, the kernels chosen and why", "glgpt info --model gpt2")
     p.add_argument("--model", metavar="MODEL", help="also the texture memory that this model would need")
     _figures(p)
 
-    p = add("bench", commands.bench, "measure this device and the engine on it", "glgpt bench --json > bench.json")
+    p = add("bench", commands.run_bench, "measure this device and the engine on it", "glgpt bench --json > bench.json")
     p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default: 124 M random weights)")
     p.add_argument("--quick", action="store_true", help="fewer shapes and repeats")
-    _figures(p)
+    _figures(p, memory=False)
     return parser
 
 
@@ -99,6 +104,6 @@ def _prompt(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--ids", type=ids, metavar="ID,ID,...", help="token ids in place of a text")
 
 
-def _figures(parser: argparse.ArgumentParser, text: str = "print the figures as JSON") -> None:
+def _figures(parser: argparse.ArgumentParser, text: str = "print the figures as JSON", memory: bool = True) -> None:
     parser.add_argument("--json", action="store_true", help=text)
-    add_device_options(parser)
+    add_device_options(parser, memory)

@@ -24,7 +24,7 @@ class Network:
     ) -> None:
         self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
         if dtype == "f16":
-            kernel = Kernel(8 if rec.limits.max_draw_buffers >= 8 else 4, 2)
+            kernel = Kernel(8 if rec.limits.max_draw_buffers >= 8 else 4, 2, kernel.near)
         self.kernel = kernel
         self.heads = config.n_head * texels(config.d_head)  # width of q, k, v and z, heads padded
 
@@ -187,12 +187,18 @@ class Network:
         if y is None or linear is None:
             return ops.row_sum(self.rec, x, gain, eps, name)
         w, b = self.linear(linear)
-        return ops.row_sum(self.rec, x, gain, eps, name, ops.matvec(self.rec, y, w, linear, parts(w.layout)), b)
+        return ops.row_sum(self.rec, x, gain, eps, name, self.matvec(y, w, linear), b)
 
-    def scaled(self, row: ops.NormedRow, linear: str) -> tuple[Tensor, tuple[ops.NormedRow, tuple[Tensor, Tensor]]]:
+    def matvec(self, x: Tensor, w: Tensor, name: str) -> ops.PartialSums:
+        """Partial sums of one row times a weight."""
+        return ops.matvec(self.rec, x, w, name, near=self.kernel.near)
+
+    def scaled(
+        self, row: ops.NormedRow, linear: str
+    ) -> tuple[ops.PartialSums, tuple[ops.NormedRow, tuple[Tensor, Tensor]]]:
         """Partial sums of a row through a linear layer before its norm, and what finishes them."""
         w, _ = self.linear(linear)
-        part = ops.matvec(self.rec, row.scaled, w, linear, parts(w.layout))
+        part = self.matvec(row.scaled, w, linear)
         return part, (row, ops.folded_norm(self.rec, linear, w.cols))
 
     def last_row(self, x: Tensor, row: str) -> None:
@@ -202,15 +208,8 @@ class Network:
 
     def choose(self, row: ops.NormedRow) -> None:
         """The logits of a row of the residual stream, and the best token into `token`."""
-        part = ops.matvec(self.rec, row.scaled, self.head, "logits.parts", parts(self.head.layout))
+        part = self.matvec(row.scaled, self.head, "logits.parts")
         folded = ops.folded_norm(self.rec, self.head.name, self.head.cols)
         logits = self.rec.output(ops.combine(self.rec, part, "logits", normed=(row, folded)))
         ops.argmax(self.rec, logits, self.token)
 
-
-PART = 52  # rows of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
-
-
-def parts(w: Layout) -> int:
-    """Into how many parts the inner dimension of a one-row product is cut: two at least, enough to fill a GPU."""
-    return max(2, -(-w.rows // PART))

@@ -8,7 +8,7 @@ the first row.
 from __future__ import annotations
 
 from glgpt.ops.matmul import norm_inputs
-from glgpt.ops.norm import NormedRow
+from glgpt.ops.norm import NormedRow, PartialSums
 from glgpt.record import Recorder, Tensor
 from glgpt.tensor import Layout
 
@@ -17,7 +17,7 @@ MASKED = -1.0e30  # finite, so that no shader meets an infinity it did not make
 
 def split_qkv(
     rec: Recorder,
-    x: Tensor,
+    x: Tensor | PartialSums,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -26,19 +26,16 @@ def split_qkv(
 ) -> None:
     """Writes rows pos.. of the states q, k, v `[n_positions, n_head * d]` from x `[T, 3 * n_head * d]`.
 
-    With `normed`, x is the partial sums `[S, 3 * n_head * d]` of one row, finished here as in `combine`.
+    Partial sums of one row come with `normed`, and are finished here as in `combine`.
     """
     inputs, defines = norm_inputs(normed)
-    rows = 1 if normed else x.rows
-    rec.emit(
-        "split_qkv",
-        {"x": x} | inputs,
-        {"q": q, "k": k, "v": v},
-        defines,
-        label=label,
-        viewport=(q.layout.width, rows),
-        row="pos",
-    )
+    if isinstance(x, PartialSums):
+        inputs, defines, rows = x.inputs | inputs, x.defines | defines, 1
+    else:
+        inputs, rows = {"x": x}, x.rows
+    outputs = {"q": q, "k": k, "v": v}
+    size = (q.layout.width, rows)
+    rec.emit("split_qkv", inputs, outputs, defines, label=label, viewport=size, row="pos")
 
 
 def scores(

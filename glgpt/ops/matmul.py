@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from glgpt.ops.norm import NormedRow
+from glgpt.ops.norm import NormedRow, PartialSums
 from glgpt.ops.pointwise import activation_defines
 from glgpt.record import Recorder, Tensor
 from glgpt.tensor import Layout, fold
+
+PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
 
 
 def matmul(
@@ -71,38 +73,36 @@ def _segments(x: Layout, w: Layout) -> str:
     return " ".join(calls)
 
 
-def matvec(rec: Recorder, x: Tensor, w: Tensor, name: str, parts: int) -> Tensor:
-    """One row times a matrix, x `[1, K]` w `[K, N]`, as `parts` partial sums `[parts, N]` over ranges of K.
+def matvec(rec: Recorder, x: Tensor, w: Tensor, name: str, part: int = PART, near: bool = False) -> PartialSums:
+    """One row times a matrix, x `[1, K]` w `[K, N]`, as partial sums over `part` texels of K each.
 
     A target of one row wastes half of every quad and gives a GPU too little to do; the consumer adds the parts up.
+    A fragment takes two texels of columns: neighbours (`near`, better on software GL) or half the row apart.
     """
-    k4 = -(-x.cols // 4)
-    part = -(-k4 // parts)
-    tc = _column_tiles(rec, w, min(2, -(-w.cols // 4)))
-    y = rec.scratch(name, Layout(-(-k4 // part), w.cols, (1, tc)))
-    at_once = min(tc, 2)
-    for first in range(0, tc, at_once):
-        rec.emit(
-            "matvec",
-            {"x": x, "w": w},
-            {"y": y},
-            {"K4": k4, "PART": part},
-            columns=range(first, first + at_once),
-            flops=2 * x.cols * w.cols * at_once // tc,
-            nbytes=w.layout.nbytes * at_once // tc,
-        )
-    return y
+    k4, n4 = -(-x.cols // 4), -(-w.cols // 4)
+    packed = w.layout.pairs == 2
+    half = w.layout.width if packed else -(-n4 // 2)
+    columns = half * w.layout.tiles[1] // 2 if packed else half
+    parts = -(-k4 // part)
+    by = 2  # rows of a block of pixels; a small target is made higher, since software GL hands out bins of 64 x 64
+    while (columns < 1024 and parts * by < 100 and by < 16) or columns > rec.limits.max_texture_size * by:
+        by *= 2
+    y = rec.scratch(name, Layout(parts * by, 2 * 16 * -(-columns // (4 * by)), (1, 2)))
+    place: dict[str, int | float | str] = {"BY": by, "HALF": half, "NEAR": int(near and not packed)}
+    flops = 2 * x.cols * w.cols
+    rec.emit("matvec", {"x": x, "w": w}, {"y": y}, place | {"K4": k4, "PART": part}, flops=flops, nbytes=w.layout.nbytes)
+    return PartialSums(y, w.cols, place | {"PARTS": parts})
 
 
 def combine(
     rec: Recorder,
-    x: Tensor,
+    x: PartialSums,
     name: str,
     *,
     act: str | None = None,
     normed: tuple[NormedRow, tuple[Tensor, Tensor]] | None = None,
 ) -> Tensor:
-    """y `[1, N]` = act(the sum of x's rows), x being the partial sums of `matvec`.
+    """y `[1, N]` = act(the sum of the partial sums x).
 
     With `normed` = (the row, its folded norm), the sum is the product of `row.scaled` and becomes that of its norm.
     """
@@ -110,8 +110,13 @@ def combine(
     y = rec.scratch(name, fold(1, x.cols, rec.limits.max_texture_size, least))
     inputs, defines = norm_inputs(normed)
     for first in range(0, y.layout.tiles[1], least):
-        columns = range(first, first + least)
-        rec.emit("combine", {"x": x} | inputs, {"y": y}, activation_defines(act) | defines, columns=columns)
+        rec.emit(
+            "combine",
+            x.inputs | inputs,
+            {"y": y},
+            activation_defines(act) | x.defines | defines,
+            columns=range(first, first + least),
+        )
     return y
 
 

@@ -22,6 +22,20 @@ def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: 
 
 
 @dataclass(frozen=True)
+class PartialSums:
+    """A split product of one row: `cols` columns in `parts` partial sums, placed in `tensor` as `defines` say."""
+
+    tensor: Tensor
+    cols: int
+    defines: dict[str, int | float | str]
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """The sampler that `parts.glsl` reads."""
+        return {"part": self.tensor}
+
+
+@dataclass(frozen=True)
 class NormedRow:
     """One row before its norm, for a product that applies the norm afterwards (`norm_fold`, `combine`).
 
@@ -40,22 +54,24 @@ def row_sum(
     gain: Tensor,
     eps: float,
     name: str,
-    part: Tensor | None = None,
+    part: PartialSums | None = None,
     shift: Tensor | None = None,
     row: str | int = 0,
 ) -> NormedRow:
     """One row of x, ready for the norm of this gain: `row` is its number, or the scalar that holds it.
 
-    A split product's partial sums `[S, C]` and bias `[1, C]` are added to it, where given.
+    A split product's partial sums and its bias `[1, C]` are added to it, where given.
     """
     tiles = (1, 2 if x.cols > 4 and rec.limits.max_draw_buffers >= 5 else 1)
     y, scaled = rec.scratch(name, Layout(1, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(1, x.cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(1, 4 * y.layout.width))
     inputs = {"x": x, "gain": gain}
+    defines: dict[str, int | float | str] = {"ROW": row}
     if part and shift:
-        inputs |= {"part": part, "shift": shift}
+        inputs |= part.inputs | {"shift": shift}
+        defines |= part.defines
     outputs = {"y": y, "g": scaled, "m": moments}
-    rec.emit("row_sum", inputs, outputs, {"ROW": row})
+    rec.emit("row_sum", inputs, outputs, defines)
     return NormedRow(y, scaled, moments, eps)
 
 

@@ -1,0 +1,238 @@
+"""A model as a static web page: the viewer, the programs, the weights as packed textures, and a reference run."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from glgpt.checkpoint import Checkpoint
+from glgpt.data_files import data_path, written_whole
+from glgpt.errors import GlgptError
+from glgpt.model import GPT2
+from glgpt.models.config import GPT2Config, activation_names
+from glgpt.page_files import Progress, reference_json, tokenizer_json, write_weights
+from glgpt.page_programs import RECORDINGS, page_programs
+from glgpt.program import Program
+from glgpt.programs import weight_layouts
+from glgpt.tokenizer import load_tokenizer
+
+SCHEMA = 1  # of manifest.json
+SHARD_SIZE = 24 << 20
+LARGEST_FILE = 100_000_000  # what a plain static host takes
+PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
+SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
+
+
+def export(
+    name_or_path: str | Path | None,
+    out: Path,
+    dtype: str = "f32",
+    *,
+    shard_size: int = SHARD_SIZE,
+    single_file: bool = False,
+    prompt: str = PROMPT,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
+
+    `options` are those of `GPT2.from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
+    step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
+    something else, a viewer that was not built, or a model that cannot be loaded.
+    """
+    out = Path(out).absolute()
+    _check_out(out, single_file)
+    if not 1 << 16 <= shard_size <= LARGEST_FILE:
+        raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
+    viewer = _viewer()
+    work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+    try:
+        folder = work / "page"
+        shutil.copytree(viewer, folder)
+        with Checkpoint.open(name_or_path) as checkpoint:
+            manifest = _write(checkpoint, folder, dtype, shard_size, prompt, progress, options)
+        if single_file:
+            _check_size(manifest)
+            with written_whole(out) as file:
+                file.write(single_page(folder, manifest).encode())
+        else:
+            folder.chmod(0o755)
+            _swap(folder, out, work / "old")
+        return manifest
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_out(out: Path, single_file: bool) -> None:
+    if not out.parent.is_dir():
+        raise GlgptError(f"{out.parent} is no folder; make it first")
+    if single_file:
+        if out.is_dir() or out.suffix != ".html":
+            raise GlgptError(f"{out}: a single file is an .html file")
+    elif out.is_file() or (out.is_dir() and any(out.iterdir()) and not _is_export(out)):
+        raise GlgptError(f"{out} exists and is no earlier export; name another folder, or remove it")
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        return isinstance(manifest, dict) and "glgpt" in manifest and (folder / "index.html").is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _viewer() -> Path:
+    try:
+        viewer = data_path("viewer/dist")
+        if (viewer / "index.html").is_file():
+            return viewer
+    except GlgptError:
+        pass
+    raise GlgptError("the page is not built; run `make viewer` in the checkout, or install a wheel of glgpt")
+
+
+def _check_size(manifest: dict[str, Any]) -> None:
+    total = sum(shard["bytes"] for shard in manifest["shards"])
+    if total > SINGLE_FILE:
+        raise GlgptError(
+            f"the weights are {total / 2**20:.0f} MiB and a single file holds up to {SINGLE_FILE >> 20} MiB; "
+            "export a folder, or use f16"
+        )
+
+
+def _swap(new: Path, out: Path, old: Path) -> None:
+    """Puts `new` at `out`, keeping what was there at `old` until it is done."""
+    replaced = out.exists()
+    if replaced:
+        out.rename(old)
+    try:
+        new.rename(out)
+    except BaseException:
+        if replaced:
+            old.rename(out)
+        raise
+
+
+def _write(
+    checkpoint: Checkpoint,
+    folder: Path,
+    dtype: str,
+    shard_size: int,
+    prompt: str,
+    progress: Progress | None,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Fills the folder and returns its manifest."""
+    config = checkpoint.config
+    recordings = {buffers: page_programs(config, buffers, dtype) for buffers in RECORDINGS}
+    generate = recordings[max(recordings)]["generate"]
+    _check_shared(recordings)
+    documents: dict[str, str] = {}
+    listed = []
+    for buffers, programs in recordings.items():
+        suffix = "" if buffers == max(RECORDINGS) else f"-{buffers}"
+        files = {kind: f"{'program' if kind == 'generate' else kind}{suffix}.json" for kind in programs}
+        documents |= {files[kind]: program.to_json() for kind, program in programs.items()}
+        listed.append({"draw_buffers": buffers, "kernel": RECORDINGS[buffers].name, **files})
+    names = activation_names(config.n_layer)
+    with GPT2(checkpoint, load_tokenizer(checkpoint.path, config.vocab_size), dtype, **options) as model:
+        documents["reference.json"] = _json(reference_json(model, prompt, names))
+    tokenizer = tokenizer_json(checkpoint.path, config.vocab_size)
+    if tokenizer:
+        documents["tokenizer.json"] = _json(tokenizer)
+    for name, text in documents.items():
+        if name.split("-")[0].removesuffix(".json") in ("program", "capture", "probe"):
+            validate("program", json.loads(text), name)
+        (folder / name).write_text(text, encoding="utf-8")
+    manifest = {
+        "schema": SCHEMA,
+        "glgpt": _version(),
+        "model": checkpoint.path.name,
+        "dtype": dtype,
+        "config": asdict(config) | {"d_head": config.d_head},
+        "recordings": listed,
+        "tokenizer": "tokenizer.json" if tokenizer else None,
+        "reference": "reference.json",
+        "activations": _activations(config),
+        "files": {name: _digest(text.encode()) for name, text in sorted(documents.items())},
+        "shards": write_weights(checkpoint, weight_layouts(generate, config), folder, shard_size, progress),
+    }
+    validate("manifest", manifest, "manifest.json")
+    (folder / "manifest.json").write_text(_json(manifest), encoding="utf-8")
+    return manifest
+
+
+def _check_shared(recordings: dict[int, dict[str, Program]]) -> None:
+    """All recordings must hold the weights alike, since they share the shards."""
+    weights = [
+        {name: t for name, t in programs[kind].textures.items() if t.role == "weight"}
+        for programs in recordings.values()
+        for kind in ("generate", "capture")
+    ]
+    if any(w != weights[0] for w in weights):
+        raise GlgptError("the recordings for four and eight draw buffers hold the weights differently")
+
+
+def _activations(config: GPT2Config) -> dict[str, str]:
+    """How each named intermediate lies in its matrix, as `glgpt.capture.natural` takes it apart."""
+    kinds = {"scores": "scores", "pattern": "pattern", "q": "cache", "k": "cache", "v": "cache", "z": "heads"}
+    return {name: kinds.get(name.rsplit(".", 1)[-1], "rows") for name in activation_names(config.n_layer)}
+
+
+def validate(schema: str, document: Any, name: str) -> None:
+    """Raises GlgptError where a document does not follow `viewer/schema/<schema>.schema.json`."""
+    import jsonschema
+
+    text = (data_path("viewer/schema") / f"{schema}.schema.json").read_text(encoding="utf-8")
+    validator = jsonschema.Draft202012Validator(json.loads(text))
+    for error in validator.iter_errors(document):
+        raise GlgptError(f"{name}: {error.json_path}: {error.message[:200]}")
+
+
+def single_page(folder: Path, manifest: dict[str, Any]) -> str:
+    """The folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements."""
+    page = (folder / "index.html").read_text(encoding="utf-8")
+
+    def style(match: re.Match[str]) -> str:
+        return f"<style>{(folder / match[1]).read_text(encoding='utf-8')}</style>"
+
+    def script(match: re.Match[str]) -> str:
+        code = (folder / match[1]).read_text(encoding="utf-8").replace("</script", "<\\/script")
+        return f'<script type="module">{code}</script>'
+
+    page = re.sub(r'<link rel="stylesheet"[^>]*href="\./([^"]+)"[^>]*>', style, page)
+    page = re.sub(r'<script type="module"[^>]*src="\./([^"]+)"[^>]*></script>', script, page)
+    page = re.sub(r'<link rel="(?:modulepreload|manifest)"[^>]*>', "", page)
+    if 'src="./' in page:
+        raise GlgptError("the built page loads a file that a single file cannot hold")
+    names = ["manifest.json", *manifest["files"], *(shard["file"] for shard in manifest["shards"])]
+    blocks = []
+    for name in names:
+        data = base64.b64encode(gzip.compress((folder / name).read_bytes(), 6, mtime=0)).decode()
+        blocks.append(f'<script type="application/octet-stream" data-file="{name}">{data}</script>')
+    return page.replace("</body>", "\n".join(blocks) + "\n</body>")
+
+
+def _digest(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("glgpt")
+    except PackageNotFoundError:
+        return "0"

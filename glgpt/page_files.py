@@ -1,0 +1,168 @@
+"""What an exported folder holds besides programs: weight shards, the tokenizer's ranks, the reference run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiktoken
+
+from glgpt import tokenizer as text
+from glgpt.checkpoint import Checkpoint
+from glgpt.models.config import arrange
+from glgpt.tensor import Floats, Layout
+from glgpt.model import GPT2
+
+Progress = Callable[[int, int], None]
+# Python's `\s` and JavaScript's differ in two characters; possessive quantifiers only save time, and JavaScript has none.
+WORDS = (
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+"
+    r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+"
+)
+REFERENCE_TOKENS = 48
+LOGIT_VALUES = 1 << 18  # the most logits a reference keeps; beyond, those of its last token
+
+
+class Shards:
+    """Writes texel rows one after another into files of at most `size` bytes, cut between rows."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder, self.size = folder, size
+        self.listing: list[dict[str, Any]] = []
+        self._pieces: list[list[Any]] = []
+        self._bytes = bytearray()
+
+    def add(self, texture: str, layer: int, y: int, texels: np.ndarray) -> None:
+        """Appends rows y.. of one layer, `[rows, width, 4]`."""
+        row_bytes = texels.shape[1] * 16
+        while len(texels):
+            fit = (self.size - len(self._bytes)) // row_bytes
+            if fit < 1 and self._bytes:
+                self.flush()
+                continue
+            take = min(max(fit, 1), len(texels))
+            self._pieces.append([texture, layer, y, take])
+            self._bytes += np.ascontiguousarray(texels[:take]).tobytes()
+            texels, y = texels[take:], y + take
+
+    def flush(self) -> None:
+        """Ends the current file."""
+        if self._bytes:
+            name = f"weights-{len(self.listing):02}.bin"
+            (self.folder / name).write_bytes(self._bytes)
+            digest = hashlib.sha256(self._bytes).hexdigest()
+            self.listing.append(
+                {"file": name, "bytes": len(self._bytes), "sha256": digest, "pieces": self._pieces}
+            )
+            self._pieces, self._bytes = [], bytearray()
+
+
+def write_weights(
+    checkpoint: Checkpoint, layouts: dict[str, Layout], folder: Path, shard_size: int, progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Writes every parameter as its texture holds it, and returns the list of shards for the manifest."""
+    shards = Shards(folder, shard_size)
+    total, done = sum(layout.nbytes for layout in layouts.values()), 0
+    for name, layout in layouts.items():
+        matrix = arrange(checkpoint.config, name, checkpoint.read(name))
+        band = max(1, (8 << 20) // (layout.width * 16))
+        for layer in range(layout.layers):
+            for y in range(0, layout.height, band):
+                shards.add(name, layer, y, layout.layer(matrix, layer, y, band))
+        done += layout.nbytes
+        if progress:
+            progress(done, total)
+    shards.flush()
+    return shards.listing
+
+
+def tokenizer_json(folder: Path, vocab_size: int) -> dict[str, Any] | None:
+    """The tokenizer as data: `ranks` (tokens' bytes by merge rank, base64), `ids` by rank, all others by id."""
+    loaded = text.load_tokenizer(folder, vocab_size)
+    if loaded is None:
+        return None
+    ranks, ids, prefix_space = _ranks(folder)
+    known = set(ids)
+    others = {
+        str(i): _b64(data)
+        for i in range(loaded.vocab_size)
+        if i not in known and (data := loaded.token_bytes(i))
+    }
+    return {
+        "schema": 1,
+        "pattern": WORDS,
+        "ranks": " ".join(map(_b64, ranks)),
+        "ids": None if ids == list(range(len(ids))) else ids,
+        "others": others,
+        "special": dict(loaded._special),
+        "prefix_space": prefix_space,
+        "eos": loaded.eos,
+        "vocab_size": loaded.vocab_size,
+    }
+
+
+def _ranks(folder: Path) -> tuple[list[bytes], list[int], bool]:
+    """Tokens' bytes in the order of their ranks, their ids, and whether a text begins with a space."""
+    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        files = text._read_plain(folder)
+    elif (folder / "tokenizer.json").exists():
+        found = text._read_combined(folder / "tokenizer.json")
+        assert found is not None  # load_tokenizer has just read it
+        files = found
+    else:
+        table = tiktoken.get_encoding("gpt2")._mergeable_ranks
+        return sorted(table, key=table.__getitem__), list(range(len(table))), False
+    letters = sorted(text._LETTER_BYTE, key=text._LETTER_BYTE.__getitem__)
+    ranks = [bytes([byte]) for byte in range(256)]
+    ids = [files.vocab.get(letter, -1) for letter in letters]
+    for left, right in files.merges:
+        ranks.append(text._bytes(left) + text._bytes(right))
+        ids.append(files.vocab[left + right])
+    return ranks, ids, files.prefix_space
+
+
+def reference_json(model: GPT2, prompt: str | None, names: list[str]) -> dict[str, Any]:
+    """A prompt, its greedy continuation, its logits, and the last token's row of every intermediate."""
+    config = model.config
+    if prompt is not None and model.tokenizer:
+        ids = model.encode(prompt)[: max(1, config.n_positions // 2)]
+    else:
+        ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
+    greedy = list(model.generate(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
+    logits, found = model.run_with_cache(ids, names)
+    first = 0 if logits.size <= LOGIT_VALUES else len(ids) - 1
+    tolerance = {"atol": 2e-4, "rtol": 1e-5} if model.dtype == "f32" else {"atol": 2e-2, "rtol": 1e-3}
+    return {
+        "schema": 1,
+        "prompt": model.tokenizer.decode(ids) if model.tokenizer else None,
+        "ids": ids,
+        "greedy": greedy,
+        "device": model.device.renderer,
+        **tolerance,
+        "logits": {"first": first, "data": _floats(logits[first:])},
+        "activations": {name: _floats(_last(name, found[name])) for name in names if name != "logits"},
+    }
+
+
+def _last(name: str, array: Floats) -> Floats:
+    """The last token's values: `[T, width]` -> `[width]`, `[heads, T, n]` -> `[heads, n]`."""
+    return np.ascontiguousarray(array[..., -1, :])
+
+
+def _floats(array: np.ndarray) -> str:
+    return _b64(np.ascontiguousarray(array, "<f4").tobytes())
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def pieces(listing: list[dict[str, Any]]) -> Iterator[tuple[str, int, int, int]]:
+    """Every (texture, layer, first row, rows) of the shards, in order."""
+    for shard in listing:
+        for texture, layer, y, rows in shard["pieces"]:
+            yield texture, layer, y, rows
