@@ -6,7 +6,6 @@ from typing import Any
 
 import moderngl
 import numpy as np
-from numpy.typing import NDArray
 
 from glgpt.data_files import data_path
 from glgpt.gl.device import HEADERS, VERTEX, Device
@@ -53,7 +52,8 @@ class Baseline:
     def _texture(self, values: Floats) -> moderngl.Texture:
         lanes = 1 if values.ndim == 2 else 4
         size = (values.shape[1], values.shape[0])
-        texture = self._keep(self.device.ctx.texture(size, lanes, np.ascontiguousarray(values), dtype="f4"))
+        data = np.ascontiguousarray(values)
+        texture: moderngl.Texture = self._keep(self.device.ctx.texture(size, lanes, data, dtype="f4"))
         texture.filter = (moderngl.NEAREST, moderngl.NEAREST)
         texture.repeat_x = texture.repeat_y = False
         return texture
@@ -68,10 +68,11 @@ class Baseline:
     def result(self) -> Floats:
         """The product `[M, N]`."""
         m, n = self.shape
-        data: NDArray[np.float32] = np.frombuffer(self._y.read(), np.float32)
-        if self.kernel == "one_output":
-            return data.reshape(m, n)
-        return data.reshape(m // 2, n // 2, 2, 2).transpose(0, 2, 1, 3).reshape(m, n)
+        data: Floats = np.frombuffer(self._y.read(), np.float32)
+        if self.kernel == "block2x2":
+            data = data.reshape(m // 2, n // 2, 2, 2).transpose(0, 2, 1, 3)
+        result: Floats = data.reshape(m, n)
+        return result
 
     def close(self) -> None:
         """Releases its GL objects."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import resource
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from glgpt.gl.device import Device, Options, open_device
 from glgpt.gl.player import Player
 from glgpt.model import GPT2
 from glgpt.models.config import GPT2Config, parameters
+from glgpt.peaks import Measure, device_peaks
 from glgpt.record import Kernel, Recorder
 from glgpt.tensor import Layout
 from glgpt.tune import FETCHES, as_dict, choose
@@ -43,42 +44,6 @@ class RandomCheckpoint:
         values = np.random.default_rng(seed).standard_normal(self._shapes[name], np.float32)
         values *= 0.02
         return values + 1 if name.endswith("weight") and "ln_" in name else values
-
-
-class Measure:
-    """Plays things in turn, so that a machine's drift meets all of them, and keeps the medians."""
-
-    def __init__(self, finish: Callable[[], None], rounds: int) -> None:
-        self.finish, self.rounds = finish, rounds
-        self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
-
-    def add(self, name: str, play: Callable[[], Any], repeats: int = 0) -> None:
-        """Adds something to play; `repeats` 0: as often as fills about 40 ms."""
-        play()
-        self.finish()
-        if not repeats:
-            start = time.perf_counter()
-            play()
-            self.finish()
-            repeats = max(1, min(64, int(0.04 / (time.perf_counter() - start + 1e-9))))
-        self._plays[name] = (play, repeats)
-
-    def seconds(self) -> dict[str, float]:
-        """Median seconds of one play of each: the slope between 1 + n plays and one, so that fixed costs cancel."""
-        times: dict[str, list[float]] = {name: [] for name in self._plays}
-        for _ in range(self.rounds):
-            for name, (play, repeats) in self._plays.items():
-                once, more = self._time(play, 1), self._time(play, 1 + repeats)
-                times[name].append(max(more - once, 1e-9) / repeats)
-        return {name: statistics.median(values) for name, values in times.items()}
-
-    def _time(self, play: Callable[[], Any], repeats: int) -> float:
-        self.finish()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            play()
-        self.finish()
-        return time.perf_counter() - start
 
 
 def run_bench(
@@ -116,66 +81,6 @@ def run_bench(
     }
 
 
-def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, float]:
-    """FMA peak of the fragment path (GFLOPS), texture reads in 128-bit texels (GB/s), an empty pass and what binding
-    costs beyond it (microseconds a pass)."""
-    steps, side, size, n = 512, 256, 4096, 100
-    players: list[Player] = []
-    measure = Measure(device.ctx.finish, rounds)
-
-    def program(name: str, layout: Layout, build: Callable[[Recorder, Any], None], fetch: str = "") -> None:
-        rec = Recorder()
-        state = rec.fixed("x", layout, "state")
-        with rec.entry("bench"):
-            build(rec, state)
-        chosen = Options(options.header, fetch or options.fetch, options.storage)
-        players.append(Player(device, rec.program(), chosen))
-        players[-1].prepare("bench")
-        measure.add(name, lambda player=players[-1]: player.play("bench"))  # type: ignore[misc]
-
-    def fma(rec: Recorder, x: Any) -> None:
-        rec.emit("bench/fma", {"x": x}, {"y": rec.output(rec.scratch("y", Layout(side, 4 * side)))}, {"STEPS": steps})
-
-    def read(across: int) -> Callable[[Recorder, Any], None]:
-        def build(rec: Recorder, x: Any) -> None:
-            part = 52  # as the engine's own
-            y = rec.output(rec.scratch("y", Layout(-(-size // part), 4 * size // across)))
-            rec.emit("bench/read", {"x": x}, {"y": y}, {"PART": part, "ACROSS": across})
-
-        return build
-
-    def empty(rec: Recorder, _: Any) -> None:
-        y = rec.output(rec.scratch("y", Layout(1, 4)))
-        for _ in range(n):
-            rec.emit("bench/empty", {}, {"y": y})
-
-    def touch(rec: Recorder, x: Any) -> None:
-        last = [x, x, x]
-        for i in range(n):
-            y = rec.scratch(f"y{i}", Layout(1, 4))
-            rec.emit("bench/touch", dict(zip("abc", last, strict=True)), {"y": y})
-            last = [y, *last[:2]]
-        rec.output(last[0])
-
-    small, large = Layout(1, 4), Layout(size, 4 * size)
-    program("fma", small, fma)
-    for across in (1, 2, 4):
-        for fetch in FETCHES:
-            program(f"read {across} {fetch}", large, read(across), fetch)
-    program("empty", small, empty)
-    program("touch", small, touch)
-    seconds = measure.seconds()
-    for player in players:
-        player.close()
-    flops, nbytes = side * side * steps * 8 * 4 * 2, large.nbytes
-    return {
-        "fma_gflops": flops / seconds["fma"] / 1e9,
-        "read_gbs": nbytes / min(v for k, v in seconds.items() if k.startswith("read")) / 1e9,
-        "empty_pass_us": seconds["empty"] / n * 1e6,
-        "bound_pass_us": max(0.0, seconds["touch"] - seconds["empty"]) / n * 1e6,
-    }
-
-
 def products(
     device: Device, kernel: Kernel, options: Options, m: int, peak: float, rounds: int
 ) -> list[dict[str, Any]]:
@@ -183,7 +88,7 @@ def products(
     k, n = SHAPE
     random = np.random.default_rng(0)
     x, w = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
-    measure = Measure(device.ctx.finish, rounds)
+    measure = Measure(device, rounds)
     own: list[Any] = []
     for fetch in FETCHES:
         chosen = Options(options.header, fetch, options.storage)
@@ -200,7 +105,9 @@ def products(
     rows = []
     for name in ("matmul", "matmul f16", "one_output", "block2x2"):
         fetch = min(FETCHES, key=lambda f: seconds[f"{name}|{f}"])
-        rows.append(_row(name, f"[{m},{k}]x[{k},{n}]", seconds[f"{name}|{fetch}"], 2 * m * k * n, peak) | {"fetch": fetch})
+        rows.append(
+            _row(name, f"[{m},{k}]x[{k},{n}]", seconds[f"{name}|{fetch}"], 2 * m * k * n, peak) | {"fetch": fetch}
+        )
     return rows
 
 
@@ -209,9 +116,10 @@ def product_player(
 ) -> Player:
     """A player whose entry `product` multiplies x by w with one kernel."""
     rec = Recorder(device.limits)
+    (m, k), n = x.shape, w.shape[1]
     tc = 2 if dtype == "f16" else 1
-    left = rec.fixed("x", Layout(*x.shape, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
-    right = rec.fixed("w", Layout(*w.shape, (1, tc), dtype), "state")
+    left = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
+    right = rec.fixed("w", Layout(k, n, (1, tc), dtype), "state")
     with rec.entry("product"):
         rec.output(ops.matmul(rec, left, right, None, "y", dtype=dtype, tile_cols=kernel.tile_cols))
     player = Player(device, rec.program(), options)
@@ -225,6 +133,7 @@ def model_bench(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Prefill and decode of a model, and what it takes in memory and passes."""
     gc.collect()
+    forget_peak()
     kernel, fetch, storage = options
     kw: dict[str, Any] = {"device": device, "kernel": kernel, "fetch": fetch, "storage": storage}
     checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(GPT2Config())
@@ -233,7 +142,7 @@ def model_bench(
     with GPT2(checkpoint, None, dtype, **kw) as model:
         load_s = time.perf_counter() - start
         c, player, info = model.config, model.player, model.info()
-        measure = Measure(player.finish, rounds)
+        measure = Measure(model.device, rounds)
         per_token = 2 * c.n_layer * c.n_embd * (4 * c.n_embd + 2 * c.d_inner)
         lengths = [t for t in (64, 512) if f"prefill_{t}" in player.program.entries]
         contexts = [t for t in (64, 900) if t < c.n_positions] or [c.n_positions - 1]
@@ -262,10 +171,24 @@ def model_bench(
             "texture_bytes": model.device.texture_bytes,
             "announced_bytes": info["texture_bytes"],
             "bytes_by_role": info["bytes_by_role"],
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            "peak_rss_bytes": peak_resident(),
             "f32_bytes": 4 * sum(int(np.prod(s)) for s in parameters(c).values()),
         }
     return rows, figures
+
+
+def forget_peak() -> None:
+    """Starts the peak of resident memory anew, where the system can (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_resident() -> int:
+    """Peak resident memory in bytes."""
+    with contextlib.suppress(OSError):
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _row(name: str, shape: str, seconds: float, flops: int, peak: float, of: str = "fma") -> dict[str, Any]:

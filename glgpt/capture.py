@@ -32,6 +32,7 @@ def natural(config: GPT2Config, name: str, matrix: Floats, chunk: Chunk, total: 
     """
     heads, d = config.n_head, config.d_head
     part = name.rsplit(".", 1)[-1]
+    cube: Floats
     if part in ("scores", "pattern"):  # rows are t * n_head + head
         cube = matrix.reshape(-1, heads, matrix.shape[1])[: chunk.valid, :, :total].transpose(1, 0, 2).copy()
         if part == "scores":
@@ -40,6 +41,9 @@ def natural(config: GPT2Config, name: str, matrix: Floats, chunk: Chunk, total: 
         return cube
     if part in ("q", "k", "v"):  # caches: rows are positions, heads are padded
         rows = matrix[chunk.start : chunk.start + chunk.valid]
-        return rows.reshape(len(rows), heads, -1)[:, :, :d].transpose(1, 0, 2)
+        cube = rows.reshape(len(rows), heads, -1)[:, :, :d].transpose(1, 0, 2)
+        return cube
     rows = matrix[: chunk.valid]
-    return rows.reshape(len(rows), heads, -1)[:, :, :d].reshape(len(rows), -1) if part == "z" else rows
+    if part == "z":
+        rows = rows.reshape(len(rows), heads, -1)[:, :, :d].reshape(len(rows), -1)
+    return rows

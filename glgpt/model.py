@@ -269,7 +269,9 @@ class GPT2:
         asked = set(names)
         unknown = sorted(asked - set(known))
         if unknown:
-            raise GlgptError(f"{unknown[0]!r} is not an intermediate of {self.name}; they run from embed, h.0.ln_1 to logits")
+            raise GlgptError(
+                f"{unknown[0]!r} is not an intermediate of {self.name}; they run from embed, h.0.ln_1 to logits"
+            )
         return [n for n in known if n in asked or n == "logits"]
 
     def _captured(self, ids: Sequence[int], wanted: list[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:

@@ -13,9 +13,9 @@ import tiktoken
 
 from glgpt import tokenizer as text
 from glgpt.checkpoint import Checkpoint
+from glgpt.model import GPT2
 from glgpt.models.config import arrange
 from glgpt.tensor import Floats, Layout
-from glgpt.model import GPT2
 
 Progress = Callable[[int, int], None]
 # Python's `\s` and JavaScript's differ in two characters; possessive quantifiers only save time, and JavaScript has none.
@@ -55,9 +55,7 @@ class Shards:
             name = f"weights-{len(self.listing):02}.bin"
             (self.folder / name).write_bytes(self._bytes)
             digest = hashlib.sha256(self._bytes).hexdigest()
-            self.listing.append(
-                {"file": name, "bytes": len(self._bytes), "sha256": digest, "pieces": self._pieces}
-            )
+            self.listing.append({"file": name, "bytes": len(self._bytes), "sha256": digest, "pieces": self._pieces})
             self._pieces, self._bytes = [], bytearray()
 
 
@@ -88,9 +86,7 @@ def tokenizer_json(folder: Path, vocab_size: int) -> dict[str, Any] | None:
     ranks, ids, prefix_space = _ranks(folder)
     known = set(ids)
     others = {
-        str(i): _b64(data)
-        for i in range(loaded.vocab_size)
-        if i not in known and (data := loaded.token_bytes(i))
+        str(i): _b64(data) for i in range(loaded.vocab_size) if i not in known and (data := loaded.token_bytes(i))
     }
     return {
         "schema": 1,

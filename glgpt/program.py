@@ -86,7 +86,8 @@ class Entry:
 class Program:
     """Textures, shaders (name -> GLSL without a version line) and entries.
 
-    `views` says which matrix each texture that outlives a call holds; `scalars` are the uniform block's fields in order.
+    `views` says which matrix each texture that outlives a call holds; `scalars` are the uniform block's fields, in
+    order.
     """
 
     textures: dict[str, Texture]

@@ -16,7 +16,8 @@ from glgpt.tensor import Layout
 def generation_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) -> Program:
     """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
-    `prepare` must be played once the weights are there. The others leave the best token in `token` and list `logits` `[1, vocab]`. Raises GlgptError where the limits forbid it.
+    `prepare` must be played once the weights are there. The others leave the best token in `token` and list `logits`
+    `[1, vocab]`. Raises GlgptError where the limits forbid it.
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype)
@@ -30,9 +31,7 @@ def generation_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype
     return rec.program()
 
 
-def capture_program(
-    config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str, names: Container[str]
-) -> Program:
+def capture_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str, names: Container[str]) -> Program:
     """Entries `logits_N`: N tokens at pos.., listing the logits of every row and the intermediates of these names."""
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, names)

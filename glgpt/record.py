@@ -25,13 +25,13 @@ SCALARS = {"pos": "int", "row": "int"}
 class Kernel:
     """The register block of a product: each fragment computes `rows` x 4 `tile_cols` values, by row and column tiles.
 
-    4x4 fits four draw buffers; 4x8 and 8x4 need eight. `near`: in a product of one row, the columns that a fragment
-    takes are neighbours instead of half the row apart.
+    4x4 fits four draw buffers; 4x8 and 8x4 need eight. `near`: in a product of one row, how many neighbouring texels
+    of columns a fragment takes; 0 = two that lie half the row apart.
     """
 
     tile_rows: int
     tile_cols: int
-    near: bool = False
+    near: int = 0
 
     @property
     def name(self) -> str:
@@ -194,9 +194,9 @@ class Recorder:
             ins = tuple((sampler, place(t)) for sampler, t in draft.inputs)
             outs = tuple((place(t), layer) for t, layer in draft.outputs)
             passes.append(replace(draft.spec, inputs=ins, outputs=outs))
-            for t in {id(t): t for _, t in draft.inputs} | {id(t): t for t, _ in draft.outputs}:
-                if t in placed and last.get(t, i) == i:
-                    free.append(placed[t])
+            for key in dict.fromkeys(id(t) for t in [*(t for _, t in draft.inputs), *(t for t, _ in draft.outputs)]):
+                if key in placed and last.get(key, i) == i:
+                    free.append(placed[key])
         uploads = {t.name for d in drafts for _, t in d.inputs if t.role == "input"}
         views = {key: _view(place(t), t) for key, t in outputs.items()}
         return Entry(name, tuple(sorted(uploads)), tuple(passes), views)
@@ -218,7 +218,7 @@ def _literal(value: int | float | str) -> str:
     return str(value)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _source(name: str) -> str:
     try:
         text = (data_path("glsl") / name).read_text(encoding="utf-8")

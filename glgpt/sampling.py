@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 
-
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
 
 
@@ -43,7 +42,9 @@ class Sampler:
     def probabilities(self, logits: NDArray[np.floating]) -> NDArray[np.float64]:
         """The distribution `[vocab]` that a token is drawn from, of logits `[vocab]`."""
         if self.greedy:
-            return np.eye(1, len(logits), int(np.argmax(logits)))[0]
+            certain = np.zeros(len(logits))
+            certain[int(np.argmax(logits))] = 1.0
+            return certain
         scaled = logits.astype(np.float64) / self.temperature
         order = np.argsort(-scaled, kind="stable")[: self.top_k]
         p = np.exp(scaled[order] - scaled[order[0]])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ class Layout:
     def layer(
         self, matrix: NDArray[np.floating], index: int, y: int = 0, rows: int | None = None
     ) -> Floats | NDArray[np.uint32]:
-        """The texels `[rows, width, 4]` of one layer of `matrix` `[rows, cols]`, `rows` of them (default all) from y."""
+        """The texels `[rows, width, 4]` of one layer of `matrix` `[rows, cols]`: `rows` of them (None: all) from y."""
         end = self.height if rows is None else min(self.height, y + rows)
         per_row = self.tiles[1] // self.pairs
         i, j = index // per_row, index % per_row * self.pairs
@@ -85,7 +86,8 @@ class Layout:
 
     def pack(self, matrix: NDArray[np.floating]) -> NDArray[np.float32] | NDArray[np.uint32]:
         """`[rows, cols]` to texels `[layers, height, width, 4]`, float32 or (f16) uint32."""
-        return np.stack([self.layer(matrix, i) for i in range(self.layers)])
+        layers: list[Any] = [self.layer(matrix, i) for i in range(self.layers)]
+        return np.stack(layers)
 
     def unpack(self, texels: NDArray[np.float32] | NDArray[np.uint32]) -> Floats:
         """Texels `[layers, height, width, 4]` to `[rows, cols]` float32."""
@@ -135,4 +137,3 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
         if tr > rows:
             raise ValueError(f"{rows} rows cannot be folded into tiles of at most {limit}")
     return Layout(rows, cols, (tr, tc), dtype)
-

@@ -23,9 +23,9 @@ from glgpt.tensor import Layout
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
-ROWS = {"apart": False, "near": True}  # how a one-row product takes its columns (`ops.matvec`)
+ROWS = {"apart": 0, "near": 2}  # how a one-row product takes its columns (`ops.matvec`)
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
-VERSION = 2  # of what a remembered probe means
+VERSION = 4  # of what a remembered probe means
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,11 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
 
     Raises GlgptError for a name that is not one, or a kernel the device has too few draw buffers for.
     """
-    for name, value, known in (("kernel", kernel, (*KERNELS,)), ("fetch", fetch, FETCHES), ("storage", storage, STORAGES)):
+    for name, value, known in (
+        ("kernel", kernel, (*KERNELS,)),
+        ("fetch", fetch, FETCHES),
+        ("storage", storage, STORAGES),
+    ):
         if value != "auto" and value not in known:
             raise GlgptError(f"{name} {value!r} is not one of auto, {', '.join(known)}")
     options = Options(storage="float" if storage == "auto" else storage)
@@ -58,7 +62,7 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     among = {f"{k} {f}": measured[f"{k} {f}"] for k in kernels for f in fetches}
     best = min(among, key=lambda name: among[name])
     name, fetch = best.split()
-    near = measured[f"near {fetch}"] < measured[f"apart {fetch}"]
+    near = ROWS[min(ROWS, key=lambda way: measured[f"{way} {fetch}"])]
     why = f"fastest of {len(among)} in the probe, {among[best]:.2f} ms" if len(among) > 1 else "as asked for"
     return Choice(replace(KERNELS[name], near=near), replace(options, fetch=fetch), why, measured)
 
@@ -97,7 +101,7 @@ def _remembered(device: Device, options: Options, kernels: list[str]) -> dict[st
         cache_file().parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=cache_file().parent, delete=False) as file:
             json.dump(known, file, indent=1)
-        os.replace(file.name, cache_file())
+        Path(file.name).replace(cache_file())
     except OSError:
         pass
     return measured
@@ -150,7 +154,7 @@ def _product(device: Device, kernel: Kernel, options: Options) -> Player:
     return _filled(Player(device, rec.program(), options), [x, w])
 
 
-def _row_product(device: Device, near: bool, options: Options) -> Player:
+def _row_product(device: Device, near: int, options: Options) -> Player:
     k, n, count = ROW_PROBE
     rec = Recorder()
     x = rec.fixed("x", Layout(1, k), "state")
@@ -170,4 +174,10 @@ def _filled(player: Player, tensors: list[Tensor]) -> Player:
 
 def as_dict(choice: Choice) -> dict[str, object]:
     """A choice as plain data, for `glgpt info`."""
-    return {"kernel": choice.kernel.name, "near": choice.kernel.near, **asdict(choice.options), "why": choice.why, "probe_ms": choice.measured}
+    return {
+        "kernel": choice.kernel.name,
+        "near": choice.kernel.near,
+        **asdict(choice.options),
+        "why": choice.why,
+        "probe_ms": choice.measured,
+    }

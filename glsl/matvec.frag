@@ -1,19 +1,20 @@
-// One row times a matrix, its inner dimension cut into parts: y = x[part of K] w[part of K, two column texels].
+// One row times a matrix, its inner dimension cut into parts: y = x[part of K] w[part of K, a few column texels].
 // Pixels walk the columns in blocks of 4 x BY, so that the pixels a driver runs together read one stretch of a row.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, part = p.y / BY;
-  vec4 acc[2];
-  acc[0] = acc[1] = vec4(0.0);
+  vec4 acc[Y_N];
+  ivec2 at[Y_N];  // (column tile or layer of w, texel in it)
+#define START(n, i, j) acc[n] = vec4(0.0);
+  Y_TILES(START)
 #ifdef W_F16
-  ivec2 at = ivec2(min(column / W_W, W_TC / 2 - 1), column % W_W);  // (layer in a row of tiles, texel)
+  at[0] = ivec2(min(column / W_W, W_TC / 2 - 1), column % W_W);
 #else
-#if NEAR
-  int c0 = min(2 * column, W_W * W_TC - 1), c1 = min(2 * column + 1, W_W * W_TC - 1);
-#else
-  int c0 = min(column, W_W * W_TC - 1), c1 = min(column + HALF, W_W * W_TC - 1);
-#endif
-  ivec2 at0 = ivec2(c0 / W_W, c0 % W_W), at1 = ivec2(c1 / W_W, c1 % W_W);
+#define LOCATE(n, i, j) { \
+    int c4 = min(NEAR > 0 ? NEAR * column + n : column + n * HALF, W_W * W_TC - 1); \
+    at[n] = ivec2(c4 / W_W, c4 % W_W); \
+  }
+  Y_TILES(LOCATE)
 #endif
   int end = min((part + 1) * PART, K4);
   for (int k4 = part * PART; k4 < end; k4++) {
@@ -21,13 +22,20 @@ void main() {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     // Row by row: the texels of one row lie in the same page, those of one column do not (2x on software GL).
 #ifdef W_F16
-#define ROW(lane, o) { uvec4 t = W(tile * (W_TC / 2) + at.x, row + o, at.y); \
-    acc[0] += x.lane * even_half(t); acc[1] += x.lane * odd_half(t); }
-#else
-#define ROW(lane, o) acc[0] += x.lane * W(tile * W_TC + at0.x, row + o, at0.y); \
-    acc[1] += x.lane * W(tile * W_TC + at1.x, row + o, at1.y);
-#endif
+#define ROW(lane, o) { \
+    uvec4 t = W(tile * (W_TC / 2) + at[0].x, row + o, at[0].y); \
+    acc[0] += x.lane * even_half(t); \
+    acc[1] += x.lane * odd_half(t); \
+  }
     ROW(x, 0) ROW(y, 1) ROW(z, 2) ROW(w, 3)
+#else
+#define TEXEL(n, o) W(tile * W_TC + at[n].x, row + o, at[n].y)
+#define ROW_X(n, i, j) acc[n] += x.x * TEXEL(n, 0);
+#define ROW_Y(n, i, j) acc[n] += x.y * TEXEL(n, 1);
+#define ROW_Z(n, i, j) acc[n] += x.z * TEXEL(n, 2);
+#define ROW_W(n, i, j) acc[n] += x.w * TEXEL(n, 3);
+    Y_TILES(ROW_X) Y_TILES(ROW_Y) Y_TILES(ROW_Z) Y_TILES(ROW_W)
+#endif
   }
   STORE_Y(acc)
 }

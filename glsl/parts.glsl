@@ -1,8 +1,8 @@
 // The sum of a split product's partial sums for one texel of columns; `matvec.frag` says where they lie.
 // A plain loop with a constant bound: drivers unroll it better than a hand does.
 vec4 sum_parts(int c4) {
-#if NEAR
-  int layer = c4 % 2, column = c4 / 2;
+#if NEAR > 0
+  int layer = c4 % NEAR, column = c4 / NEAR;
 #else
   int layer = c4 / HALF % 2, column = c4 / (2 * HALF) * HALF + c4 % HALF;
 #endif

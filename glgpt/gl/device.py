@@ -64,7 +64,7 @@ class Device:
         """A GL function that moderngl does not wrap, through the context's own loader."""
         if name not in self._gl:
             address = self.ctx.mglo._context.load(name)
-            kind = ctypes.WINFUNCTYPE if sys.platform == "win32" else ctypes.CFUNCTYPE
+            kind = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)  # GL is stdcall on Windows
             self._gl[name] = kind(restype, *argtypes)(address)
         return self._gl[name]
 
@@ -94,6 +94,13 @@ class Device:
             texture = self.ctx.texture_array((width, height, layers), 4, dtype=dtype)
         except moderngl.Error as error:
             raise GlgptError(f"the driver refused texture {name}, {width} x {height} x {layers}: {error}") from error
+        trouble = self.ctx.error
+        if trouble != "GL_NO_ERROR":  # moderngl does not look; out of memory shows only here
+            texture.release()
+            raise GlgptError(
+                f"the driver refused texture {name}, {width} x {height} x {layers} ({trouble}); "
+                "use a smaller model, --dtype f16, or --device software"
+            )
         texture.filter = (moderngl.NEAREST, moderngl.NEAREST)
         texture.repeat_x = texture.repeat_y = False
         self.live[id(texture)] = f"texture {name}"
@@ -139,7 +146,7 @@ class Device:
         """Makes this device's context the current one. It stays so: switching back and forth would flush each time."""
         global _current
         if _current is not self:
-            self.ctx.__enter__()
+            self.ctx.__enter__()  # type: ignore[no-untyped-call]
             _current = self
 
 
@@ -159,7 +166,8 @@ _current: Device | None = None  # the context last made current, by us
 
 def _create(index: int) -> Device:
     if sys.platform.startswith("linux"):
-        return Device(moderngl.create_context(standalone=True, require=330, backend="egl", device_index=index), index)
+        egl: dict[str, Any] = {"backend": "egl", "device_index": index}
+        return Device(moderngl.create_context(standalone=True, require=330, **egl), index)
     return Device(moderngl.create_context(standalone=True, require=330), None)
 
 

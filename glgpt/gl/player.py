@@ -44,7 +44,7 @@ class Player:
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
         self._own: list[Any] = []
         self._shaders: dict[str, moderngl.VertexArray] = {}
-        self._framebuffers: dict[tuple[tuple[tuple[str, int], ...], tuple[int, int]], moderngl.Framebuffer] = {}
+        self._framebuffers: dict[object, moderngl.Framebuffer] = {}
         self._commands: dict[str, list[Callable[[], Any]]] = {}
         self.scalars: dict[str, float] = dict.fromkeys(program.scalars, 0)
         self._scalar_struct = struct.Struct("<" + "".join(SCALAR_FORMATS[k] for k in program.scalars.values()))
@@ -93,8 +93,9 @@ class Player:
         t = self.program.textures[name]
         self.device.use()
         data = self.textures[name].read()
-        dtype = np.float32 if t.format == "float" else np.uint32
-        return np.frombuffer(data, dtype).reshape(t.layers, t.height, t.width, 4)
+        dtype: Any = np.float32 if t.format == "float" else np.uint32
+        texels: Texels = np.frombuffer(data, dtype).reshape(t.layers, t.height, t.width, 4)
+        return texels
 
     def shared(self, role: str = "weight") -> dict[str, moderngl.TextureArray]:
         """This player's textures of a role, for another player to use while this one lives."""
@@ -116,7 +117,7 @@ class Player:
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
         """Compiles what an entry needs and lays out its commands; `play` does this itself the first time."""
         self.device.use()
-        commands = self._commands[entry] = list(self._build(self.program.entries[entry]))
+        commands = self._commands[entry] = list(self._build(self.entry(entry)))
         return commands
 
     def finish(self) -> None:
@@ -163,7 +164,7 @@ class Player:
 
     def _shader(self, p: Pass) -> moderngl.VertexArray:
         if p.shader not in self._shaders:
-            program = self.device.compile(p.shader, self.program.shaders[p.shader], self.options)
+            program: Any = self.device.compile(p.shader, self.program.shaders[p.shader], self.options)
             for unit, (sampler, _) in enumerate(p.inputs):
                 if sampler in program:  # a driver drops what a shader does not use
                     program[sampler].value = unit
@@ -176,7 +177,7 @@ class Player:
         return self._shaders[p.shader]
 
     def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:
-        key = (p.outputs, p.viewport)
+        key = (p.outputs, p.viewport, p.row)
         if key not in self._framebuffers:
             framebuffer = self.device.framebuffer([(self.textures[t], layer) for t, layer in p.outputs])
             framebuffer.viewport = (0, 0, *p.viewport)

@@ -212,4 +212,3 @@ class Network:
         folded = ops.folded_norm(self.rec, self.head.name, self.head.cols)
         logits = self.rec.output(ops.combine(self.rec, part, "logits", normed=(row, folded)))
         ops.argmax(self.rec, logits, self.token)
-

@@ -22,7 +22,7 @@ def matmul(
     dtype: str = "f32",
     tile_cols: int = 1,
 ) -> Tensor:
-    """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual, which has y's own layout.
+    """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual, f32 of y's own layout.
 
     y takes its row tiles from x and is cut into `tile_cols` (packed weights: into their own column tiles). A fragment
     writes a texel of each tile, in as many passes over the column tiles as the colour attachments ask.
@@ -30,7 +30,7 @@ def matmul(
     tile_cols = _column_tiles(rec, w, tile_cols)
     y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], tile_cols), dtype))
     tr, tc = y.layout.tiles
-    if w.rows < x.cols or (residual and residual.layout != y.layout):
+    if w.rows < x.cols or (residual and (residual.layout != y.layout or dtype == "f16")):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
     inputs = {"x": x, "w": w}
     defines = activation_defines(act) | {"SEGMENTS": _segments(x.layout, w.layout)}
@@ -73,24 +73,29 @@ def _segments(x: Layout, w: Layout) -> str:
     return " ".join(calls)
 
 
-def matvec(rec: Recorder, x: Tensor, w: Tensor, name: str, part: int = PART, near: bool = False) -> PartialSums:
+def matvec(rec: Recorder, x: Tensor, w: Tensor, name: str, part: int = PART, near: int = 0) -> PartialSums:
     """One row times a matrix, x `[1, K]` w `[K, N]`, as partial sums over `part` texels of K each.
 
     A target of one row wastes half of every quad and gives a GPU too little to do; the consumer adds the parts up.
-    A fragment takes two texels of columns: neighbours (`near`, better on software GL) or half the row apart.
+    A fragment takes `near` neighbouring texels of columns (better on software GL), or two that lie half the row apart.
     """
     k4, n4 = -(-x.cols // 4), -(-w.cols // 4)
-    packed = w.layout.pairs == 2
-    half = w.layout.width if packed else -(-n4 // 2)
-    columns = half * w.layout.tiles[1] // 2 if packed else half
+    if w.layout.pairs == 2:  # one fetch of packed weights serves both column tiles
+        near, half = 0, w.layout.width
+        columns = half * w.layout.tiles[1] // 2
+    else:
+        half = -(-n4 // 2)
+        columns = -(-n4 // near) if near else half
     parts = -(-k4 // part)
     by = 2  # rows of a block of pixels; a small target is made higher, since software GL hands out bins of 64 x 64
     while (columns < 1024 and parts * by < 100 and by < 16) or columns > rec.limits.max_texture_size * by:
         by *= 2
-    y = rec.scratch(name, Layout(parts * by, 2 * 16 * -(-columns // (4 * by)), (1, 2)))
-    place: dict[str, int | float | str] = {"BY": by, "HALF": half, "NEAR": int(near and not packed)}
+    y = rec.scratch(name, Layout(parts * by, 16 * (near or 2) * -(-columns // (4 * by)), (1, near or 2)))
+    place: dict[str, int | float | str] = {"BY": by, "HALF": half, "NEAR": near}
     flops = 2 * x.cols * w.cols
-    rec.emit("matvec", {"x": x, "w": w}, {"y": y}, place | {"K4": k4, "PART": part}, flops=flops, nbytes=w.layout.nbytes)
+    rec.emit(
+        "matvec", {"x": x, "w": w}, {"y": y}, place | {"K4": k4, "PART": part}, flops=flops, nbytes=w.layout.nbytes
+    )
     return PartialSums(y, w.cols, place | {"PARTS": parts})
 
 

@@ -1,12 +1,12 @@
-// Reads a texture once and adds it up: each fragment walks down a part of the rows, in ACROSS places of each row.
+// Reads a texture once and adds it up, walking as `matvec.frag` does: ACROSS neighbouring texels of PART rows each.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
+  int column = ACROSS * (p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4), first = p.y / BY * PART;
   vec4 v[1];
   v[0] = vec4(0.0);
-  int end = min((p.y + 1) * PART, X_H);
-  for (int row = p.y * PART; row < end; row += 4) {
+  for (int row = first; row < first + PART; row += 4) {
     for (int o = 0; o < 4; o++) {
-      for (int i = 0; i < ACROSS; i++) v[0] += X(0, min(row + o, X_H - 1), p.x + i * Y_W);
+      for (int i = 0; i < ACROSS; i++) v[0] += X(0, row + o, column + i);
     }
   }
   STORE_Y(v)
