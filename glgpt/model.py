@@ -172,7 +172,7 @@ class GPT2:
     def check_ids(self, ids: Sequence[int]) -> None:
         """Refuses ids that cannot be run: none, more than the context, outside the vocabulary."""
         if not self.player.textures:
-            raise GlgptError(f"{self.name} is closed; load it again")
+            raise GlgptError("the model is closed; load it again")
         if len(ids) == 0:
             raise GlgptError("the prompt is empty; give at least one token")
         if len(ids) > self.config.n_positions:

@@ -1,0 +1,92 @@
+# Every target sets up what it needs; nothing is installed twice. `make help` lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export GLGPT_PROMPT := $(value PROMPT)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+TOKENS ?= 200
+SUDO   := $(if $(filter 0,$(shell id -u)),,sudo)
+
+# $(call apt,PACKAGES,WHY): installs Debian packages, as root or asking through sudo; says what is missing where it cannot.
+define apt
+{ command -v apt-get && { [ -z "$(SUDO)" ] || { command -v sudo && { [ -t 0 ] || sudo -n true; }; }; }; } >/dev/null 2>&1 && \
+{ echo "$(2): installing $(1)" >&2; \
+  $(SUDO) apt-get update -qq >&2 && \
+  $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) >&2; } || \
+{ echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
+endef
+
+.PHONY: help setup generate test test-fast test-reference lint bench wheel-check lock clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+generate: setup  ## stream text: make generate PROMPT="To be" TOKENS=60
+	@if [ -n "$$GLGPT_PROMPT" ]; then exec $(BIN)/glgpt generate --tokens $(TOKENS) -- "$$GLGPT_PROMPT"; \
+	else exec $(BIN)/glgpt generate --tokens $(TOKENS); fi
+
+setup: $(VENV)/installed $(VENV)/egl  ## the virtual environment, and an EGL driver where none works
+
+test: setup $(VENV)/dev  ## the whole suite
+	$(BIN)/python -m pytest
+
+test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
+	$(BIN)/python -m pytest -m "not slow"
+
+test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
+	$(BIN)/python -m pytest tests/reference
+
+lint: $(VENV)/installed $(VENV)/dev  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup  ## figures of this machine
+	$(BIN)/glgpt bench
+
+wheel-check: setup $(VENV)/dev  ## build the wheel, install it into a clean environment, use it from elsewhere
+	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	$(BIN)/python -m build --wheel --outdir "$$tmp" .; \
+	$(BIN)/python -m venv "$$tmp/venv"; \
+	"$$tmp/venv/bin/python" -m pip install -q -c requirements.lock "$$tmp"/*.whl; \
+	cd "$$tmp"; \
+	venv/bin/glgpt info; \
+	venv/bin/glgpt generate "To be" --tokens 20 --seed 1; \
+	echo "wheel-check: $$(ls *.whl) works from another directory"
+
+lock:  ## renew the pins (needs uv)
+	for extra in "" dev; do uv pip compile -q --upgrade --universal --python-version 3.10 --no-annotate --no-header \
+	  $${extra:+--extra $$extra} pyproject.toml | \
+	  sed -e "/== '\(emscripten\|win32\)'/d" -e "s/ and sys_platform != 'emscripten'//; s/ ; sys_platform != 'emscripten'//" \
+	  > requirements$${extra:+-$$extra}.lock; done
+
+clean:  ## remove what make made
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: a step runs again only when what it installs from has changed.
+$(VENV)/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	{ echo "glgpt needs Python 3.10 or newer; name one: make PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call apt,python3-venv,this Python makes no virtual environments); }
+	@rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/pip
+	$(BIN)/python -m pip install -q -r requirements.lock
+	$(BIN)/python -m pip install -q --no-deps -e .
+	@touch $@
+
+$(VENV)/dev: requirements-dev.lock $(VENV)/installed
+	$(BIN)/python -m pip install -q -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/reference: requirements-reference.txt $(VENV)/dev
+	$(BIN)/python -m pip install -q -r requirements-reference.txt
+	@touch $@
+
+OPEN := $(BIN)/python -c 'from glgpt.gl.device import open_device; print("drawing with", open_device().renderer)'
+$(VENV)/egl: | $(VENV)/installed
+	@$(OPEN) >&2 2>/dev/null || { { $(call apt,libegl1 libgl1 libgl1-mesa-dri,no working EGL driver); } && $(OPEN) >&2; }
+	@touch $@

@@ -1,0 +1,287 @@
+"""One row an op: shapes to draw, how it is recorded on given arrays, what it must give, and how near."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import reference as ref
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from glgpt import ops
+from glgpt.models.config import texels
+from glgpt.record import Tensor
+from glgpt.tensor import Layout
+
+if TYPE_CHECKING:
+    from test_ops import Bench
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Want:
+    """A tensor and what it must hold. `read` turns its matrix into what is compared; `bare`: not zero beyond it."""
+
+    tensor: Tensor
+    expected: Array
+    read: Callable[[Array], Array] | None = None
+    bare: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op; `near` = (atol, k) of |ours - ref| <= atol + k eps |ref|, eps being float16's if packed."""
+
+    shape: st.SearchStrategy[SimpleNamespace]
+    record: Callable[[Bench, SimpleNamespace], list[Want]]
+    near: tuple[float, float]
+
+
+def shapes(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[SimpleNamespace]:
+    return st.builds(SimpleNamespace, **fields)
+
+
+ROWS, COLS = st.integers(1, 29), st.integers(1, 100)
+ACTS = st.sampled_from([None, "gelu_new", "gelu", "relu"])
+
+
+def moments_of(matrix: Array) -> Array:
+    """(mean, squared deviations) by row, from the moments of parts that a tensor holds."""
+    m = matrix.reshape(len(matrix), -1, 4).astype(np.float64)
+    count = m[..., 2].sum(axis=1)
+    mean = (m[..., 0] * m[..., 2]).sum(axis=1) / count
+    squares = (m[..., 1] + m[..., 2] * (m[..., 0] - mean[:, None]) ** 2).sum(axis=1)
+    return np.stack([mean, squares], axis=1)
+
+
+def embed(b: Bench, s: SimpleNamespace) -> list[Want]:
+    ids = b.given("ids", b.rng.integers(0, s.vocab, (s.rows, 1)), role="input")
+    wte, wpe = b.weight("wte", s.cols, s.vocab), b.normal("wpe", s.pos + s.rows, s.cols)
+    b.pos, a = s.pos, b.held
+    y = ops.embed(b, ids, wte, wpe, b.stream(s.rows, s.cols))
+    return [Want(y, ref.embed(a["ids"][:, 0].astype(int), a["wte"][: s.cols], a["wpe"], s.pos))]
+
+
+def norm(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x = b.normal("x", s.rows, s.cols, b.stream(s.rows, s.cols))
+    gain, bias, a = b.normal("gain", 1, s.cols), b.normal("bias", 1, s.cols), b.held
+    y = ops.norm(b, x, gain, bias, 1e-5, b.many(s.rows, s.cols), "y")
+    stats = np.stack(ref.moments(a["x"]), axis=1)
+    return [
+        Want(y, ref.norm(a["x"], a["gain"], a["bias"], 1e-5)),
+        Want(b.seen["y.stats"], stats, moments_of, bare=True),
+    ]
+
+
+def product(b: Bench, s: SimpleNamespace, cols: int) -> ops.PartialSums:
+    """A row times a matrix, in parts; the sum of them is `summed`."""
+    row, w = b.normal("a", 1, s.inner, Layout(1, s.inner, (1, s.tiles))), b.weight("w", s.inner, cols)
+    parts = min(s.parts, b.limits.max_texture_size // 16)  # a target's height, where by = 16
+    return ops.matvec(b, row, w, "parts", -(-texels(s.inner) // 4 // parts), s.near)
+
+
+def summed(b: Bench, s: SimpleNamespace) -> Array:
+    return ref.matmul(b.held["a"], b.held["w"][: s.inner])
+
+
+def row_sum(b: Bench, s: SimpleNamespace) -> list[Want]:
+    row, more = s.row % s.rows, ()
+    layout = b.stream(s.rows, s.cols) if s.rows > 1 else Layout(1, s.cols, (1, s.tiles))
+    x, gain = b.normal("x", s.rows, s.cols, layout), b.normal("gain", 1, s.cols)
+    if s.shift:
+        more = (product(b, s, s.cols), b.normal("shift", 1, s.cols))
+    y, b.row, a = ops.row_sum(b, x, gain, 1e-5, "y", *more, row="row" if s.named else row), row, b.held
+    total = a["x"][row : row + 1] + (summed(b, s) + a["shift"] if s.shift else 0)
+    stats = np.stack(ref.moments(total), axis=1)
+    return [Want(y.x, total), Want(y.scaled, total * a["gain"]), Want(y.moments, stats, moments_of, bare=True)]
+
+
+def norm_fold(b: Bench, s: SimpleNamespace) -> list[Want]:
+    gain, bias, w = b.normal("gain", 1, s.inner), b.normal("bias", 1, s.inner), b.weight("w", s.inner, s.cols)
+    g, h = ops.norm_fold(b, gain, bias, w, b.normal("shift", 1, s.cols) if s.shift else None, "fold")
+    a = b.held
+    gain_w, bias_w = ref.norm_fold(a["gain"], a["bias"], a["w"][: s.inner], a.get("shift", np.zeros(1)))
+    return [Want(g, gain_w), Want(h, bias_w)]
+
+
+def matmul(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.cols)
+    bias = b.normal("bias", 1, s.cols) if s.bias else None
+    packed = b.style.dtype == "f16" and not s.plain
+    whole = b.style.dtype == "f32"  # packed halves take no residual
+    residual = b.normal("r", s.rows, s.cols, b.many(s.rows, s.cols)) if s.residual and whole else None
+    dtype, tile_cols, a = "f16" if packed else "f32", b.style.tiles[1], b.held
+    y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols)
+    return [Want(y, ref.matmul(a["x"], a["w"][: s.inner], a.get("bias"), s.act, a.get("r")))]
+
+
+def head_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """The logits of many rows: more columns than one texture has texels for."""
+    x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.vocab)
+    y = ops.matmul(b, x, w, None, "y", tile_cols=b.style.tiles[1])
+    return [Want(y, ref.matmul(b.held["x"], b.held["w"][: s.inner]))]
+
+
+def head_row(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """A row through the last norm and the head, as a token is decoded: its logits, by parts, and the best token."""
+    x, gain = b.normal("x", 1, s.inner), b.normal("gain", 1, s.inner)
+    bias, w = b.normal("bias", 1, s.inner), b.weight("w", s.inner, s.vocab)
+    row, folded = ops.row_sum(b, x, gain, 1e-5, "row"), ops.norm_fold(b, gain, bias, w, None, "w")
+    y = ops.combine(b, ops.matvec(b, row.scaled, w, "parts", near=s.near), "y", normed=(row, folded))
+    token, a = b.fixed("token", Layout(1, 4), "state"), b.held
+    ops.argmax(b, y, token)
+    logits = ref.matmul(ref.norm(a["x"], a["gain"], a["bias"], 1e-5), a["w"][: s.inner])
+    best = ref.argmax(logits)
+    return [Want(y, logits), Want(token, np.array([[best, logits[0, best], 0, 0]]))]
+
+
+def _normed(b: Bench, width: int, cols: int) -> tuple[ops.NormedRow, tuple[Tensor, Tensor]]:
+    """A row whose moments are given, and a folded norm, for a product of `cols` columns."""
+    row = b.normal("row", 1, width)
+    parts = [b.held["row"][0, k : k + 4] for k in range(0, width, 4)]
+    moments = b.given("moments", np.array([v for p in parts for v in (p.mean(), p.size * p.var(), p.size, 0)])[None])
+    return ops.NormedRow(row, row, moments, 1e-5), (b.normal("gain_w", 1, cols), b.normal("bias_w", 1, cols))
+
+
+def _finished(b: Bench, s: SimpleNamespace) -> Array:
+    a = b.held
+    return ref.finish_norm(summed(b, s), a["row"], a["gain_w"], a["bias_w"], 1e-5) if s.normed else summed(b, s)
+
+
+def matvec(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """A row times a matrix in parts, and their sum through an activation or a folded norm."""
+    y = ops.combine(b, product(b, s, s.cols), "y", act=s.act, normed=_normed(b, s.width, s.cols) if s.normed else None)
+    return [Want(y, ref.act(_finished(b, s), s.act))]
+
+
+def split_qkv(b: Bench, s: SimpleNamespace) -> list[Want]:
+    width, b.pos, rows = 4 * s.d4 * s.n_head, s.pos, 1 if s.normed else s.rows
+    normed = _normed(b, s.width, 3 * width) if s.normed else None
+    x = product(b, s, 3 * width) if s.normed else b.normal("x", rows, 3 * width, b.many(rows, 3 * width))
+    states = [b.normal(name, s.pos + rows + 2, width, role="state") for name in "qkv"]
+    before = [b.held[name].copy() for name in "qkv"]
+    ops.split_qkv(b, x, *states, "qkv", normed)
+    for old, new in zip(before, ref.split_qkv(_finished(b, s) if s.normed else b.held["x"]), strict=True):
+        old[s.pos : s.pos + rows] = new  # all other positions stay as they were
+    return [Want(state, now) for state, now in zip(states, before, strict=True)]
+
+
+def _masked(b: Bench, s: SimpleNamespace, keys: int) -> Array:
+    """Score rows `t * n_head + head`, MASKED beyond each t's position."""
+    values = 3 * b.rng.standard_normal((s.rows, s.n_head, keys))
+    beyond = np.arange(keys) > s.pos + np.arange(s.rows)[:, None, None]
+    return np.where(beyond, ref.MASKED, values).reshape(-1, keys)
+
+
+def _flat(cube: Array) -> Array:
+    """`[n_head, rows, keys]` as score rows."""
+    return cube.transpose(1, 0, 2).reshape(-1, cube.shape[2])
+
+
+def _cube(rows: Array, n_head: int) -> Array:
+    return rows.reshape(-1, n_head, rows.shape[1]).transpose(1, 0, 2)
+
+
+def _cache(b: Bench, s: SimpleNamespace, name: str) -> Tensor:
+    """Keys or values of every position written so far; beyond them, NaN."""
+    values = b.rng.standard_normal((s.pos + s.rows + s.spare, 4 * s.d4 * s.n_head))
+    values[s.pos + s.rows :] = np.nan
+    return b.given(name, values, role="state")
+
+
+def scores(b: Bench, s: SimpleNamespace) -> list[Want]:
+    q, k, tr = _cache(b, s, "q"), _cache(b, s, "k"), b.style.tiles[0]
+    b.pos = s.pos
+    y = ops.scores(b, q, k, s.rows, tr, s.n_head, 0.4, "y")
+    known = np.nan_to_num(b.held["k"])  # what is masked may hold anything
+    wanted = ref.scores(b.held["q"], known, s.n_head, 0.4, s.pos, s.rows)
+    return [Want(y, _flat(wanted), lambda m: m[: s.rows * s.n_head], bare=True)]
+
+
+def softmax(b: Bench, s: SimpleNamespace) -> list[Want]:
+    tr, keys = b.style.tiles[0], s.pos + s.rows + s.spare
+    padded = -(-s.rows // tr) * tr * s.n_head
+    score = np.pad(_masked(b, s, keys), ((0, padded - s.rows * s.n_head), (0, 0)))
+    x = b.given("x", score, Layout(padded, keys, (tr, 1)))
+    b.pos, used = s.pos, slice(s.rows * s.n_head)
+    y = ops.softmax(b, x, s.n_head, "y")
+    wanted = ref.softmax(_cube(b.held["x"][used], s.n_head))
+    return [Want(y, _flat(wanted), lambda m: m[used])]
+
+
+def attend(b: Bench, s: SimpleNamespace) -> list[Want]:
+    tr, v = b.style.tiles[0], _cache(b, s, "v")
+    padded = -(-s.rows // tr) * tr * s.n_head
+    pattern = ref.softmax(_masked(b, s, v.rows))
+    pattern = np.pad(pattern, ((0, padded - len(pattern)), (0, 0)))
+    x = b.given("x", pattern, Layout(padded, v.rows, (tr, 1)))
+    b.pos = s.pos
+    z = ops.attend(b, x, v, s.rows, s.n_head, "z", b.style.dtype)
+    cube = _cube(b.held["x"][: s.rows * s.n_head], s.n_head)
+    return [Want(z, ref.attend(cube, np.nan_to_num(b.held["v"])))]
+
+
+def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
+    s.rows, v = 1, _cache(b, SimpleNamespace(**{**vars(s), "rows": 1}), "v")
+    x = b.given("x", _masked(b, s, v.rows))
+    b.pos = s.pos
+    z = ops.attend_row(b, x, v, s.n_head, "z")
+    pattern = ref.softmax(_cube(b.held["x"], s.n_head))
+    return [Want(z, ref.attend(pattern, np.nan_to_num(b.held["v"])))]
+
+
+def act(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x = b.given("x", 4 * b.rng.standard_normal((s.rows, s.cols)), b.many(s.rows, s.cols))
+    y = ops.act(b, x, s.act, b.stream(s.rows, s.cols), "y")
+    return [Want(y, ref.act(b.held["x"], s.act))]
+
+
+def add(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x = b.normal("x", s.rows, s.cols, b.stream(s.rows, s.cols))
+    y = ops.add(b, x, b.normal("z", s.rows, s.cols, b.many(s.rows, s.cols)), x.layout, "y")
+    return [Want(y, b.held["x"] + b.held["z"])]
+
+
+def argmax(b: Bench, s: SimpleNamespace) -> list[Want]:
+    layout = Layout(1, s.vocab, (1, s.tiles))
+    x = b.given("x", b.rng.integers(-9, 9, (1, s.vocab)), layout)  # whole numbers: many are equal
+    token, best = b.fixed("token", Layout(1, 4), "state"), ref.argmax(b.held["x"])
+    ops.argmax(b, x, token)
+    return [Want(token, np.array([[best, b.held["x"][0, best], 0, 0]]))]
+
+
+MATRIX = {"rows": ROWS, "cols": COLS}
+ATTENTION = {"rows": st.integers(1, 13), "n_head": st.integers(1, 3), "d4": st.integers(1, 3)} | {
+    "pos": st.integers(0, 9),
+    "spare": st.integers(0, 9),  # positions of the context that are not reached yet
+}
+VOCAB = st.sampled_from([300, 131, 50, 3, 1])  # the first, wider than a folded texture, is always drawn
+FLAG = st.booleans()
+PRODUCT = {"inner": st.integers(1, 100), "tiles": st.integers(1, 2), "parts": st.integers(1, 5), "near": FLAG} | {
+    "width": st.integers(2, 64)  # of the row whose moments a folded norm takes
+}
+# atol is what rounding the terms of a sum can add up to: about sqrt(terms) x their size x 2^-24, with room for the
+# drivers' order of adding; k the roundings that scale with the result. exp and 1/sqrt are good to a few units.
+CASES = {
+    "embed": Case(shapes(**MATRIX, vocab=st.integers(1, 64), pos=st.integers(0, 3)), embed, (0.0, 1)),
+    "norm": Case(shapes(**MATRIX), norm, (4e-6, 8)),
+    "row_sum": Case(shapes(**MATRIX, **PRODUCT, row=st.integers(0, 28), named=FLAG, shift=FLAG), row_sum, (2e-5, 8)),
+    "norm_fold": Case(shapes(inner=COLS, cols=COLS, shift=FLAG), norm_fold, (2e-5, 2)),
+    "matmul": Case(shapes(**MATRIX, inner=COLS, act=ACTS, bias=FLAG, residual=FLAG, plain=FLAG), matmul, (2e-5, 4)),
+    "head_rows": Case(shapes(rows=ROWS, inner=COLS, vocab=VOCAB), head_rows, (2e-5, 2)),
+    "head_row": Case(shapes(inner=st.integers(3, 100), vocab=VOCAB, near=FLAG), head_row, (2e-5, 2)),
+    "matvec": Case(shapes(**PRODUCT, cols=COLS, act=ACTS, normed=FLAG), matvec, (2e-5, 8)),
+    "split_qkv": Case(shapes(**ATTENTION, **PRODUCT, normed=FLAG), split_qkv, (2e-5, 8)),
+    "scores": Case(shapes(**ATTENTION), scores, (4e-6, 2)),
+    "softmax": Case(shapes(**ATTENTION), softmax, (1e-6, 8)),
+    "attend": Case(shapes(**ATTENTION), attend, (4e-6, 2)),
+    "attend_row": Case(shapes(**ATTENTION), attend_row, (4e-6, 8)),
+    "act": Case(shapes(**MATRIX, act=ACTS.filter(bool)), act, (2e-6, 8)),
+    "add": Case(shapes(**MATRIX), add, (0.0, 1)),
+    "argmax": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), argmax, (0.0, 0)),
+}

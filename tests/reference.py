@@ -1,0 +1,155 @@
+"""Every op and the whole of GPT-2 in float64 numpy, written apart from the engine: what shaders are held against."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from glgpt.models.config import GPT2Config, parameters
+
+Array = NDArray[np.float64]
+MASKED = -1.0e30
+
+
+def embed(ids: NDArray[np.int64], wte: Array, wpe: Array, pos: int) -> Array:
+    """wte `[C, vocab]`."""
+    return wte[:, ids].T + wpe[pos : pos + len(ids)]
+
+
+def moments(x: Array) -> tuple[Array, Array]:
+    """Mean and summed squared deviations by row."""
+    mean = x.mean(axis=-1)
+    return mean, ((x - mean[..., None]) ** 2).sum(axis=-1)
+
+
+def norm(x: Array, gain: Array, bias: Array, eps: float) -> Array:
+    mean, squares = moments(x)
+    return (x - mean[:, None]) / np.sqrt(squares / x.shape[1] + eps)[:, None] * gain + bias
+
+
+def norm_fold(gain: Array, bias: Array, w: Array, shift: Array) -> tuple[Array, Array]:
+    """gain and bias `[1, K]`, shift `[1, N]`."""
+    return gain @ w, bias @ w + shift
+
+
+def finish_norm(product: Array, row: Array, gain_w: Array, bias_w: Array, eps: float) -> Array:
+    """The product of a row's norm, from that of the row times its gain."""
+    mean, squares = moments(row)
+    return (product - mean * gain_w) / math.sqrt(squares[0] / row.shape[1] + eps) + bias_w
+
+
+def act(x: Array, kind: str | None) -> Array:
+    if kind == "gelu_new":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    if kind == "gelu":
+        return x * 0.5 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2))
+    return np.maximum(x, 0) if kind == "relu" else x
+
+
+def matmul(
+    x: Array, w: Array, bias: Array | None = None, kind: str | None = None, residual: Array | None = None
+) -> Array:
+    y = x @ w if bias is None else x @ w + bias
+    return act(y, kind) if residual is None else act(y, kind) + residual
+
+
+def heads(x: Array, n_head: int) -> Array:
+    """`[T, n_head * d]` as `[n_head, T, d]`."""
+    return x.reshape(len(x), n_head, -1).transpose(1, 0, 2)
+
+
+def split_qkv(x: Array) -> tuple[Array, Array, Array]:
+    q, k, v = np.split(x, 3, axis=1)
+    return q, k, v
+
+
+def scores(q: Array, k: Array, n_head: int, scale: float, pos: int, rows: int) -> Array:
+    """`[n_head, rows, keys]`, MASKED beyond each row's position."""
+    y = scale * heads(q[pos : pos + rows], n_head) @ heads(k, n_head).transpose(0, 2, 1)
+    return np.where(np.arange(len(k)) <= pos + np.arange(rows)[:, None], y, MASKED)
+
+
+def softmax(score: Array) -> Array:
+    y = np.exp(score - score.max(axis=-1, keepdims=True))
+    return y / y.sum(axis=-1, keepdims=True)
+
+
+def attend(pattern: Array, v: Array) -> Array:
+    """pattern `[n_head, rows, keys]`, v `[keys, n_head * d]`; gives `[rows, n_head * d]`."""
+    z = pattern @ heads(v, len(pattern))
+    return z.transpose(1, 0, 2).reshape(z.shape[1], -1)
+
+
+def argmax(x: Array) -> int:
+    return int(np.argmax(x))
+
+
+def gpt2(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ids: list[int]) -> dict[str, Array]:
+    """The whole forward pass: every intermediate under its dotted name, in natural shapes, in order."""
+    w = {name: np.asarray(value, np.float64) for name, value in weights.items()}
+    kind, eps, found = config.activation_function, config.layer_norm_epsilon, dict[str, Array]()
+    x = found["embed"] = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]
+    for i in range(config.n_layer):
+        h = f"h.{i}."
+
+        def linear(y: Array, name: str, h: str = h) -> Array:
+            return y @ w[h + name + ".weight"] + w[h + name + ".bias"]
+
+        scale = (config.n_embd // config.n_head) ** -0.5 if config.scale_attn_weights else 1.0
+        if config.scale_attn_by_inverse_layer_idx:
+            scale /= i + 1
+        y = found[h + "ln_1"] = norm(x, w[h + "ln_1.weight"], w[h + "ln_1.bias"], eps)
+        q, k, v = split_qkv(linear(y, "attn.c_attn"))
+        for part, value in zip("qkv", (q, k, v), strict=True):
+            found[h + "attn." + part] = heads(value, config.n_head)
+        y = scores(q, k, config.n_head, scale, 0, len(ids))
+        y = found[h + "attn.scores"] = np.where(y == MASKED, -np.inf, y)
+        y = found[h + "attn.pattern"] = softmax(y)
+        y = found[h + "attn.z"] = attend(y, v)
+        y = found[h + "attn.out"] = linear(y, "attn.c_proj")
+        x = found[h + "resid_mid"] = x + y
+        y = found[h + "ln_2"] = norm(x, w[h + "ln_2.weight"], w[h + "ln_2.bias"], eps)
+        y = found[h + "mlp.pre"] = linear(y, "mlp.c_fc")
+        y = found[h + "mlp.act"] = act(y, kind)
+        y = found[h + "mlp.out"] = linear(y, "mlp.c_proj")
+        x = found[h + "resid_post"] = x + y
+    y = found["ln_f"] = norm(x, w["ln_f.weight"], w["ln_f.bias"], eps)
+    found["logits"] = y @ w["wte.weight" if config.tie_word_embeddings else "lm_head.weight"].T
+    return found
+
+
+def random_weights(config: GPT2Config, seed: int = 0, spread: float = 0.3) -> dict[str, NDArray[np.float32]]:
+    """Weights wide enough for sharp attention and the bends of an activation; norms around one."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, shape in parameters(config).items():
+        values = rng.standard_normal(shape, np.float32) * np.float32(spread)
+        found[name] = values + np.float32(1) if ".ln_" in f".{name}" and name.endswith("weight") else values
+    return found
+
+
+def save_checkpoint(folder: Path, config: GPT2Config, weights: Mapping[str, NDArray[Any]]) -> Path:
+    """Writes `config.json` and `model.safetensors`; returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"} | asdict(config)))
+    save_file(dict(weights), folder / "model.safetensors")
+    return folder
+
+
+def within(ours: NDArray[Any], ref: NDArray[Any], atol: float, rtol: float = 0.0, where: str = "") -> None:
+    """Fails unless |ours - ref| <= atol + rtol |ref| everywhere, infinities and NaN in the same places."""
+    assert ours.shape == ref.shape, f"{where}: {ours.shape} is not {ref.shape}"
+    finite = np.isfinite(ref)
+    same = (ours == ref) | (np.isnan(ours) & np.isnan(ref))
+    assert same[~finite].all(), f"{where}: not finite in other places"
+    off = np.abs(ours[finite].astype(np.float64) - ref[finite]) - (atol + rtol * np.abs(ref[finite]))
+    assert not off.size or off.max() <= 0, f"{where}: {off.max() + atol:.2e} off, {atol} allowed"
+    assert np.isfinite(ours[finite]).all(), f"{where}: not finite"

@@ -1,0 +1,102 @@
+"""Streaming: stop texts, characters that span tokens, seeds, a full context."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glgpt.checkpoint import embedded_weights
+from glgpt.errors import GlgptError
+from glgpt.generate import Generation, StopText
+from glgpt.model import GPT2
+from glgpt.tokenizer import load_tokenizer
+
+PROMPT = "ROMEO:\nIs it"
+GREEDY = " not so.\n\nROMEO:\nI know thou, and not, and nothing.\n\nROMEO:\nI have thee banish'd."  # by transformers
+
+
+@given(st.lists(st.text("ab", max_size=4), max_size=8), st.text("ab", min_size=1, max_size=4))
+def test_stop_text_cuts_before_its_first_appearance_however_the_text_is_split(pieces: list[str], stop: str) -> None:
+    filter_ = StopText(stop)
+    shown = "".join(filter_.push(piece) for piece in pieces) + filter_.flush()
+    whole = "".join(pieces)
+    assert shown == whole.partition(stop)[0]
+    assert filter_.found == (stop in whole)
+
+
+def test_text_that_cannot_begin_a_stop_text_is_shown_at_once() -> None:
+    filter_ = StopText("the end")
+    assert [filter_.push(piece) for piece in ("to the", " moon", " th", "e end")] == ["to ", "the moon", " ", ""]
+
+
+@pytest.mark.parametrize("stop", [None, ""])
+def test_without_a_stop_text_all_is_shown(stop: str | None) -> None:
+    assert StopText(stop).push("anything") == "anything"
+
+
+def stub(ids: list[int], tokenizer: Any) -> Any:
+    """A model that answers with these ids."""
+    return SimpleNamespace(tokenizer=tokenizer, generate=lambda prompt, tokens, **_: iter(ids))
+
+
+def test_a_character_that_spans_tokens_appears_whole() -> None:
+    tokenizer = load_tokenizer(embedded_weights(), 1024)
+    assert tokenizer
+    ids = tokenizer.encode("日é!")
+    assert len(ids) == 6
+    pieces = list(Generation(stub(ids, tokenizer), [1], 9, None))
+    assert [piece for piece in pieces if piece] == ["日", "é", "!"]
+    assert "".join(Generation(stub(ids[:2], tokenizer), [1], 9, None)) == "\ufffd"
+
+
+def test_without_a_tokenizer_ids_are_the_text() -> None:
+    assert "".join(Generation(stub([5, 17], None), [1], 9, None)) == " 5 17"
+
+
+def test_greedy_text_is_that_of_transformers_and_stops_within_a_token() -> None:
+    with GPT2.from_pretrained() as model:
+        assert model.tokenizer
+        ids = model.tokenizer.encode(PROMPT)
+        run = Generation(model, ids, 64, None, temperature=0)
+        assert "".join(run).startswith(GREEDY)
+        assert run.figures()["stopped"] == "tokens"
+        run = Generation(model, ids, 64, None, temperature=0, stop="ow thou, an")
+        assert "".join(run) == GREEDY.partition("ow thou, an")[0]
+        assert run.figures()["stopped"] == "text"
+        assert len(run.ids) < 64
+
+
+def test_a_seed_repeats_its_text_and_a_drawn_seed_is_told() -> None:
+    with GPT2.from_pretrained() as model:
+
+        def text(seed: int | None) -> tuple[str, int]:
+            run = Generation(model, [199], 30, seed, temperature=1.0)
+            return "".join(run), run.seed
+
+        assert text(1) == text(1)
+        assert text(1) != text(2)
+        drawn, seed = text(None)
+        assert text(seed)[0] == drawn
+        assert text(None)[1] != seed
+
+
+def test_a_full_context_stops_and_says_so() -> None:
+    with GPT2.from_pretrained() as model:
+        run = Generation(model, [199] * 250, 100, 1, temperature=1.0)
+        list(run)
+        figures = run.figures()
+    assert figures["stopped"] == "context"
+    assert figures["prefill_tokens"] == 250
+    assert figures["decode_tokens"] == len(run.ids) - 1
+    assert 6 <= len(run.ids) <= 7
+    assert figures["prefill_tokens_per_s"] > 0 < figures["decode_tokens_per_s"]
+
+
+@pytest.mark.parametrize("ids", [[], [1024], [-1], [0] * 257])
+def test_ids_that_cannot_be_run_are_refused_before_any_text(ids: list[int]) -> None:
+    with GPT2.from_pretrained() as model, pytest.raises(GlgptError):
+        Generation(model, ids, 1, None)

@@ -1,0 +1,155 @@
+"""Choosing a kernel and a fetch: by the probe, once per driver, or as asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from glgpt import tune
+from glgpt.errors import GlgptError
+from glgpt.gl.device import Device, Options
+from glgpt.record import KERNELS
+from glgpt.tune import FETCHES, ROWS, STORAGES, as_dict, cache_file, choose
+
+NAMES = [f"{kernel} {fetch}" for kernel in KERNELS for fetch in FETCHES]
+ROW_NAMES = [f"{rows} {fetch}" for rows in ROWS for fetch in FETCHES]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return cache_file()
+
+
+def no_probe(*_: object) -> dict[str, float]:
+    raise AssertionError("it measures again")
+
+
+def fake_probe(monkeypatch: pytest.MonkeyPatch, *fastest: str) -> None:
+    monkeypatch.setattr(tune, "probe", lambda *_: {name: 1.0 + (name not in fastest) for name in NAMES + ROW_NAMES})
+
+
+def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a device measures each time, or forgets a kernel."""
+    first = choose(device)
+    assert sorted(first.measured) == sorted(NAMES + ROW_NAMES) and all(value > 0 for value in first.measured.values())
+    best = min(NAMES, key=lambda name: first.measured[name])
+    assert best == f"{first.kernel.name} {first.options.fetch}" and "fastest of 6" in first.why
+    monkeypatch.setattr(tune, "probe", no_probe)
+    assert choose(device) == first
+    assert [path.name for path in cache.parent.iterdir()] == ["probe.json"]
+
+
+@pytest.mark.parametrize("fastest", NAMES)
+def test_the_fastest_is_chosen_among_what_is_allowed(
+    device: Device, fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_probe(monkeypatch, fastest)
+    kernel, fetch = fastest.split()
+    assert (choose(device).kernel.name, choose(device).options.fetch) == (kernel, fetch)
+    for other in FETCHES:
+        chosen = choose(device, fetch=other)
+        assert chosen.options.fetch == other and "fastest of 3" in chosen.why
+    for other in KERNELS:
+        chosen = choose(device, kernel=other)
+        assert chosen.kernel.name == other and "fastest of 2" in chosen.why
+    assert choose(device, kernel).options.fetch == fetch
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_what_is_asked_for_is_chosen(device: Device, storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_probe(monkeypatch, NAMES[0])
+    for name in NAMES:
+        chosen = choose(device, *name.split(), storage)
+        assert chosen.kernel.name == name.split()[0] and chosen.why == "as asked for"
+        assert chosen.options == Options(fetch=name.split()[1], storage=storage)
+        assert json.dumps(as_dict(chosen))
+
+
+@pytest.mark.parametrize("fastest", ROW_NAMES)
+def test_rows_are_walked_as_the_chosen_fetch_likes(
+    device: Device, fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A one-row product takes its columns as another fetch would like them."""
+    fake_probe(monkeypatch, fastest)
+    rows, fetch = fastest.split()
+    for other in FETCHES:
+        assert choose(device, fetch=other).kernel.near == (rows == "near" and other == fetch)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"kernel": "2x2"}, "kernel '2x2' is not one of auto, 4x4, 4x8, 8x4"),
+        ({"fetch": "texture"}, "fetch 'texture' is not one of auto, texelFetch, textureLod"),
+        ({"storage": "half"}, "storage 'half' is not one of auto, float, uint"),
+    ],
+)
+def test_names_that_are_none_are_refused(device: Device, asked: dict[str, str], message: str) -> None:
+    with pytest.raises(GlgptError, match=message):
+        choose(device, **asked)
+
+
+def test_four_draw_buffers_take_the_kernel_that_fits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Raspberry Pi is given a kernel of eight targets."""
+    monkeypatch.setattr(device, "limits", replace(device.limits, max_draw_buffers=4))
+    measured: list[list[str]] = []
+
+    def probe(_: Device, __: Options, kernels: list[str]) -> dict[str, float]:
+        measured.append(kernels)
+        return {f"{name} {fetch}": 1.0 for name in (*kernels, *ROWS) for fetch in FETCHES}
+
+    monkeypatch.setattr(tune, "probe", probe)
+    assert choose(device).kernel.name == "4x4" and measured == [["4x4"]]
+    with pytest.raises(GlgptError, match="kernel 8x4 needs more draw buffers than the 4 here"):
+        choose(device, kernel="8x4")
+
+
+def test_without_float_targets_tensors_are_stored_as_bits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that cannot render floats is given textures it cannot draw to."""
+    fake_probe(monkeypatch, NAMES[0])
+    assert tune.renders_float(device) and choose(device).options.storage == "float"
+
+    def refused(*_: object) -> None:
+        raise GlgptError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "framebuffer", refused)
+        assert not tune.renders_float(device) and choose(device).options.storage == "uint"
+        assert choose(device, "4x4", "texelFetch").options.storage == "uint"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}', "null"])
+def test_a_damaged_cache_only_means_measuring_again(
+    device: Device, cache: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_probe(monkeypatch, NAMES[3])
+    cache.parent.mkdir()
+    cache.write_text(text)
+    assert choose(device).measured[NAMES[3]] == 1.0
+    monkeypatch.setattr(tune, "probe", no_probe)
+    choose(device)
+
+
+@pytest.mark.parametrize("value", ["{}", "7", '{"4x4 texelFetch": 1.0}', '{"4x4 texelFetch": "fast"}'])
+def test_a_damaged_entry_only_means_measuring_again(
+    device: Device, cache: Path, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_probe(monkeypatch, NAMES[3])
+    choose(device)
+    (key,) = json.loads(cache.read_text())
+    cache.write_text(json.dumps({key: json.loads(value), "another driver": {"a": 1.0}}))
+    assert choose(device).kernel.name == NAMES[3].split()[0]
+    assert set(json.loads(cache.read_text())) == {key, "another driver"}
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    fake_probe(monkeypatch, NAMES[1])
+    assert choose(device).options.fetch == FETCHES[1]
