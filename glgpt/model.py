@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from glgpt import programs
 from glgpt.capture import RawTexture, natural
 from glgpt.checkpoint import Checkpoint
-from glgpt.chunks import Chunk, chunk_sizes, plan
+from glgpt.chunks import Chunk, plan
 from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.models.config import activation_names, arrange
-from glgpt.programs import capture_program, describe, generation_program, layout_of, weight_layouts
 from glgpt.sampling import NOT_FINITE, Sampler
 from glgpt.tensor import Floats
 from glgpt.tokenizer import Tokenizer, load_tokenizer
@@ -61,17 +61,12 @@ class GPT2:
         self.last_run = Run()
         self.device = open_device(device)
         self.choice = choose(self.device, kernel, fetch, storage)
-        self.limits = self.device.limits
-        self._sizes = chunk_sizes(self.config, self.choice.kernel.tile_rows, self.limits)
         self._players: dict[frozenset[str], Player] = {}
         self._turn: object = None  # the generator whose tokens the caches hold
-        program = generation_program(self.config, self.limits, self.choice.kernel, dtype)
-        needed = program.nbytes()
-        if max_texture_memory is not None and needed > max_texture_memory:
-            raise GlgptError(
-                f"{checkpoint.path}: its textures need {needed / 2**20:.0f} MiB and --max-texture-memory is "
-                f"{max_texture_memory / 2**20:.0f} MiB; allow more, or use --dtype f16"
-            )
+        program = programs.fitting_program(
+            checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory
+        )
+        self._sizes = programs.recorded_sizes(program)
         self.player = Player(self.device, program, self.choice.options)
         try:
             self._load(checkpoint, progress)
@@ -92,7 +87,7 @@ class GPT2:
             return cls(checkpoint, tokenizer, dtype, **options)
 
     def _load(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
-        layouts = weight_layouts(self.player.program, self.config)
+        layouts = programs.weight_layouts(self.player.program, self.config)
         total, done = sum(layout.nbytes for layout in layouts.values()), 0
         for name, layout in layouts.items():
             matrix = arrange(self.config, name, checkpoint.read(name))
@@ -125,7 +120,7 @@ class GPT2:
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
         for chunk, name, raw in self._captured(ids, wanted):
-            matrix = layout_of(raw.view).unpack(raw.texels)
+            matrix = programs.layout_of(raw.view).unpack(raw.texels)
             pieces[name].append(natural(self.config, name, matrix, chunk, total))
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
         logits = joined["logits"]
@@ -171,8 +166,7 @@ class GPT2:
 
     def check_ids(self, ids: Sequence[int]) -> None:
         """Refuses ids that cannot be run: none, more than the context, outside the vocabulary."""
-        if not self.player.textures:
-            raise GlgptError("the model is closed; load it again")
+        self._check_open()
         if len(ids) == 0:
             raise GlgptError("the prompt is empty; give at least one token")
         if len(ids) > self.config.n_positions:
@@ -184,15 +178,19 @@ class GPT2:
             if not 0 <= int(i) < self.config.vocab_size:
                 raise GlgptError(f"id {i} at position {position} is outside the vocabulary of {self.config.vocab_size}")
 
+    def _check_open(self) -> None:
+        if not self.player.textures:
+            raise GlgptError(f"{self.name} is closed; load it again")
+
     @property
     def texture_bytes(self) -> int:
         """Texture memory of this model at present, in bytes."""
-        programs = [self.player.program] + [p.program for p in self._players.values()]
-        return programs[0].nbytes() + sum(p.nbytes(("state", "input", "scratch")) for p in programs[1:])
+        own = ("state", "input", "scratch")
+        return self.player.program.nbytes() + sum(p.program.nbytes(own) for p in self._players.values())
 
     def info(self) -> dict[str, Any]:
         """What was chosen and what it takes: kernels, passes, bytes by role."""
-        return describe(self.player.program) | {"dtype": self.dtype, "choice": as_dict(self.choice)}
+        return programs.describe(self.player.program) | {"dtype": self.dtype, "choice": as_dict(self.choice)}
 
     def close(self) -> None:
         """Releases every GL object of this model. Closing twice is harmless."""
@@ -213,6 +211,7 @@ class GPT2:
         eos = self.tokenizer.eos if self.tokenizer else None
         turn = object()
         for _ in range(tokens):
+            self._check_open()
             start = time.perf_counter()
             if self._turn is not turn:
                 self._turn = turn
@@ -242,7 +241,7 @@ class GPT2:
                 raise GlgptError(NOT_FINITE)
             return int(token)
         view = self.player.entry("decode").outputs["logits"]
-        return sampler.choose(layout_of(view).unpack(self.player.read(view.texture))[0])
+        return sampler.choose(programs.layout_of(view).unpack(self.player.read(view.texture))[0])
 
     def _write_token(self, token: int) -> None:
         self.player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))
@@ -290,7 +289,7 @@ class GPT2:
         if names not in self._players:
             while len(self._players) > 1:  # each holds its own scratch and caches
                 self._players.pop(next(iter(self._players))).close()
-            program = capture_program(self.config, self.limits, self.choice.kernel, self.dtype, names)
+            program = programs.capture_program(self.config, self.device.limits, self.choice.kernel, self.dtype, names)
             weights = self.player.shared()
             self._players[names] = Player(self.device, program, self.choice.options, weights)
         return self._players[names]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
+from glgpt.checkpoint import Checkpoint
 from glgpt.chunks import chunk_sizes
+from glgpt.errors import GlgptError
 from glgpt.models.config import GPT2Config, parameters
 from glgpt.models.gpt2 import Network
 from glgpt.program import ROLES, Limits, Program, View
@@ -29,6 +31,32 @@ def generation_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype
     with rec.entry("decode"):
         network.row()
     return rec.program()
+
+
+def fitting_program(
+    checkpoint: Checkpoint, limits: Limits, kernel: Kernel, dtype: str, most: int | None = None
+) -> Program:
+    """The generation program of a checkpoint on a device of these limits, within `most` bytes of textures.
+
+    Raises GlgptError naming the checkpoint where it does not fit.
+    """
+    try:
+        program = generation_program(checkpoint.config, limits, kernel, dtype)
+    except ValueError as error:  # GlgptError among them
+        raise GlgptError(f"{checkpoint.path}: this device cannot hold it: {error}") from error
+    needed = program.nbytes()
+    if most is not None and needed > most:
+        raise GlgptError(
+            f"{checkpoint.path}: its textures need {needed / 2**20:.0f} MiB and --max-texture-memory is "
+            f"{most / 2**20:.0f} MiB; allow more, or use --dtype f16"
+        )
+    return program
+
+
+def recorded_sizes(program: Program) -> tuple[int, ...]:
+    """The chunk sizes that a generation program was recorded for, greatest first, 1 (`decode`) the last."""
+    prefills = (name.removeprefix("prefill_") for name in program.entries if name.startswith("prefill_"))
+    return (*sorted(map(int, prefills), reverse=True), 1)
 
 
 def capture_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str, names: Container[str]) -> Program:

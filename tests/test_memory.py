@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,6 @@ from glgpt.gl.device import Device
 from glgpt.model import GPT2
 from glgpt.models.config import GPT2Config
 
-# The 124M shape, four of its twelve layers: two thirds of its weights, and the largest tensor is there.
-LARGE = GPT2Config(n_layer=4)
 LOAD = """
 import sys
 from glgpt.gl.device import open_device
@@ -158,15 +158,19 @@ def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None
         assert state(device) == before
 
 
+@pytest.fixture(scope="module")
+def large() -> Iterator[Path]:
+    """The 124M shape with random weights, 500 MB."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield save_checkpoint(Path(folder), GPT2Config(), random_weights(GPT2Config(), spread=0.02))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
-def test_loading_holds_little_more_than_the_model(tmp_path_factory: pytest.TempPathFactory, dtype: str) -> None:
+def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> None:
     """Loading holds a second copy of the weights: peak memory on software GL beyond 2.3 times their f32 size."""
-    folder = tmp_path_factory.getbasetemp() / "large"
-    if not folder.exists():
-        save_checkpoint(folder, LARGE, random_weights(LARGE, spread=0.02))
-    size = (folder / "model.safetensors").stat().st_size
+    size = (large / "model.safetensors").stat().st_size
     assert size >= 200e6
-    run = subprocess.run([sys.executable, "-c", LOAD, folder, dtype], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", LOAD, large, dtype], capture_output=True, text=True, check=True)
     taken, textures = map(int, run.stdout.split())
     assert textures < taken <= 2.3 * size

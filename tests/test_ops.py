@@ -150,7 +150,7 @@ def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
 
 SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2, "d4": 2, "spare": 3, "row": 5} | {
     **{"act": "gelu", "bias": True, "residual": True, "shift": True, "plain": False, "normed": False, "named": True},
-    **{"tiles": 2, "parts": 3, "near": False, "width": 20},
+    **{"tiles": 2, "parts": 3, "near": 0, "width": 20},
 }
 
 
@@ -274,6 +274,6 @@ def test_a_norm_folded_behind_its_product_keeps_a_row_with_a_large_mean(device: 
     def shift(name: str, array: Array) -> Array:
         return array + 50 if name == "x" else array
 
-    shape = SimpleNamespace(inner=100, vocab=40, near=False)
+    shape = SimpleNamespace(inner=100, vocab=40, near=0)
     want, logits, _ = play(device, Bench(STYLES["4x4"], 3, shift), lambda b: CASES["head_row"].record(b, shape))[0]
     ref.within(logits, want.expected, 50 * CASES["head_row"].near[0], where="head_row")

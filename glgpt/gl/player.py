@@ -105,8 +105,6 @@ class Player:
 
     def play(self, entry: str, **scalars: float) -> None:
         """Plays an entry once. Nothing is read back and nothing waits: the driver works on while Python returns."""
-        if not self.textures:
-            raise GlgptError("the model is closed; load it again")
         self.device.use()
         commands = self._commands.get(entry) or self.prepare(entry)
         if scalars:
