@@ -47,7 +47,7 @@ def shapes(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[SimpleNamespac
 
 
 ROWS, COLS = st.integers(1, 29), st.integers(1, 100)
-ACTS = st.sampled_from([None, "gelu_new", "gelu", "relu"])
+ACTS = st.sampled_from(["gelu_new", None, "gelu", "relu"])
 
 
 def moments_of(matrix: Array) -> Array:
@@ -260,8 +260,9 @@ ATTENTION = {"rows": st.integers(1, 13), "n_head": st.integers(1, 3), "d4": st.i
     "pos": st.integers(0, 9),
     "spare": st.integers(0, 9),  # positions of the context that are not reached yet
 }
+FAR = st.sampled_from([22, 15, 16, 3, 0])  # keys that one row takes by sixteens, and a rest
 VOCAB = st.sampled_from([300, 131, 50, 3, 1])  # the first, wider than a folded texture, is always drawn
-FLAG = st.booleans()
+FLAG = st.sampled_from([True, False])  # the first is always drawn
 NEAR = st.sampled_from((0, 2, 4))
 PRODUCT = {"inner": st.integers(1, 100), "tiles": st.integers(1, 2), "parts": st.integers(1, 5), "near": NEAR} | {
     "width": st.integers(2, 64)  # of the row whose moments a folded norm takes
@@ -281,7 +282,7 @@ CASES = {
     "scores": Case(shapes(**ATTENTION), scores, (4e-6, 2)),
     "softmax": Case(shapes(**ATTENTION), softmax, (1e-6, 8)),
     "attend": Case(shapes(**ATTENTION), attend, (4e-6, 2)),
-    "attend_row": Case(shapes(**ATTENTION), attend_row, (4e-6, 8)),
+    "attend_row": Case(shapes(**ATTENTION | {"pos": FAR}), attend_row, (4e-6, 8)),
     "act": Case(shapes(**MATRIX, act=ACTS.filter(bool)), act, (2e-6, 8)),
     "add": Case(shapes(**MATRIX), add, (0.0, 1)),
     "argmax": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), argmax, (0.0, 0)),

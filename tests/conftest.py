@@ -29,8 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def device() -> Device:
-    """The software driver, which every machine has."""
-    return open_device("software")
+    """The software driver, which every machine has; GLGPT_TEST_DEVICE names another, as `--device` does."""
+    return open_device(os.environ.get("GLGPT_TEST_DEVICE", "software"))
 
 
 @pytest.fixture(scope="session")

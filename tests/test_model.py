@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ TEXT = (
 
 
 def load(name: Path | None, dtype: str = "f32", **options: Any) -> GPT2:
-    return GPT2.from_pretrained(name, dtype, **{"device": "software"} | options)
+    return GPT2.from_pretrained(name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options)
 
 
 def reference_of(folder: Path) -> dict[str, Array]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import reference as ref
 from cases import CASES, Want
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -131,6 +131,10 @@ def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
     )
 
 
+SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2, "d4": 2, "spare": 3, "row": 5} | {
+    **{"act": "gelu", "bias": True, "residual": True, "shift": True, "plain": False, "normed": False, "named": True},
+    **{"tiles": 2, "parts": 3, "near": 0, "width": 20},
+}
 SLOW = {"8x4", "1x4", "f16 4x8", "f16 folded"}  # to compile; the others cross every option with every op
 
 
@@ -139,19 +143,14 @@ SLOW = {"8x4", "1x4", "f16 4x8", "f16 folded"}  # to compile; the others cross e
 def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
     """An op in one layout, header, fetch or storage gives something else, or leaves garbage in its padding."""
 
-    @settings(max_examples=3)
+    @settings(max_examples=2)
     @given(CASES[case].shape, st.integers(0, 1000))
+    @example(SimpleNamespace(**SHAPE), 0)
     def run(shape: SimpleNamespace, seed: int) -> None:
         for played in play(device, Bench(STYLES[style], seed), lambda b: CASES[case].record(b, shape)):
             held_to(case, *played)
 
     run()
-
-
-SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2, "d4": 2, "spare": 3, "row": 5} | {
-    **{"act": "gelu", "bias": True, "residual": True, "shift": True, "plain": False, "normed": False, "named": True},
-    **{"tiles": 2, "parts": 3, "near": 0, "width": 20},
-}
 
 
 def stems(bench: Bench) -> set[str]:
@@ -233,7 +232,7 @@ def test_large_scores_do_not_overflow(device: Device, case: str) -> None:
     def enlarge(name: str, array: Array) -> Array:
         return np.where(array > ref.MASKED, 1e4 * array, array) if name == "x" else array
 
-    shape = SimpleNamespace(**SHAPE)
+    shape = SimpleNamespace(**SHAPE | {"pos": 20})
     for played in play(device, Bench(STYLES["4x8"], 2, enlarge), lambda b: CASES[case].record(b, shape)):
         held_to(case, *played)
 

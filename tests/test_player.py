@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,16 @@ def test_bands_give_the_same_bits(device: Device, draw_flops: int) -> None:
     (whole, commands), (cut, more) = found
     assert more > commands
     assert all(np.array_equal(a, b) for a, b in zip(whole, cut, strict=True))
+
+
+def test_a_scissor_ends_with_its_draw(device: Device) -> None:
+    """A cheap pass after a costly one to the same target draws into the last band only."""
+    costly = Pass("costly", "f", (), (("s", 0),), (2, 6), flops=1000)
+    entry = Entry("e", (), (costly, Pass("cheap", "g", (), (("s", 0),), (2, 6))), {})
+    shaders = {"f": WRITE, "g": WRITE.replace("gl_FragCoord.y", "-gl_FragCoord.y")}
+    with Player(device, Program(ROWS.textures, shaders, {"e": entry}, {}, ROWS.scalars), draw_flops=500) as player:
+        player.play("e", pos=0)
+        assert (player.read("s")[..., 0] < 0).all()
 
 
 def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
@@ -215,7 +226,9 @@ def test_the_token_loop_makes_nothing(
     device: Device, goldens: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A token compiles, allocates or asks for an error: a millisecond each on some drivers, or memory that grows."""
-    with GPT2.from_pretrained(goldens / "inverse-layer-f16", device="software") as model:
+    with GPT2.from_pretrained(
+        goldens / "inverse-layer-f16", device=os.environ.get("GLGPT_TEST_DEVICE", "software")
+    ) as model:
         tokens = model.generate([1, 2, 3], 30, **settings)
         for _ in range(2):  # the prompt, and the first token decoded: these compile
             next(tokens)
