@@ -7,10 +7,12 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from moderngl import TextureArray
 
 from glgpt import ops
 from glgpt.errors import GlgptError
@@ -111,20 +113,22 @@ def probe(device: Device, options: Options, kernels: list[str]) -> dict[str, flo
     """Milliseconds of one product for each "kernel fetch": the median of interleaved slopes over repeats."""
     players: dict[str, Player] = {}
     times: dict[str, list[float]] = {}
+    weights: Mapping[str, TextureArray] = {}  # of the one-row products: one set for all
     try:
         for fetch in FETCHES:
             chosen = replace(options, fetch=fetch)
             for name in kernels:
                 players[f"{name} {fetch}"] = _product(device, KERNELS[name], chosen)
             for name, near in ROWS.items():
-                players[f"{name} {fetch}"] = _row_product(device, near, chosen)
+                players[f"{name} {fetch}"] = _row_product(device, near, chosen, weights)
+                weights = weights or players[f"{name} {fetch}"].shared("state")
         for turn in range(6):
             for name, player in players.items():
                 elapsed = slope(player, "probe", 2)
                 if turn:  # the first turn compiles
                     times.setdefault(name, []).append(1e3 * elapsed)
     finally:
-        for player in players.values():
+        for player in reversed(players.values()):
             player.close()
     return {name: statistics.median(values) for name, values in times.items()}
 
@@ -154,7 +158,7 @@ def _product(device: Device, kernel: Kernel, options: Options) -> Player:
     return _filled(Player(device, rec.program(), options), [x, w])
 
 
-def _row_product(device: Device, near: int, options: Options) -> Player:
+def _row_product(device: Device, near: int, options: Options, shared: Mapping[str, TextureArray]) -> Player:
     k, n, count = ROW_PROBE
     rec = Recorder()
     x = rec.fixed("x", Layout(1, k), "state")
@@ -162,7 +166,7 @@ def _row_product(device: Device, near: int, options: Options) -> Player:
     with rec.entry("probe"):
         for w in weights:
             rec.output(ops.matvec(rec, x, w, f"y.{w.name}", near=near).tensor)
-    return _filled(Player(device, rec.program(), options), [x, *weights])
+    return _filled(Player(device, rec.program(), options, shared), [] if shared else [x, *weights])
 
 
 def _filled(player: Player, tensors: list[Tensor]) -> Player:

@@ -15,8 +15,9 @@ from glgpt.program import Limits
 TEXT = "precision highp float;\nlayout(location = 0) out vec4 y;\nvoid main() { y = vec4(%s); }\n"
 
 
-def test_the_software_device_is_one_and_stays_open(device: Device) -> None:
+def test_the_software_device_is_one_and_stays_open() -> None:
     """Each model opens a context of its own."""
+    device = open_device("software")
     assert device.software and open_device("software") is device
     assert open_device(str(device.index)) is open_device(device.index or 0) is device
     assert device in list_devices()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ with GPT2.from_pretrained(sys.argv[1], sys.argv[2], device="software", kernel="4
 
 
 def load(folder: Path, dtype: str = "f32", **options: Any) -> GPT2:
-    return GPT2.from_pretrained(folder, dtype, device="software", **options)
+    return GPT2.from_pretrained(folder, dtype, device=os.environ.get("GLGPT_TEST_DEVICE", "software"), **options)
 
 
 def state(device: Device) -> tuple[dict[int, str], int]:

@@ -232,7 +232,7 @@ def test_large_scores_do_not_overflow(device: Device, case: str) -> None:
     def enlarge(name: str, array: Array) -> Array:
         return np.where(array > ref.MASKED, 1e4 * array, array) if name == "x" else array
 
-    shape = SimpleNamespace(**SHAPE | {"pos": 20})
+    shape = SimpleNamespace(**SHAPE | {"pos": 40})
     for played in play(device, Bench(STYLES["4x8"], 2, enlarge), lambda b: CASES[case].record(b, shape)):
         held_to(case, *played)
 
