@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class RandomCheckpoint:
     """A checkpoint of random weights (normal, 0.02) that is never on disk; reads like `Checkpoint`."""
 
     def __init__(self, config: GPT2Config, name: str = "random-124M") -> None:
-        self.config, self.path = config, Path(name)
+        self.config, self.path, self.name = config, Path(name), name
         self._shapes = parameters(config)
 
     def read(self, name: str) -> NDArray[np.float32]:
@@ -157,6 +158,7 @@ def model_bench(
 
             measure.add(f"decode {t}", step)
         seconds = measure.seconds()
+        host = host_seconds(player, rounds)
         for t in lengths:
             flops = per_token * t + 2 * c.n_embd * c.vocab_size
             rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
@@ -168,6 +170,7 @@ def model_bench(
             "dtype": dtype,
             "load_s": load_s,
             "passes": info["passes"],
+            "host_pass_us": 1e6 * host / info["passes"]["decode"] - peaks["empty_pass_us"],
             "texture_bytes": model.device.texture_bytes,
             "announced_bytes": info["texture_bytes"],
             "bytes_by_role": info["bytes_by_role"],
@@ -175,6 +178,18 @@ def model_bench(
             "f32_bytes": 4 * sum(int(np.prod(s)) for s in parameters(c).values()),
         }
     return rows, figures
+
+
+def host_seconds(player: Player, rounds: int) -> float:
+    """Median seconds until `play` of a decode returns. On software GL that is most of the drawing too."""
+    times = []
+    for _ in range(rounds + 1):
+        player.finish()
+        start = time.perf_counter()
+        player.play("decode", pos=0)
+        times.append(time.perf_counter() - start)
+    player.finish()
+    return statistics.median(times[1:])
 
 
 def forget_peak() -> None:
@@ -216,7 +231,8 @@ def render(result: dict[str, Any]) -> str:
     roles = ", ".join(f"{k} {v / 2**20:.1f}" for k, v in m["bytes_by_role"].items())
     lines += [
         "",
-        f"{m['name']} {m['dtype']}: loaded in {m['load_s']:.1f} s; {m['passes']['decode']} passes a token; "
+        f"{m['name']} {m['dtype']}: loaded in {m['load_s']:.1f} s; {m['passes']['decode']} passes a token, "
+        f"{m['host_pass_us']:.1f} us on the host for each beyond an empty one; "
         f"textures {m['texture_bytes'] / 2**20:.0f} MiB, announced {m['announced_bytes'] / 2**20:.0f} ({roles}); "
         f"peak resident {m['peak_rss_bytes'] / m['f32_bytes']:.2f}x the f32 weights",
     ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from glgpt.chunks import Chunk
-from glgpt.gl.player import Texels
+from glgpt.chunks import Chunk, plan
+from glgpt.errors import GlgptError
+from glgpt.gl.player import Player, Texels
 from glgpt.models.config import GPT2Config
 from glgpt.program import View
+from glgpt.programs import capture_program, own_bytes, recorded_sizes
+from glgpt.record import Kernel
 from glgpt.tensor import Floats
 
 
@@ -23,6 +27,72 @@ class RawTexture:
     texels: Texels
     view: View
     start: int
+
+
+ONE_TOKEN = 16  # what a chunk of one token costs when every name is kept: as much as the smallest chunk
+
+
+class Captures:
+    """Programs that look inside a model, recorded for the names and chunk sizes that are asked for.
+
+    They share the weights of the model's own player; `most` bounds the bytes of all textures together.
+    """
+
+    def __init__(self, player: Player, config: GPT2Config, kernel: Kernel, dtype: str, most: int | None) -> None:
+        self.player, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
+        self._players: dict[tuple[frozenset[str], tuple[int, ...]], Player] = {}
+
+    def play(self, ids: Sequence[int], names: Sequence[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:
+        """Plays ids chunk by chunk and yields the texture of every name after each."""
+        player, chunks = self._fitting(len(ids), frozenset(names))
+        for chunk in chunks:
+            upload_ids(player, ids, chunk)
+            entry = f"logits_{chunk.size}"
+            player.play(entry, pos=chunk.start)
+            outputs = player.entry(entry).outputs
+            for name in names:
+                yield chunk, name, RawTexture(player.read(outputs[name].texture), outputs[name], chunk.start)
+
+    def _fitting(self, tokens: int, names: frozenset[str]) -> tuple[Player, list[Chunk]]:
+        """A player for the largest chunks that fit the memory, and the chunks."""
+        known = recorded_sizes(self.player.program)
+        needed = 0
+        for first in range(len(known)):
+            chunks = plan(tokens, self.config.n_positions, known[first:], ONE_TOKEN)
+            key = (names, tuple(sorted({c.size for c in chunks}, reverse=True)))
+            if key in self._players:
+                return self._players[key], chunks
+            program = capture_program(self.config, self.player.device.limits, self.kernel, self.dtype, names, key[1])
+            needed = self.player.program.nbytes() + own_bytes(program)
+            if self.most is None or needed <= self.most:
+                self._keep(1 if self.most is None else 0)
+                made = Player(self.player.device, program, self.player.options, self.player.shared())
+                self._players[key] = made
+                return made, chunks
+        raise GlgptError(
+            f"looking at this takes {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
+            f"{(self.most or 0) / 2**20:.0f} MiB; allow more, or ask for fewer names"
+        )
+
+    def _keep(self, count: int) -> None:
+        while len(self._players) > count:
+            self._players.pop(next(iter(self._players))).close()
+
+    @property
+    def nbytes(self) -> int:
+        """Texture memory at present, in bytes, beyond the model's own."""
+        return sum(own_bytes(p.program) for p in self._players.values())
+
+    def close(self) -> None:
+        """Releases all of them."""
+        self._keep(0)
+
+
+def upload_ids(player: Player, ids: Sequence[int], chunk: Chunk) -> None:
+    """Uploads a chunk's ids, padded with zeros."""
+    texels = np.zeros((chunk.size, 1, 4), np.float32)
+    texels[: chunk.valid, 0, 0] = ids[chunk.start : chunk.start + chunk.valid]
+    player.write(f"ids.{chunk.size}", 0, texels)
 
 
 def natural(config: GPT2Config, name: str, matrix: Floats, chunk: Chunk, total: int) -> Floats:

@@ -28,9 +28,10 @@ _CHUNK = 1 << 20  # elements looked at together: temporaries stay at a few MB
 class Checkpoint:
     """A GPT-2 checkpoint whose names and shapes have been checked; no file stays open or mapped between reads."""
 
-    def __init__(self, path: Path, config: GPT2Config, tensors: dict[str, Stored]) -> None:
+    def __init__(self, path: Path, config: GPT2Config, tensors: dict[str, Stored], name: str = "") -> None:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, tensors
+        self.name = name or path.resolve().name  # as a person knows it: the folder, or the name on the Hub
 
     @classmethod
     def open(cls, name_or_path: str | Path | None = None) -> Checkpoint:
@@ -45,7 +46,8 @@ class Checkpoint:
             config = GPT2Config.from_dict(fields)
         except GlgptError as error:
             raise GlgptError(f"{path / 'config.json'}: {error}") from None
-        return cls(path, config, _checked(path, config, _stored(path)))
+        hub = name_or_path is not None and path.resolve() != Path(name_or_path).resolve() and str(name_or_path)
+        return cls(path, config, _checked(path, config, _stored(path)), hub or "")
 
     @property
     def names(self) -> set[str]:
@@ -79,15 +81,11 @@ class Checkpoint:
                 raise GlgptError(f"{stored.path}: tensor {name} is {flat[first]} at [{where}]; weights must be finite")
         return values
 
-    def close(self) -> None:
-        """Nothing is held between reads; after this, `read` finds no tensor."""
-        self._tensors.clear()
-
     def __enter__(self) -> Checkpoint:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._tensors.clear()  # nothing is open between reads; after this, `read` finds no tensor
 
 
 def embedded_weights() -> Path:

@@ -27,19 +27,17 @@ def chunk_sizes(config: GPT2Config, tile_rows: int, limits: Limits) -> tuple[int
     return (*fit, 1)
 
 
-def plan(tokens: int, n_positions: int, known: tuple[int, ...]) -> list[Chunk]:
+def plan(tokens: int, n_positions: int, known: tuple[int, ...], one: int = ONE_TOKEN) -> list[Chunk]:
     """The cheapest chunks of `known` sizes that cover `tokens` from position 0; only the last may be padded.
 
     Padding writes rows beyond the prompt into the caches, where later tokens overwrite them before any reads them, so
-    it must not reach beyond the context.
+    it must not reach beyond the context. `one` is what a single token costs.
     """
     best: list[tuple[int, int]] = [(0, 0)] * (tokens + 1)  # from each position on: cost, size of the next chunk
     for at in range(tokens - 1, -1, -1):
         left = tokens - at
         best[at] = min(
-            ((ONE_TOKEN if s == 1 else PER_CHUNK + s) + best[at + min(s, left)][0], s)
-            for s in known
-            if at + s <= n_positions
+            ((one if s == 1 else PER_CHUNK + s) + best[at + min(s, left)][0], s) for s in known if at + s <= n_positions
         )
     chunks: list[Chunk] = []
     at = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from glgpt import programs
-from glgpt.capture import RawTexture, natural
+from glgpt.capture import Captures, RawTexture, natural, upload_ids
 from glgpt.checkpoint import Checkpoint
-from glgpt.chunks import Chunk, plan
+from glgpt.chunks import plan
 from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
@@ -57,17 +58,17 @@ class GPT2:
         if dtype not in DTYPES:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
-        self.name = checkpoint.path.name
+        self.name = checkpoint.name
         self.last_run = Run()
         self.device = open_device(device)
         self.choice = choose(self.device, kernel, fetch, storage)
-        self._players: dict[frozenset[str], Player] = {}
         self._turn: object = None  # the generator whose tokens the caches hold
         program = programs.fitting_program(
             checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory
         )
         self._sizes = programs.recorded_sizes(program)
         self.player = Player(self.device, program, self.choice.options)
+        self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         try:
             self._load(checkpoint, progress)
         except BaseException:
@@ -100,6 +101,7 @@ class GPT2:
             if progress:
                 progress(done, total)
         self.player.play("prepare")
+        self.player.prepare("decode")  # not in the first token's time
 
     # -- public -------------------------------------------------------------------------------------------------
 
@@ -115,11 +117,12 @@ class GPT2:
         `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`, `attn.q`, `k` and `v`
         `[n_head, T, d_head]`, all others `[T, width]`. Raises GlgptError for unusable ids or an unknown name.
         """
-        names = None if names is None else set(names)
+        names = {names} if isinstance(names, str) else None if names is None else set(names)
         wanted = self._wanted(names)
+        ids = self.check_ids(ids)
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
-        for chunk, name, raw in self._captured(ids, wanted):
+        for chunk, name, raw in self._captures.play(ids, wanted):
             matrix = programs.layout_of(raw.view).unpack(raw.texels)
             pieces[name].append(natural(self.config, name, matrix, chunk, total))
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
@@ -128,10 +131,11 @@ class GPT2:
 
     def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
         """The textures of these names exactly as they lie in memory, one for each chunk of the prompt."""
-        names = set(names)
+        names = {names} if isinstance(names, str) else set(names)
         wanted = self._wanted(names)
+        ids = self.check_ids(ids)
         found: dict[str, list[RawTexture]] = {name: [] for name in wanted}
-        for _, name, raw in self._captured(ids, wanted):
+        for _, name, raw in self._captures.play(ids, wanted):
             found[name].append(raw)
         return {n: found[n] for n in wanted if n in names}
 
@@ -150,8 +154,7 @@ class GPT2:
         The prompt is text or ids. Generators of one model may be interleaved: each refills the caches as it needs.
         Raises GlgptError for an unusable prompt or setting.
         """
-        ids = self.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
-        self.check_ids(ids)
+        ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         if tokens < 0:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
         return self._generate(ids, tokens, Sampler(temperature, top_k, top_p, seed))
@@ -164,10 +167,14 @@ class GPT2:
             raise GlgptError("the prompt is empty; give at least one character")
         return self.tokenizer.encode(text)
 
-    def check_ids(self, ids: Sequence[int]) -> None:
-        """Refuses ids that cannot be run: none, more than the context, outside the vocabulary."""
+    def check_ids(self, ids: Sequence[int]) -> list[int]:
+        """The ids as a list of ints; refuses none, more than the context, and any outside the vocabulary."""
         self._check_open()
-        if len(ids) == 0:
+        try:
+            ids = [operator.index(i) for i in ids]
+        except TypeError as error:
+            raise GlgptError(f"the prompt must be a sequence of whole-number ids: {error}") from error
+        if not ids:
             raise GlgptError("the prompt is empty; give at least one token")
         if len(ids) > self.config.n_positions:
             raise GlgptError(
@@ -175,8 +182,9 @@ class GPT2:
                 "shorten it"
             )
         for position, i in enumerate(ids):
-            if not 0 <= int(i) < self.config.vocab_size:
+            if not 0 <= i < self.config.vocab_size:
                 raise GlgptError(f"id {i} at position {position} is outside the vocabulary of {self.config.vocab_size}")
+        return ids
 
     def _check_open(self) -> None:
         if not self.player.textures:
@@ -185,8 +193,7 @@ class GPT2:
     @property
     def texture_bytes(self) -> int:
         """Texture memory of this model at present, in bytes."""
-        own = ("state", "input", "scratch")
-        return self.player.program.nbytes() + sum(p.program.nbytes(own) for p in self._players.values())
+        return self.player.program.nbytes() + self._captures.nbytes
 
     def info(self) -> dict[str, Any]:
         """What was chosen and what it takes: kernels, passes, bytes by role."""
@@ -194,9 +201,8 @@ class GPT2:
 
     def close(self) -> None:
         """Releases every GL object of this model. Closing twice is harmless."""
-        for player in (*self._players.values(), self.player):
-            player.close()
-        self._players = {}
+        self._captures.close()
+        self.player.close()
 
     def __enter__(self) -> GPT2:
         return self
@@ -210,7 +216,7 @@ class GPT2:
         run = self.last_run = Run(prefill_tokens=len(ids))
         eos = self.tokenizer.eos if self.tokenizer else None
         turn = object()
-        for _ in range(tokens):
+        for wanted in range(tokens, 0, -1):
             self._check_open()
             start = time.perf_counter()
             if self._turn is not turn:
@@ -229,10 +235,10 @@ class GPT2:
                 run.stopped = "eos"
                 return
             yield token
-            if len(ids) == self.config.n_positions:
+            if len(ids) == self.config.n_positions and wanted > 1:
                 run.stopped = "context"
                 return
-            ids = [*ids, token]
+            ids.append(token)
 
     def _choose(self, sampler: Sampler) -> int:
         if sampler.greedy:
@@ -252,14 +258,8 @@ class GPT2:
                 self._write_token(ids[chunk.start])
                 self.player.play("decode", pos=chunk.start)
             else:
-                self._upload(self.player, ids, chunk)
+                upload_ids(self.player, ids, chunk)
                 self.player.play(f"prefill_{chunk.size}", pos=chunk.start, row=chunk.valid - 1)
-
-    @staticmethod
-    def _upload(player: Player, ids: Sequence[int], chunk: Chunk) -> None:
-        texels = np.zeros((chunk.size, 1, 4), np.float32)
-        texels[: chunk.valid, 0, 0] = ids[chunk.start : chunk.start + chunk.valid]
-        player.write(f"ids.{chunk.size}", 0, texels)
 
     def _wanted(self, names: Iterable[str] | None) -> list[str]:
         known = activation_names(self.config.n_layer)
@@ -272,24 +272,3 @@ class GPT2:
                 f"{unknown[0]!r} is not an intermediate of {self.name}; they run from embed, h.0.ln_1 to logits"
             )
         return [n for n in known if n in asked or n == "logits"]
-
-    def _captured(self, ids: Sequence[int], wanted: list[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:
-        """Plays the prompt chunk by chunk and yields every wanted texture of each chunk."""
-        self.check_ids(ids)
-        player = self._capture_player(frozenset(wanted))
-        for chunk in plan(len(ids), self.config.n_positions, self._sizes):
-            self._upload(player, ids, chunk)
-            entry = f"logits_{chunk.size}"
-            player.play(entry, pos=chunk.start)
-            outputs = player.entry(entry).outputs
-            for name in wanted:
-                yield chunk, name, RawTexture(player.read(outputs[name].texture), outputs[name], chunk.start)
-
-    def _capture_player(self, names: frozenset[str]) -> Player:
-        if names not in self._players:
-            while len(self._players) > 1:  # each holds its own scratch and caches
-                self._players.pop(next(iter(self._players))).close()
-            program = programs.capture_program(self.config, self.device.limits, self.choice.kernel, self.dtype, names)
-            weights = self.player.shared()
-            self._players[names] = Player(self.device, program, self.choice.options, weights)
-        return self._players[names]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any
 
 from glgpt.checkpoint import Checkpoint
@@ -59,14 +59,24 @@ def recorded_sizes(program: Program) -> tuple[int, ...]:
     return (*sorted(map(int, prefills), reverse=True), 1)
 
 
-def capture_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str, names: Container[str]) -> Program:
-    """Entries `logits_N`: N tokens at pos.., listing the logits of every row and the intermediates of these names."""
+def capture_program(
+    config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str, names: Container[str], sizes: Iterable[int]
+) -> Program:
+    """Entries `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these intermediates.
+
+    It has caches of its own, so that looking inside never disturbs a generation.
+    """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, names)
-    for size in chunk_sizes(config, network.kernel.tile_rows, limits):
+    for size in sizes:
         with rec.entry(f"logits_{size}"):
             network.logits_rows(network.rows(size))
     return rec.program()
+
+
+def own_bytes(program: Program) -> int:
+    """Texture memory in bytes beyond the weights, which a capture program shares."""
+    return program.nbytes(("state", "input", "scratch"))
 
 
 def weight_layouts(program: Program, config: GPT2Config) -> dict[str, Layout]:

@@ -52,7 +52,7 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     ):
         if value != "auto" and value not in known:
             raise GlgptError(f"{name} {value!r} is not one of auto, {', '.join(known)}")
-    options = Options(storage="float" if storage == "auto" else storage)
+    options = Options(header=device.header, storage="float" if storage == "auto" else storage)
     fitting = {k: v for k, v in KERNELS.items() if v.tile_rows * v.tile_cols <= device.limits.max_draw_buffers}
     if kernel != "auto" and kernel not in fitting:
         raise GlgptError(f"kernel {kernel} needs more draw buffers than the {device.limits.max_draw_buffers} here")
@@ -88,7 +88,7 @@ def cache_file() -> Path:
 
 
 def _remembered(device: Device, options: Options, kernels: list[str]) -> dict[str, float]:
-    key = f"{VERSION} {device.renderer} {device.version} {options.storage}"
+    key = f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
     try:
         known = json.loads(cache_file().read_text())
     except (OSError, ValueError):

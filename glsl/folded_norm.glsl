@@ -1,5 +1,6 @@
 // The product of a normed row with w, from the product of the row itself: for x' = (x - mean) / deviation * gain + bias,
-// x' w = ((x gain) w - mean (gain w)) / deviation + bias w. GAIN_W and BIAS_W hold gain w and bias w (+ the layer's own).
+// x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers gain_w and bias_w hold
+// gain w and bias w (+ the layer's own).
 // MOMENTS holds (mean, squared deviations, count) of parts of the row; they are added in one loop without a division.
 vec2 mean_and_scale() {
   float origin = MOMENTS(0, 0, 0).x;  // sums about it lose nothing to a mean that all parts share

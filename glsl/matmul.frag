@@ -70,7 +70,7 @@ void main() {
   Y_COLTILES(LOCATE)
 #endif
 #ifdef BIAS
-#define START(n, i, j) acc[n] = bias_at(0, min(C4(j), BIAS_W - 1));
+#define START(n, i, j) acc[n] = bias_at(0, min(C4(j), BIAS_W * BIAS_TC - 1));
 #else
 #define START(n, i, j) acc[n] = vec4(0.0);
 #endif

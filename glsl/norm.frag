@@ -14,8 +14,11 @@ void main() {
   Y_ROWTILES(ROW)
 #define NORM(n, i, j) { \
     int c4 = j * Y_W + p.x; \
-    v[n] = (x_at(min(i * Y_H + p.y, Y_ROWS - 1), min(c4, GAIN_W - 1)) - row[i].x) * row[i].y * gain_at(0, c4) + bias_at(0, c4); \
-    if (c4 >= GAIN_W) v[n] = vec4(0.0); \
+    v[n] = vec4(0.0); \
+    if (4 * c4 < Y_COLS) { \
+      vec4 x = x_at(min(i * Y_H + p.y, Y_ROWS - 1), c4); \
+      v[n] = (x - row[i].x) * row[i].y * gain_at(0, c4) + bias_at(0, c4); \
+    } \
   }
   Y_TILES(NORM)
   STORE_Y(v)

@@ -92,8 +92,8 @@ def test_embedded_model():
 
 
 def test_closed_checkpoint_holds_nothing(folder):
-    checkpoint = Checkpoint.open(folder)
-    checkpoint.close()
+    with Checkpoint.open(folder) as checkpoint:
+        assert checkpoint.names
     assert checkpoint.names == set()
 
 

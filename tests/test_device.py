@@ -42,15 +42,15 @@ def test_an_index_beyond_the_devices_is_refused(device: Device) -> None:
 
 def test_what_was_tried_is_said(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer is not told what to install, or that only software GL was found."""
-    monkeypatch.setattr(gl_device, "list_devices", lambda: ["EGL device 0 does not open: no libEGL"])
+    monkeypatch.setattr(gl_device, "_devices", lambda: iter(["EGL device 0 does not open: no libEGL"]))
     for select in ("auto", "software", "gpu"):
         with pytest.raises(GlgptError, match=f"no {select} device: EGL device 0 does not open: no libEGL; "):
             open_device(select)
-    monkeypatch.setattr(gl_device, "list_devices", lambda: [device])
+    monkeypatch.setattr(gl_device, "_devices", lambda: iter([device]))
     assert open_device("auto") is device
     with pytest.raises(GlgptError, match=r"no gpu device: EGL device .* is .*install the GPU's OpenGL driver"):
         open_device("gpu")
-    monkeypatch.setattr(gl_device, "list_devices", lambda: [])
+    monkeypatch.setattr(gl_device, "_devices", lambda: iter([]))
     with pytest.raises(GlgptError, match="no auto device: EGL offers none; install Mesa"):
         open_device("auto")
 

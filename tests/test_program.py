@@ -148,7 +148,7 @@ def test_the_digest_is_that_of_every_process() -> None:
         "from glgpt.record import KERNELS\n"
         "c = GPT2Config(vocab_size=9, n_positions=20, n_embd=8, n_layer=1, n_head=2)\n"
         "for p in (generation_program(c, Limits(), KERNELS['4x4'], 'f32'),\n"
-        "          capture_program(c, Limits(), KERNELS['4x4'], 'f32', {'embed', 'logits', 'h.0.attn.q'})):\n"
+        "          capture_program(c, Limits(), KERNELS['4x4'], 'f32', {'embed', 'logits', 'h.0.attn.q'}, (16, 1))):\n"
         "    print(p.digest())"
     )
     said = {
@@ -187,7 +187,7 @@ def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) ->
     """A model's program exceeds the limits that programs are built for (`check` runs when it is recorded)."""
     wide = KERNELS[kernel].tile_rows * KERNELS[kernel].tile_cols > MODEST[limits].max_draw_buffers
     for config in (SHAKESPEARE, GPT2Config()):
-        for record, more in ((generation_program, ()), (capture_program, ((),))):
+        for record, more in ((generation_program, ()), (capture_program, ((), (256, 64, 16, 1)))):
             program = record(config, MODEST[limits], KERNELS["4x4" if wide else kernel], dtype, *more)
             assert all(t.width <= MODEST[limits].max_texture_size for t in program.textures.values())
 
@@ -222,7 +222,7 @@ def test_a_capture_lists_what_is_wanted() -> None:
     """An intermediate cannot be read, or one that nobody asked for is kept."""
     names = activation_names(SHAKESPEARE.n_layer)
     for wanted in (set(names), {"logits"}, {"logits", "h.3.mlp.pre", "h.0.attn.pattern"}):
-        program = capture_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f32", wanted)
+        program = capture_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f32", wanted, (256, 64, 16, 1))
         for entry in program.entries.values():
             assert set(entry.outputs) == wanted
             assert len({view.texture for view in entry.outputs.values()}) == len(wanted)

@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,7 @@ class Device:
         self.live: dict[int, str] = {}  # id of every GL object alive -> what it is; the tests watch it
         self.texture_bytes = 0
         self._gl: dict[str, Callable[..., Any]] = {}
+        self.header = "300 es" if self._compiles("300 es") else "330"
         global _current
         _current = self  # a new context is the current one
         ctx.disable(moderngl.BLEND | moderngl.DEPTH_TEST | moderngl.CULL_FACE)
@@ -68,8 +69,18 @@ class Device:
             self._gl[name] = kind(restype, *argtypes)(address)
         return self._gl[name]
 
-    def header(self, options: Options) -> str:
-        """What a player puts before a shader's text."""
+    def _compiles(self, header: str) -> bool:
+        """Whether the driver takes shaders of this header: not every desktop driver knows GLSL ES."""
+        text = HEADERS[header] + "precision highp float;\nout vec4 y;\nvoid main() { y = vec4(0.0); }\n"
+        try:
+            self.ctx.program(vertex_shader=HEADERS[header] + VERTEX, fragment_shader=text).release()
+        except moderngl.Error:
+            self.ctx.clear_errors()
+            return False
+        return True
+
+    def preamble(self, options: Options) -> str:
+        """What comes before a shader's text."""
         lines = [HEADERS[options.header]]
         if options.fetch == "textureLod":
             lines.append("#define FETCH_LOD\n")
@@ -79,11 +90,11 @@ class Device:
 
     def compile(self, name: str, text: str, options: Options) -> moderngl.Program:
         """Compiles one shader. Raises GlgptError showing the driver's message beside the source line."""
-        header = self.header(options)
+        preamble = self.preamble(options)
         try:
-            program = self.ctx.program(vertex_shader=HEADERS[options.header] + VERTEX, fragment_shader=header + text)
+            program = self.ctx.program(vertex_shader=HEADERS[options.header] + VERTEX, fragment_shader=preamble + text)
         except moderngl.Error as error:
-            raise GlgptError(_shader_error(name, header + text, str(error))) from error
+            raise GlgptError(_shader_error(name, preamble + text, str(error))) from error
         self.live[id(program)] = f"program {name}"
         return program
 
@@ -155,7 +166,7 @@ def _shader_error(name: str, text: str, message: str) -> str:
     found = re.search(r"\b\d+[:(](\d+)[^\n]*error", message)
     where = ""
     if found and 0 < int(found[1]) <= len(lines):
-        where = f"\n  line {found[1]}: {lines[int(found[1]) - 1].strip()}"
+        where = f"; line {found[1]} is: {lines[int(found[1]) - 1].strip()}"
     said = [line for line in message.splitlines() if "error" in line.lower()] or message.splitlines()
     return f"shader {name} does not compile: {'; '.join(said[:3])}{where}"
 
@@ -171,17 +182,19 @@ def _create(index: int) -> Device:
     return Device(moderngl.create_context(standalone=True, require=330), None)
 
 
-def list_devices(most: int = 16) -> list[Device | str]:
+def list_devices() -> list[Device | str]:
     """Every EGL device that opens, in order; a string says why one did not."""
-    found: list[Device | str] = []
+    return list(_devices())
+
+
+def _devices(most: int = 16) -> Iterator[Device | str]:
     for index in range(most if sys.platform.startswith("linux") else 1):
         try:
-            found.append(_device(index))
+            yield _device(index)
         except GlgptError as error:
             if "requested device index" in str(error):
-                break
-            found.append(str(error))
-    return found
+                return
+            yield str(error)
 
 
 def _device(index: int) -> Device:
@@ -205,7 +218,7 @@ def open_device(select: str | int = "auto") -> Device:
         raise GlgptError(f"device {select!r} is not auto, software, gpu or an EGL device index (see glgpt info)")
     tried: list[str] = []
     fallback: Device | None = None
-    for device in list_devices():
+    for device in _devices():
         if isinstance(device, str):
             tried.append(device)
         elif device.software == (select == "software"):

@@ -106,7 +106,7 @@ class Player:
     def play(self, entry: str, **scalars: float) -> None:
         """Plays an entry once. Nothing is read back and nothing waits: the driver works on while Python returns."""
         self.device.use()
-        commands = self._commands.get(entry) or self.prepare(entry)
+        commands = self.prepare(entry)
         if scalars:
             self.scalars.update(scalars)
             self._block.write(self._scalar_struct.pack(*self.scalars.values()))
@@ -115,10 +115,11 @@ class Player:
             command()
 
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
-        """Compiles what an entry needs and lays out its commands; `play` does this itself the first time."""
-        self.device.use()
-        commands = self._commands[entry] = list(self._build(self.entry(entry)))
-        return commands
+        """Compiles what an entry needs and lays out its commands, once; `play` does this itself if need be."""
+        if entry not in self._commands:
+            self.device.use()
+            self._commands[entry] = self._build(self.entry(entry))
+        return self._commands[entry]
 
     def finish(self) -> None:
         """Waits until the driver has done everything."""

@@ -41,6 +41,7 @@ class GPT2Config:
         eps = self.layer_norm_epsilon
         if not isinstance(eps, (int, float)) or isinstance(eps, bool) or not 0 <= eps < 1:
             raise GlgptError(f"config: layer_norm_epsilon is {eps!r}; it must be a number from 0 to 1")
+        object.__setattr__(self, "layer_norm_epsilon", float(eps))  # JSON's 0 is an int, which GLSL would not take
         if self.n_embd % self.n_head:
             raise GlgptError(f"config: n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         if self.activation_function not in ACTIVATIONS:

@@ -43,14 +43,15 @@ class Network:
             "mlp.c_proj.weight": (c.d_inner, c.n_embd),
         }[name if name.count(".") == 1 else name.split(".", 2)[2]]
         if name == "wpe.weight":
-            return rec.fixed(name, Layout(rows, cols), "weight")
+            return rec.fixed(name, fold(rows, cols, rec.limits.max_texture_size), "weight")
         pairs = 2 if self.dtype == "f16" else 1
         layout = fold(texels(rows), cols, rec.limits.max_texture_size, pairs, self.dtype)
         return rec.fixed(name, layout, "weight")
 
     def vector(self, name: str, cols: int | None = None) -> Tensor:
         """The texture of a bias of `cols` values, or of a norm's gain or bias."""
-        return self.rec.fixed(name, Layout(1, cols or self.config.n_embd), "weight")
+        layout = fold(1, cols or self.config.n_embd, self.rec.limits.max_texture_size)
+        return self.rec.fixed(name, layout, "weight")
 
     def linear(self, name: str) -> tuple[Tensor, Tensor]:
         """Weight and bias of a linear layer."""

@@ -87,9 +87,9 @@ def matvec(rec: Recorder, x: Tensor, w: Tensor, name: str, part: int = PART, nea
         half = -(-n4 // 2)
         columns = -(-n4 // near) if near else half
     parts = -(-k4 // part)
-    by = 2  # rows of a block of pixels; a small target is made higher, since software GL hands out bins of 64 x 64
-    while (columns < 1024 and parts * by < 100 and by < 16) or columns > rec.limits.max_texture_size * by:
-        by *= 2
+    by, limit = 2, rec.limits.max_texture_size  # rows of a block of pixels
+    while columns > limit * by or (columns < 1024 and 2 * parts * by <= min(200, limit) and by < 16):
+        by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target had better be a high one
     y = rec.scratch(name, Layout(parts * by, 16 * (near or 2) * -(-columns // (4 * by)), (1, near or 2)))
     place: dict[str, int | float | str] = {"BY": by, "HALF": half, "NEAR": near}
     flops = 2 * x.cols * w.cols
