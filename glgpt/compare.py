@@ -133,7 +133,12 @@ def _greedy(model: GPT2, case: Case) -> tuple[int, int] | None:
         return None
     start = shared_start(case.tokens, case.greedy)
     wanted = case.greedy[start:]
+    eos = model.tokenizer.eos if model.tokenizer else None
+    if eos in wanted:
+        wanted = wanted[: wanted.index(eos) + 1]
     got = list(model.generate(case.greedy[:start], len(wanted), temperature=0.0))
+    if eos is not None and model.last_run.stopped == "eos":
+        got.append(eos)  # `generate` ends at it and does not give it
     return shared_start(got, wanted), len(wanted)
 
 

@@ -17,6 +17,7 @@ from glgpt.model import GPT2
 from glgpt.models.config import activation_names
 
 GROUPS = ("attention", "hidden", "logits")
+MASKED = -1e29  # scores up to this stand for the future
 TOP, PAGE = 8, 48  # ranks, and positions on one page, of the picture of predictions
 
 
@@ -150,21 +151,30 @@ class Dump:
                 path = self.path(f"{tag}.npy", **about, shows="texels [layer, height, width, RGBA]")
                 with written_whole(path) as file:
                     np.save(file, texture.texels)
-                picture, low, high = texel_image(texture.texels, view.dtype)
-                shows = f"RGBA texels, layers side by side, {low:g} is 0 and {high:g} is 255"
+                floor = MASKED if name.endswith(".scores") else None
+                picture, low, high = texel_image(texture.texels, view.dtype, floor)
+                tiles = "column tiles" if view.dtype == "f16" else "layers"
+                shows = f"RGBA texels, {tiles} side by side, {low:g} is 0 and {high:g} is 255"
                 path = self.path(f"{tag}.png", **about, shows=shows)
                 with written_whole(path) as file:
                     Image.fromarray(picture, "RGBA").save(file, format="PNG")
 
 
-def texel_image(texels: np.ndarray, dtype: str) -> tuple[np.ndarray, float, float]:
-    """Texels [layers, height, width, 4] as bytes [height, layers * width, 4], and the values at 0 and 255."""
-    if texels.dtype == np.uint32 and dtype == "f32":
-        texels = texels.view(np.float32)
+def texel_image(texels: np.ndarray, dtype: str, floor: float | None = None) -> tuple[np.ndarray, float, float]:
+    """Texels [layers, height, width, 4] as bytes [height, layers * width, 4], and the values at 0 and 255.
+
+    Packed halves come apart: a layer is two column tiles, one after the other. Values up to `floor` are black and left
+    out of the range.
+    """
+    if dtype == "f16":
+        halves = np.ascontiguousarray(texels).view(np.float16)
+        texels = np.stack([halves[..., :4], halves[..., 4:]], axis=1).reshape(-1, *texels.shape[1:])
+    elif texels.dtype == np.uint32:
+        texels = np.ascontiguousarray(texels).view(np.float32)
     values = np.concatenate(list(texels), axis=1).astype(np.float64)
-    known = values[np.isfinite(values)]
+    known = values[np.isfinite(values) & (values > (-np.inf if floor is None else floor))]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+    values = np.clip(np.nan_to_num(values, nan=low, posinf=high, neginf=low), low, high)
     return np.round((values - low) / ((high - low) or 1.0) * 255).astype(np.uint8), low, high
 
 
@@ -181,7 +191,8 @@ def dump(
 ) -> dict[str, Any]:
     """Writes the pictures that `what` names, and `manifest.json` last; returns the manifest.
 
-    Other files in `out` are left as they are. Raises GlgptError for a name, layer or head that the model does not have.
+    Other files in `out` are left as they are. Raises GlgptError, before anything is written, for
+    unusable ids or a name, layer or head that the model does not have.
     """
     known = activation_names(model.config.n_layer)
     for name in what:
@@ -189,6 +200,7 @@ def dump(
             raise GlgptError(f"nothing is called {name!r}; take {', '.join(GROUPS)} or a name such as h.0.mlp.act")
     chosen_layers = parse_range(layers, model.config.n_layer, "layers")
     chosen_heads = parse_range(heads, model.config.n_head, "heads")
+    model.check_ids(ids)
     out.mkdir(parents=True, exist_ok=True)
     job = Dump(model, list(ids), out, chosen_layers, chosen_heads, progress)
     if "attention" in what:

@@ -16,7 +16,7 @@ from typing import Any
 from glgpt.checkpoint import Checkpoint
 from glgpt.data_files import data_path, written_whole
 from glgpt.errors import GlgptError
-from glgpt.model import GPT2
+from glgpt.model import DTYPES, GPT2
 from glgpt.models.config import GPT2Config, activation_names
 from glgpt.page_files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page_programs import RECORDINGS, page_programs
@@ -50,6 +50,8 @@ def export(
     """
     out = Path(out).absolute()
     _check_out(out, single_file)
+    if dtype not in DTYPES:
+        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
     viewer = _viewer()

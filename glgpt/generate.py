@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from glgpt.model import GPT2
+from glgpt.model import GPT2, Run
 from glgpt.tokenizer import StreamDecoder
 
 
@@ -46,7 +46,16 @@ class Generation:
         self.model, self.prompt_ids, self.ids = model, list(ids), list[int]()
         self.stop = StopText(sampling.pop("stop", None))
         self.seed = secrets.randbelow(2**32) if seed is None else seed
-        self._tokens = model.generate(self.prompt_ids, tokens, seed=self.seed, **sampling)
+        self._run = Run()
+        self._tokens = self._started(model.generate(self.prompt_ids, tokens, seed=self.seed, **sampling))
+
+    def _started(self, tokens: Iterator[int]) -> Iterator[int]:
+        """The tokens; `last_run` is this generation's when the first is there, and another's once that one starts."""
+        first = next(tokens, None)
+        self._run = self.model.last_run
+        if first is not None:
+            yield first
+            yield from tokens
 
     def __iter__(self) -> Iterator[str]:
         tokenizer = self.model.tokenizer
@@ -60,7 +69,7 @@ class Generation:
 
     def figures(self) -> dict[str, Any]:
         """Seed, tokens, seconds and rates, and why it stopped: tokens, eos, context or text."""
-        run = self.model.last_run
+        run = self._run
         return {
             "seed": self.seed,
             "stopped": "text" if self.stop.found else run.stopped,

@@ -8,8 +8,8 @@ from typing import Any
 from glgpt.checkpoint import Checkpoint
 from glgpt.gl.device import Device, list_devices, open_device
 from glgpt.programs import describe as describe_program
-from glgpt.programs import generation_program
-from glgpt.tune import as_dict, choose
+from glgpt.programs import fitting_program
+from glgpt.tune import ROWS, as_dict, choose
 
 
 def describe(
@@ -36,16 +36,13 @@ def describe(
     }
     if model is not None:
         with Checkpoint.open(model) as checkpoint:
-            config = checkpoint.config
-            program = generation_program(config, chosen.limits, choice.kernel, dtype)
+            program = fitting_program(checkpoint, chosen.limits, choice.kernel, dtype, max_texture_memory)
             found["model"] = {
                 "path": str(checkpoint.path),
                 "dtype": dtype,
-                "config": asdict(config),
+                "config": asdict(checkpoint.config),
                 **describe_program(program),
             }
-            if max_texture_memory is not None:
-                found["model"]["fits"] = program.nbytes() <= max_texture_memory
     return found
 
 
@@ -68,7 +65,11 @@ def render(figures: dict[str, Any]) -> str:
         "limits      " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures["limits"].items()),
         f"kernel      {choice['kernel']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
     ]
-    lines += [f"  {name:<16} {ms:8.2f} ms" for name, ms in sorted(choice["probe_ms"].items(), key=lambda x: x[1])]
+    probe = sorted(choice["probe_ms"].items(), key=lambda item: item[1])
+    lines += [f"  {name:<16} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in ROWS]
+    near, apart = (choice["probe_ms"][f"{way} {choice['fetch']}"] for way in ("near", "apart"))
+    way = "neighbours" if choice["near"] > 0 else "halves"
+    lines.append(f"one-row products: {way} (near {near:.2f} ms, apart {apart:.2f} ms)")
     if "model" in figures:
         model = figures["model"]
         roles = ", ".join(f"{role} {_mib(n)}" for role, n in model["bytes_by_role"].items())
@@ -77,8 +78,6 @@ def render(figures: dict[str, Any]) -> str:
             f"  textures  {_mib(model['texture_bytes'])}: {roles}",
             "  passes    " + ", ".join(f"{name} {n}" for name, n in model["passes"].items()),
         ]
-        if "fits" in model:
-            lines.append(f"  {'fits' if model['fits'] else 'does NOT fit'} in --max-texture-memory")
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from glgpt.models.config import arrange
 from glgpt.tensor import Floats, Layout
 
 Progress = Callable[[int, int], None]
-# Python's `\s` and JavaScript's differ in two characters; possessive quantifiers only save time, and JavaScript has none.
+# GPT-2's split, for JavaScript: its `\s` differs in two characters, and it has no possessive quantifiers.
 WORDS = (
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+"
     r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+"
@@ -155,10 +155,3 @@ def _floats(array: np.ndarray) -> str:
 
 def _b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-def pieces(listing: list[dict[str, Any]]) -> Iterator[tuple[str, int, int, int]]:
-    """Every (texture, layer, first row, rows) of the shards, in order."""
-    for shard in listing:
-        for texture, layer, y, rows in shard["pieces"]:
-            yield texture, layer, y, rows

@@ -1,4 +1,4 @@
-"""The programs of an exported page: recorded for what browsers guarantee, once for eight draw buffers and once for four."""
+"""The programs of an exported page: recorded for the limits of browsers, with eight draw buffers and with four."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,11 @@ import numpy as np
 
 from glgpt.checkpoint import Checkpoint
 from glgpt.errors import GlgptError
+
+UNREADABLE = (
+    OSError, ValueError, AttributeError, EOFError, TypeError, KeyError, RuntimeError, MemoryError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 @dataclass
@@ -29,13 +36,9 @@ def load_reference(path: str | Path) -> list[Case]:
 
     `attention` [layer, head, T, T] and `hidden_states` [layer + 1, T, width], as transformers gives them, are taken
     apart into dotted names. A `greedy` without a number belongs to the case with which it shares most first tokens.
+    Raises GlgptError for a file, an array or a shape that cannot be compared.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            stored = {key: file[key] for key in file.files}
-    except (OSError, ValueError, AttributeError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a readable .npz file"
-        raise GlgptError(f"{path}: {reason}") from error
+    stored = _stored(path)
     groups: dict[str, dict[str, np.ndarray]] = {}
     for key, array in stored.items():
         number, name = re.fullmatch(r"(?:(\d+)\.)?(.*)", key, re.S).groups(default="")  # type: ignore[union-attr]
@@ -45,12 +48,56 @@ def load_reference(path: str | Path) -> list[Case]:
     for case, number in zip(cases, groups, strict=True):
         case.name = number or "0"
     if "greedy" in shared:
-        greedy = shared["greedy"].tolist()
+        greedy = _row(f"{path}: ", "greedy", shared["greedy"])
         max(cases, key=lambda case: shared_start(case.tokens, greedy)).greedy = greedy
     for case in cases:
         if case.greedy and not shared_start(case.tokens, case.greedy):
             raise GlgptError(f"{path}: `greedy` does not begin as the tokens of any case do")
     return cases
+
+
+def _stored(path: str | Path) -> dict[str, np.ndarray]:
+    """Every array of the file, by name: at least one, all of them numbers."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise GlgptError(f"{path}: not a readable .npz file but a single array; see glgpt logits")
+        with file:
+            stored = {key: file[key] for key in file.files}
+    except GlgptError:
+        raise
+    except UNREADABLE as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a readable .npz file"
+        raise GlgptError(f"{path}: {reason}") from error
+    if not stored:
+        raise GlgptError(f"{path}: no arrays in it; a reference holds `tokens` and `logits` (see glgpt logits)")
+    for key, array in stored.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
+            kind = array.dtype if isinstance(array, np.ndarray) else "no array"
+            raise GlgptError(f"{path}: {key} is {kind}; it must hold real numbers")
+    return stored
+
+
+def _row(where: str, name: str, array: np.ndarray) -> list[int]:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise GlgptError(f"{where}{name} is {array.dtype} {list(array.shape)}; it must be a row of whole numbers")
+    row: list[int] = array.tolist()
+    return row
+
+
+def _shaped(where: str, name: str, array: np.ndarray, dims: str, count: int) -> np.ndarray:
+    """The array, if its dimensions are those of `dims`, where each `T` is the `count` of tokens."""
+    wanted = dims.split(", ")
+    if array.ndim != len(wanted) or any(n != count for n, d in zip(array.shape, wanted, strict=True) if d == "T"):
+        raise GlgptError(f"{where}{name} is {list(array.shape)}; for {count} tokens (T) it must be [{dims}]")
+    return array
+
+
+def _dims(name: str) -> str:
+    part = name.rsplit(".", 1)[-1]
+    if part in ("scores", "pattern"):
+        return "head, T, T"
+    return "head, T, d_head" if part in ("q", "k", "v") else "T, width"
 
 
 def shared_start(a: Sequence[int], b: Sequence[int]) -> int:
@@ -63,18 +110,19 @@ def _case(where: str, group: dict[str, np.ndarray]) -> Case:
     for key in ("tokens", "logits"):
         if key not in group:
             raise GlgptError(f"{where}{key} is missing; a reference holds `tokens` and `logits` (see glgpt logits)")
-    tokens, arrays = group.pop("tokens"), dict(group)
-    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-        raise GlgptError(f"{where}tokens is {tokens.dtype} {list(tokens.shape)}; it must be a row of whole numbers")
-    case = Case("", tokens.tolist())
+    arrays = dict(group)
+    case = Case("", _row(where, "tokens", arrays.pop("tokens")))
+    count = len(case.tokens)
     if "greedy" in arrays:
-        case.greedy = arrays.pop("greedy").tolist()
-    for i, pattern in enumerate(arrays.pop("attention", ())):
-        arrays[f"h.{i}.attn.pattern"] = pattern
-    hidden = list(arrays.pop("hidden_states", ()))
-    for i, state in enumerate(hidden):
-        arrays["embed" if i == 0 else "ln_f" if i == len(hidden) - 1 else f"h.{i - 1}.resid_post"] = state
-    case.arrays = arrays
+        case.greedy = _row(where, "greedy", arrays.pop("greedy"))
+    if "attention" in arrays:
+        patterns = _shaped(where, "attention", arrays.pop("attention"), "layer, head, T, T", count)
+        arrays |= {f"h.{i}.attn.pattern": pattern for i, pattern in enumerate(patterns)}
+    if "hidden_states" in arrays:
+        hidden = _shaped(where, "hidden_states", arrays.pop("hidden_states"), "layer + 1, T, width", count)
+        for i, state in enumerate(hidden):
+            arrays["embed" if i == 0 else "ln_f" if i == len(hidden) - 1 else f"h.{i - 1}.resid_post"] = state
+    case.arrays = {name: _shaped(where, name, array, _dims(name), count) for name, array in arrays.items()}
     return case
 
 

@@ -19,6 +19,7 @@ class Handler(SimpleHTTPRequestHandler):
     """Files of one folder, whole or one range of bytes."""
 
     protocol_version = "HTTP/1.1"
+    _left: int | None = None  # bytes of a range yet to send
     extensions_map = {  # noqa: RUF012
         **SimpleHTTPRequestHandler.extensions_map,
         ".js": "text/javascript",
@@ -64,8 +65,7 @@ class Handler(SimpleHTTPRequestHandler):
 
     def copyfile(self, source: IO[bytes], outputfile: Any) -> None:  # type: ignore[override]
         """Sends the file or the range; a reader that goes away is no error."""
-        left = getattr(self, "_left", None)
-        self._left = None
+        left, self._left = self._left, None
         try:
             while data := source.read(1 << 20 if left is None else min(1 << 20, left)):
                 outputfile.write(data)

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glgpt import bench
+import glgpt.cli.parser
+from glgpt import bench, info
 from glgpt.cli import main
 from glgpt.cli.options import size
 from glgpt.cli.parser import build_parser
@@ -96,6 +97,7 @@ def test_bad_values_are_refused(args: str, capsys: Capture) -> None:
         (["eval", WIDE, "/nonexistent.txt"], "/nonexistent.txt"),
         (["eval", "shakespeare", __file__, "--window", "257"], "257"),
         (["info", "--model", "/nonexistent/model"], "/nonexistent/model"),
+        (["info", "--model", WIDE, "--max-texture-memory", "1KiB"], f"{WIDE}: its textures need"),
     ],
 )
 def test_bad_input_is_one_clear_line(args: list[str], message: str, capsys: Capture) -> None:
@@ -197,12 +199,22 @@ def test_info_announces_the_memory_that_a_model_then_takes(capsys: Capture) -> N
     assert main(["info", "--model", WIDE, "--json", "--max-texture-memory", "1GiB"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["limits"]["max_draw_buffers"] >= 4 and figures["choice"]["why"]
-    assert figures["model"]["fits"] is True
     with GPT2.from_pretrained(WIDE) as model:
         assert model.texture_bytes == figures["model"]["texture_bytes"]
-    assert main(["info", "--model", WIDE, "--max-texture-memory", "1KiB"]) == 0
+    assert main(["info", "--model", WIDE]) == 0
     text = capsys.readouterr().out
-    assert figures["device"]["renderer"] in text and "does NOT fit" in text and figures["choice"]["kernel"] in text
+    assert figures["device"]["renderer"] in text and figures["choice"]["kernel"] in text
+    rows = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.endswith(" ms")]
+    assert sorted(rows) == sorted(2 * ["4x4", "4x8", "8x4"])
+
+
+@pytest.mark.parametrize(("near", "way"), [(0, "halves"), (2, "neighbours")])
+def test_info_says_how_one_row_products_take_their_columns(near: int, way: str) -> None:
+    figures = info.describe(device="software")
+    probe = {"4x4 textureLod": 2.0, "near textureLod": 3.0, "apart textureLod": 4.0, "near texelFetch": 9.0}
+    figures["choice"] |= {"near": near, "fetch": "textureLod", "probe_ms": probe}
+    text = info.render(figures)
+    assert f"\none-row products: {way} (near 3.00 ms, apart 4.00 ms)" in text and "9.00" not in text
 
 
 def test_bench_runs_and_prints(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -230,6 +242,19 @@ def test_an_interrupt_leaves_the_text_so_far_and_no_traceback() -> None:
     assert process.returncode == 130
     assert (start + rest).startswith(b"To be") and (start + rest).endswith(b"\n")
     assert b"Traceback" not in err
+
+
+def test_an_interrupt_while_the_commands_load_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(glgpt.cli.parser, "build_parser", interrupted)
+    assert main(["info"]) == 130
+    assert capsys.readouterr() == ("", "\n")
+    code = "import sys, glgpt.cli; print('glgpt.cli.commands' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

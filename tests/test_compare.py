@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -105,6 +108,9 @@ def test_transformers_layout_is_taken_apart(tmp_path: Path) -> None:
     assert np.array_equal(second.arrays["h.1.attn.pattern"], attention[1])
 
 
+GOOD: dict[str, Array] = {"tokens": np.ones(2, int), "logits": np.zeros((2, 3))}
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
@@ -113,6 +119,20 @@ def test_transformers_layout_is_taken_apart(tmp_path: Path) -> None:
         ({"tokens": np.zeros(1), "logits": np.zeros((1, 2))}, "whole numbers"),
         ({"0.tokens": np.zeros(1, int), "0.logits": np.zeros((1, 2)), "greedy": np.ones(1, int)}, "does not begin"),
         ({"0.tokens": np.zeros(1, int)}, "0.logits is missing"),
+        ({}, "no arrays"),
+        (GOOD | {"logits": np.array([["a"], ["b"]])}, "logits is <U1; it must hold real numbers"),
+        (GOOD | {"logits": np.zeros((2, 3), complex)}, "real numbers"),
+        (GOOD | {"logits": np.zeros((3, 5))}, r"logits is \[3, 5\]; for 2 tokens \(T\) it must be \[T, width\]"),
+        (GOOD | {"logits": np.zeros(2)}, "logits is"),
+        (GOOD | {"attention": np.float32(1)}, r"attention is \[\]"),
+        (GOOD | {"attention": np.zeros((1, 2, 2))}, "attention is"),
+        (GOOD | {"hidden_states": np.zeros((2, 5))}, "hidden_states is"),
+        (GOOD | {"greedy": np.int64(3)}, "greedy is"),
+        (GOOD | {"greedy": np.array([1.0, 2.0])}, "greedy is"),
+        ({f"{i}.{k}": v for i in (0, 1) for k, v in GOOD.items()} | {"greedy": np.ones((1, 2), int)}, "greedy is"),
+        (GOOD | {"h.0.attn.pattern": np.zeros((2, 2))}, r"it must be \[head, T, T\]"),
+        (GOOD | {"h.0.attn.q": np.zeros((1, 3, 4))}, r"it must be \[head, T, d_head\]"),
+        (GOOD | {"h.0.mlp.act": np.float32(0)}, r"it must be \[T, width\]"),
     ],
 )
 def test_a_reference_that_lacks_something_is_refused(arrays: dict[str, Array], message: str, tmp_path: Path) -> None:
@@ -126,6 +146,85 @@ def test_a_reference_that_is_no_npz_is_refused(tmp_path: Path) -> None:
     for name in ("r.npz", "missing.npz", "."):
         with pytest.raises(GlgptError, match=r"r\.npz: not a readable|missing\.npz: No such file|Is a directory"):
             load_reference(tmp_path / name)
+
+
+def broken(kind: str, folder: Path) -> Path:
+    """A reference that is not what its name says."""
+    path = folder / f"{kind}.npz"
+    shutil.copy(WIDE / "reference.npz", path)
+    data = bytearray(path.read_bytes())
+    if kind == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif kind == "junk":
+        path.write_bytes(b"PK\x03\x04junk")
+    elif kind == "crc":
+        np.savez(path, **GOOD)
+        data = bytearray(path.read_bytes())
+        data[data.index(b"NUMPY") + 140] ^= 1
+        path.write_bytes(data)
+    elif kind == "deflate":
+        np.savez_compressed(path, **{**GOOD, "logits": np.random.default_rng(0).random((2, 999))})
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2 : len(data) // 2 + 40] = bytes(40)
+        path.write_bytes(data)
+    elif kind == "npy":
+        with path.open("wb") as file:
+            np.save(file, np.zeros((2, 3)))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("tokens", b"text")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["truncated", "junk", "crc", "deflate", "npy", "text"])
+def test_a_broken_reference_is_one_clear_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = broken(kind, tmp_path)
+    assert main(["compare", str(WIDE), "--reference", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"glgpt: error: {file}: ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--ids", "1,2", "--ids", "130"], "id 130 at position 0 is outside"),
+        (["--ids", ""], "prompt is empty"),
+        (["--ids", ",".join(["1"] * 41)], "context of wide holds 40"),
+    ],
+)
+def test_prompts_that_cannot_be_run_are_refused_before_transformers(
+    args: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert main(["compare", str(WIDE), "--reference", "transformers", *args]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("ends", "wanted"), [([7, 0], (2, 2)), ([7, 0, 0], (2, 2)), ([0], (0, 1)), ([7, 8], (1, 2))])
+def test_a_greedy_reference_may_end_in_the_end_of_text(ends: list[int], wanted: tuple[int, int]) -> None:
+    with GPT2.from_pretrained(WIDE) as model:
+        prompts = ([1, i] for i in range(130))
+        both = ((ids, list(model.generate(ids, 2, temperature=0.0))) for ids in prompts)
+        ids, first = next((ids, first) for ids, first in both if first[0] != first[1])
+        numbers = {7: first[0], 0: first[1], 8: (first[1] + 1) % 130}
+        model.tokenizer = SimpleNamespace(eos=first[1])  # type: ignore[assignment]
+        case = Case("0", ids, {"logits": model.logits(ids)}, [*ids, *(numbers[i] for i in ends)])
+        assert compare(model, case, Tolerance()).greedy == wanted
+
+
+def test_json_has_null_where_a_figure_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = {name: wide_arrays()[name] for name in ("tokens", "logits")}
+    arrays["logits"][3, 4] = np.nan
+    np.savez(tmp_path / "nan.npz", **arrays)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    code, out = run(capsys, WIDE, "--reference", tmp_path / "nan.npz", "--json")
+    figures = json.loads(out, parse_constant=refuse)
+    assert code == 1 and figures["cases"][0]["worst"]["reference"] is None
+    assert figures["cases"][0]["max_abs"][3] is None and figures["cases"][0]["max_abs"][2] < 1e-4
 
 
 def test_a_reference_of_another_model_is_refused() -> None:

@@ -13,9 +13,11 @@ from PIL import Image
 
 from glgpt import plots
 from glgpt.cli import main
+from glgpt.cli.parser import build_parser
 from glgpt.dump import dump, parse_range, texel_image
 from glgpt.errors import GlgptError
 from glgpt.model import GPT2
+from glgpt.tensor import Layout
 
 WIDE = Path(__file__).parent / "goldens/wide"  # 2 layers, 4 heads, no tokenizer
 IDS = [1, 5, 9, 5, 1, 77]
@@ -143,6 +145,48 @@ def test_texels_are_scaled_to_their_range() -> None:
     assert (picture.tolist(), low, high) == (wanted, 0.0, 4.0)
     assert texel_image(texels.view(np.uint32), "f32")[0].tolist() == wanted
     assert texel_image(np.zeros((1, 1, 1, 4), np.float32), "f32")[0].tolist() == [[[0, 0, 0, 0]]]
+
+
+def test_packed_halves_come_apart_into_their_tiles() -> None:
+    layout = Layout(2, 16, (1, 2), "f16")
+    matrix = np.arange(32, dtype=np.float32).reshape(2, 16)
+    picture, low, high = texel_image(layout.pack(matrix), "f16")
+    assert (low, high) == (0.0, 31.0)
+    assert picture.tolist() == np.round(matrix / 31 * 255).reshape(2, 4, 4).tolist()
+
+
+def test_masked_scores_stay_out_of_the_range(tmp_path: Path) -> None:
+    texels = np.array([[[[-1e30, 1, 2, 3]]]], np.float32)
+    picture, low, high = texel_image(texels, "f32", -1e29)
+    assert (picture.tolist(), low, high) == ([[[0, 0, 128, 255]]], 1.0, 3.0)
+    with GPT2.from_pretrained(WIDE) as model:
+        manifest = dump(model, IDS, tmp_path, ["h.0.attn.scores"], raw=True)
+    shows = next(e["shows"] for e in manifest["files"] if e["file"] == "raw/h.0.attn.scores.png")
+    assert "e+" not in shows
+
+
+@pytest.mark.parametrize("ids", [[130], [], [1] * 41])
+def test_unusable_ids_leave_no_folder(ids: list[int], tmp_path: Path) -> None:
+    with GPT2.from_pretrained(WIDE) as model, pytest.raises(GlgptError):
+        dump(model, ids, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_takes_one_value_and_may_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--what", "logits,h.2.mlp.act", "--what", "h.5.attn.q", "--heads", "1", "--heads", "3,4", "To be"]
+    assert main(["dump", "shakespeare", "--out", str(tmp_path / "new"), "--json", *args]) == 0
+    manifest = json.loads(capsys.readouterr().out)
+    assert manifest["labels"] == ["To", "·be"]
+    assert [entry["file"] for entry in manifest["files"]] == [
+        "logits/top-0000-0001.png", "h.2.mlp.act.png", *(f"h.5.attn.q-head-{h:02}.png" for h in (1, 3, 4))
+    ]  # fmt: skip
+    parse = build_parser().parse_args
+    for end, prompt in ((["To be"], "To be"), (["--", "-To be"], "-To be"), (["-"], "-"), ([], None)):
+        found = parse(["dump", "shakespeare", "--out", "new", "--what", "hidden", *end])
+        assert (found.model, found.what, found.prompt) == ("shakespeare", ["hidden"], prompt)
+    for bad in (["--what", "hidden,", "To be"], ["--raw", "To", "be"], ["--raw", "--rawer"], ["To", "--raw", "be"]):
+        with pytest.raises(SystemExit):
+            parse(["dump", "shakespeare", "--out", "new", *bad])
 
 
 @pytest.mark.parametrize(

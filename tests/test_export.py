@@ -63,7 +63,11 @@ def test_a_folder_is_complete(goldens: Path, tmp_path: Path, name: str, dtype: s
     with Checkpoint.open(goldens / name) as checkpoint:
         program = Program.from_json((out / "program.json").read_text())
         layouts = weight_layouts(program, checkpoint.config)
-        found = {n: np.zeros((t.layers, t.height, t.width, 16), np.uint8) for n, t in program.textures.items() if n in layouts}
+        found = {
+            n: np.zeros((t.layers, t.height, t.width, 16), np.uint8)
+            for n, t in program.textures.items()
+            if n in layouts
+        }
         for shard in manifest["shards"]:
             data, offset = (out / shard["file"]).read_bytes(), 0
             for texture, layer, y, rows in shard["pieces"]:
@@ -154,7 +158,7 @@ def test_bad_input_is_refused(goldens: Path, tmp_path: Path) -> None:
         export(goldens / "one-f16", tmp_path / "out", shard_size=10)
     with pytest.raises(GlgptError, match="dtype"):
         export(goldens / "one-f16", tmp_path / "out", "f8")
-    with pytest.raises(GlgptError, match=r"program\.json.*width"):
+    with pytest.raises(GlgptError, match=r"program\.json.*required"):
         validate("program", {"schema": 1, "textures": {"x": {"width": 0}}}, "program.json")
     assert [p.name for p in tmp_path.iterdir()] == ["dist"]
 

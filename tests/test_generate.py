@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 from glgpt.checkpoint import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.generate import Generation, StopText
-from glgpt.model import GPT2
+from glgpt.model import GPT2, Run
 from glgpt.tokenizer import load_tokenizer
 
 PROMPT = "ROMEO:\nIs it"
@@ -40,7 +43,7 @@ def test_without_a_stop_text_all_is_shown(stop: str | None) -> None:
 
 def stub(ids: list[int], tokenizer: Any) -> Any:
     """A model that answers with these ids."""
-    return SimpleNamespace(tokenizer=tokenizer, generate=lambda prompt, tokens, **_: iter(ids))
+    return SimpleNamespace(tokenizer=tokenizer, last_run=Run(), generate=lambda prompt, tokens, **_: iter(ids))
 
 
 def test_a_character_that_spans_tokens_appears_whole() -> None:
@@ -84,6 +87,20 @@ def test_a_seed_repeats_its_text_and_a_drawn_seed_is_told() -> None:
         assert text(None)[1] != seed
 
 
+def test_interleaved_generations_keep_their_own_figures() -> None:
+    with GPT2.from_pretrained() as model:
+        first, second = Generation(model, [199] * 5, 3, 1), Generation(model, [199] * 9, 2, 1)
+        a, b = iter(first), iter(second)
+        next(a)
+        next(b)
+        list(a)
+        list(b)
+        third = Generation(model, [199] * 7, 0, 1)
+        assert first.figures()["prefill_tokens"] == 5 and second.figures()["prefill_tokens"] == 9
+        assert third.figures()["prefill_s"] == 0
+        assert "".join(third) == "" and third.figures()["prefill_tokens"] == 7
+
+
 def test_a_full_context_stops_and_says_so() -> None:
     with GPT2.from_pretrained() as model:
         run = Generation(model, [199] * 250, 100, 1, temperature=1.0)
@@ -100,3 +117,16 @@ def test_a_full_context_stops_and_says_so() -> None:
 def test_ids_that_cannot_be_run_are_refused_before_any_text(ids: list[int]) -> None:
     with GPT2.from_pretrained() as model, pytest.raises(GlgptError):
         Generation(model, ids, 1, None)
+
+
+@pytest.mark.parametrize(("closed", "code"), [("<&-", 2), (">&-", 0), ("2>&-", 0)])
+def test_closed_streams_are_no_traceback(closed: str, code: int) -> None:
+    text = "-" if code else "To"
+    line = shlex.join([sys.executable, "-m", "glgpt", "generate", text, "--tokens", "1", "--seed", "1"])
+    found = subprocess.run(["sh", "-c", f"{line} {closed}"], capture_output=True, text=True, check=False)
+    assert found.returncode == code
+    assert "Traceback" not in found.stderr
+    if code:
+        assert found.stderr.startswith("glgpt: error: stdin is closed") and found.stderr.count("\n") == 1
+    if closed == "2>&-":
+        assert "prefill" not in found.stdout

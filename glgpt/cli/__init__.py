@@ -6,8 +6,8 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from glgpt.cli.parser import build_parser
 from glgpt.errors import GlgptError
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a program ended by SIGINT, SIGPIPE
@@ -15,11 +15,11 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a program ended 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="replace")
-    args = build_parser().parse_args(argv)
     try:
+        _ready_streams()
+        from glgpt.cli.parser import build_parser  # here, since an interrupt may come while it loads
+
+        args = build_parser().parse_args(argv)
         code: int = args.run(args)
         sys.stdout.flush()
     except GlgptError as error:
@@ -33,6 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return INTERRUPTED
     return code
+
+
+def _ready_streams() -> None:
+    """Output in UTF-8; what the caller closed goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115, open to the end
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
 
 
 def _fail(message: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ def open_model(args: argparse.Namespace) -> Iterator[GPT2]:
 
 def read_text(name: str) -> str:
     """A UTF-8 text file, or stdin for `-`, exactly as it is."""
+    if name == "-" and sys.stdin is None:
+        raise GlgptError("stdin is closed; give the text in another way")
     data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     try:
         return data.decode("utf-8")
@@ -68,7 +71,16 @@ def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
 
 def report(args: argparse.Namespace, figures: Any, text: str) -> None:
     """Prints the figures as JSON, or as text."""
-    print(json.dumps(figures, indent=1, ensure_ascii=False) if args.json else text)
+    print(json.dumps(finite(figures), indent=1, ensure_ascii=False, allow_nan=False) if args.json else text)
+
+
+def finite(figures: Any) -> Any:
+    """The same, with null for each number that JSON does not have: infinities and NaN."""
+    if isinstance(figures, dict):
+        return {key: finite(value) for key, value in figures.items()}
+    if isinstance(figures, (list, tuple)):
+        return [finite(value) for value in figures]
+    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
 
 
 def run_generate(args: argparse.Namespace) -> int:
@@ -139,6 +151,8 @@ def run_compare(args: argparse.Namespace) -> int:
         if live:
             texts = args.prompt or ([] if args.ids else [SENTENCE])
             prompts = [*(encode(model, text, None) for text in texts), *(args.ids or [])]
+            for ids in prompts:
+                model.check_ids(ids)
             cases = run_transformers(args.model, prompts)
         results = []
         with progress("comparing", "case") as show:
@@ -159,8 +173,9 @@ def run_dump(args: argparse.Namespace) -> int:
         raise GlgptError(f"--out {out} is a file; name a folder")
     with open_model(args) as model, progress("drawing", "file") as show:
         ids = encode(model, text, args.ids)
-        wanted = {"layers": args.layers, "heads": args.heads, "raw": args.raw}
-        manifest = dump(model, ids, out, args.what, **wanted, progress=show)
+        layers, heads = (",".join(given) if given else None for given in (args.layers, args.heads))
+        wanted = {"layers": layers, "heads": heads, "raw": args.raw}
+        manifest = dump(model, ids, out, args.what or ["attention"], **wanted, progress=show)
     report(args, manifest, f"{out}: {len(manifest['files'])} files and manifest.json")
     return 0
 
@@ -196,4 +211,31 @@ def run_bench(args: argparse.Namespace) -> int:
 
     result = bench.run_bench(args.model, quick=args.quick, report=doing, **device_options(args))
     report(args, result, "" if args.json else bench.render(result))
+    return 0
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """`glgpt export`."""
+    from glgpt.export import export
+
+    out = Path(args.out)
+    options = {"shard_size": args.shard_size, "single_file": args.single_file} | device_options(args)
+    with progress("exporting", "B") as show:
+        manifest = export(args.model, out, progress=show, **options)
+    weights = sum(shard["bytes"] for shard in manifest["shards"])
+    figures = {key: manifest[key] for key in ("model", "dtype")}
+    hint = f"open {out}" if args.single_file else f"see it with: glgpt serve {out}"
+    report(
+        args,
+        figures | {"out": str(out), "weights_bytes": weights, "shards": len(manifest["shards"])},
+        f"{out}: {manifest['model']} {manifest['dtype']}, {weights / 1e6:.0f} MB of weights; {hint}",
+    )
+    return 0
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """`glgpt serve`."""
+    from glgpt.serve import serve
+
+    serve(Path(args.folder), args.port, lambda line: print(line, flush=True))
     return 0

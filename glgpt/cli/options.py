@@ -13,8 +13,19 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MI
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, and whose help keeps the line breaks of its example."""
 
+    late: str | None = None  # the optional positional that may also stand last, behind options
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
+        """As argparse does, which alone takes an optional positional only right behind the one before it."""
+        found, rest = super().parse_known_args(args, namespace)
+        plain = rest[1:] if rest[:1] == ["--"] else [text for text in rest if text == "-" or text[:1] != "-"]
+        if self.late and getattr(found, self.late) is None and len(plain) == 1 and rest in (plain, ["--", *plain]):
+            setattr(found, self.late, plain[0])
+            rest = []
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with 2 and one line."""
@@ -75,6 +86,14 @@ def ids(text: str) -> list[int]:
     if not all(part.isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids such as 464,3290")
     return [int(part) for part in parts]
+
+
+def names(text: str) -> list[str]:
+    """Names between commas."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names such as hidden,logits")
+    return parts
 
 
 def device(text: str) -> str:

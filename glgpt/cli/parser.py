@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from glgpt import __version__
 from glgpt.cli import commands
-from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, not_negative, positive
+from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
 
@@ -70,13 +70,13 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--out", required=True, metavar="DIR", help="folder to write to")
     p.add_argument(
         "--what",
-        nargs="+",
-        default=["attention"],
-        metavar="WHAT",
-        help="attention, hidden, logits, or dotted names such as h.0.mlp.act (default attention)",
+        type=names,
+        action="extend",
+        metavar="WHAT,WHAT,...",
+        help="attention, hidden, logits, or dotted names such as h.0.mlp.act; may repeat (default attention)",
     )
-    p.add_argument("--layers", metavar="RANGE", help="such as 0,3-5 (default all)")
-    p.add_argument("--heads", metavar="RANGE", help="such as 0,3-5 (default all)")
+    p.add_argument("--layers", action="append", metavar="RANGE", help="such as 0,3-5; may repeat (default all)")
+    p.add_argument("--heads", action="append", metavar="RANGE", help="such as 0,3-5; may repeat (default all)")
     p.add_argument("--raw", action="store_true", help="also the textures as they lie in memory, as .png and .npy")
     _figures(p, "print the manifest as JSON")
 
@@ -96,10 +96,22 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default: 124 M random weights)")
     p.add_argument("--quick", action="store_true", help="fewer shapes and repeats")
     _figures(p, memory=False)
+
+    p = add("export", commands.run_export, "write a model as a static web page", "glgpt export --out page")
+    p.add_argument("model", nargs="?", metavar="MODEL", help=f"{MODEL} (default: the embedded model)")
+    p.add_argument("--out", required=True, metavar="DIR", help="folder to write, or an .html file with --single-file")
+    p.add_argument("--shard-size", type=size, default=24 << 20, metavar="SIZE", help="of a weight file (24MiB)")
+    p.add_argument("--single-file", action="store_true", help="one HTML file that opens from disk, for small models")
+    _figures(p, memory=False)
+
+    p = add("serve", commands.run_serve, "serve an exported page on this machine", "glgpt serve page")
+    p.add_argument("folder", metavar="DIR", help="what glgpt export wrote")
+    p.add_argument("--port", type=count, default=8042, metavar="PORT", help="on 127.0.0.1; 0 takes a free one (8042)")
     return parser
 
 
-def _prompt(parser: argparse.ArgumentParser, text: str) -> None:
+def _prompt(parser: Parser, text: str) -> None:
+    parser.late = "prompt"
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=text)
     parser.add_argument("--ids", type=ids, metavar="ID,ID,...", help="token ids in place of a text")
 

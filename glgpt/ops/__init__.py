@@ -1,4 +1,4 @@
-"""One block an op: its shape rule and the passes it emits. Its shaders share its stem in `glsl/`."""
+"""One block an op: its shape rule and the passes it emits. A shader in `glsl/` is named after its op."""
 
 from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import attend, attend_row, scores, softmax, split_qkv

@@ -1,0 +1,103 @@
+"""An exported folder on a loopback server, and a real Chromium to open it in."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glgpt.data_files import data_path
+from glgpt.errors import GlgptError
+
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
+    "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+).split()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not found:
+        pytest.skip("no Chromium on this machine")
+    return found
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model's page, f32, in shards of 8 MiB."""
+    from glgpt.export import export
+
+    try:
+        if not (data_path("viewer/dist") / "index.html").is_file():
+            pytest.skip("the page is not built (make viewer)")
+    except GlgptError:
+        pytest.skip("the page is not built (make viewer)")
+    out = tmp_path_factory.mktemp("site") / "sub" / "page"
+    out.parent.mkdir()
+    export(None, out, "f32", shard_size=8 << 20)
+    return out
+
+
+@pytest.fixture(scope="session")
+def serve() -> Iterator[Callable[..., str]]:
+    """Serves a folder and gives its address: as `glgpt serve` does, or (`plain`) as `python -m http.server` does."""
+    from glgpt.serve import server
+
+    running: list[ThreadingHTTPServer] = []
+
+    def start(folder: Path, plain: bool = False) -> str:
+        if plain:
+            made = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+        else:
+            made = server(folder, 0)
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        running.append(made)
+        return f"http://127.0.0.1:{made.server_address[1]}/"
+
+    yield start
+    for made in running:
+        made.shutdown()
+        made.server_close()
+
+
+@pytest.fixture
+def browse(chromium: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens an address in a fresh profile; fails the test for an exception in the page."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    thrown: list[str] = []
+    with playwright.sync_playwright() as p:
+        contexts = []
+
+        def open_page(address: str, init: str = "", flags: tuple[str, ...] = (), **options: Any) -> Any:
+            context = p.chromium.launch_persistent_context(
+                str(tmp_path / f"profile{len(contexts)}"),
+                executable_path=chromium,
+                headless=True,
+                args=[*FLAGS, *flags],
+                **options,
+            )
+            contexts.append(context)
+            page = context.pages[0]
+            page.set_default_timeout(90_000)
+            page.on("pageerror", lambda error: thrown.append(str(error)))
+            if init:
+                page.add_init_script(init)
+            page.goto(address)
+            return page
+
+        yield open_page
+        for context in contexts:
+            context.close()
+    assert thrown == [], "the page threw"

@@ -1,0 +1,200 @@
+"""The exported page in a real Chromium: the desktop's numbers, and every way in which it can go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+NO_FLOAT = """
+const get = WebGL2RenderingContext.prototype.getExtension;
+WebGL2RenderingContext.prototype.getExtension = function (name) {
+  return name === 'EXT_color_buffer_float' ? null : get.call(this, name);
+};"""
+FOUR_BUFFERS = """
+const get = WebGL2RenderingContext.prototype.getParameter;
+WebGL2RenderingContext.prototype.getParameter = function (name) {
+  return name === this.MAX_DRAW_BUFFERS ? 4 : get.call(this, name);
+};"""
+
+
+@pytest.fixture
+def desktop() -> Iterator[Any]:
+    from glgpt.model import GPT2
+
+    with GPT2.from_pretrained() as model:
+        yield model
+
+
+def logits(page: Any, ids: list[int], vocab: int) -> np.ndarray:
+    found = page.evaluate("async (ids) => Array.from(await glgpt.logits(ids))", ids)
+    return np.array(found, np.float32).reshape(-1, vocab)
+
+
+def assert_same(page: Any, desktop: Any) -> None:
+    ids = desktop.encode(PROMPT)
+    assert page.evaluate("(text) => glgpt.encode(text)", PROMPT) == ids
+    greedy = list(desktop.generate(ids, 64, temperature=0))
+    asked = {"prompt": PROMPT, "tokens": 64, "temperature": 0}
+    assert page.evaluate("(options) => glgpt.generate(options).then((r) => r.ids)", asked) == greedy
+    expected = desktop.logits(ids)
+    np.testing.assert_allclose(logits(page, ids, expected.shape[1]), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_same_numbers_as_the_desktop(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
+    page = browse(serve(exported.parent, plain=True) + "page/")
+    page.evaluate("glgpt.ready")
+    assert_same(page, desktop)
+    result = page.evaluate("glgpt.parity()")
+    assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None and result["maxError"] <= 1e-4
+    long = (desktop.encode(PROMPT) * 20)[:256]
+    expected = desktop.logits(long)
+    np.testing.assert_allclose(logits(page, long, expected.shape[1]), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_every_intermediate(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    ids = desktop.encode(PROMPT)
+    _, expected = desktop.run_with_cache(ids)
+    script = """([name, ids]) => glgpt.activation(name, ids).then(
+      (a) => [a.shape, Array.from(a.data, (x) => x === -Infinity ? null : x)])"""
+    names = "embed h.0.ln_1 h.0.attn.q h.1.attn.scores h.2.attn.pattern h.3.attn.z h.5.mlp.act ln_f"
+    for name in names.split():
+        shape, data = page.evaluate(script, [name, ids])
+        found = np.array([-np.inf if x is None else x for x in data], np.float32).reshape(shape)
+        np.testing.assert_allclose(found, expected[name], atol=1e-4, rtol=1e-5, err_msg=name)
+
+
+def test_sampling_draws_what_the_desktop_draws(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    for settings in ({"temperature": 0.8, "seed": 1}, {"temperature": 1.2, "seed": 7, "topK": 20, "topP": 0.9}):
+        names = {"topK": "top_k", "topP": "top_p"}
+        ids = desktop.encode(PROMPT)
+        expected = list(desktop.generate(ids, 40, **{names.get(k, k): v for k, v in settings.items()}))
+        found = page.evaluate(
+            "(o) => glgpt.generate(o).then((r) => r.ids)", {"prompt": PROMPT, "tokens": 40, **settings}
+        )
+        assert found == expected
+
+
+def test_tokenizer(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    texts = [
+        "",
+        " ",
+        "  two  spaces\n\n\ttab ",
+        "I'll they've",
+        "naïve – “quotes” 漢字 🙂",
+        "a\u0085b\ufeffc\u00a0d",
+        "1234 x5",
+    ]
+    for text in texts:
+        assert page.evaluate("(t) => glgpt.encode(t)", text) == desktop.tokenizer.encode(text), repr(text)
+        ids = desktop.tokenizer.encode(text)
+        assert page.evaluate("(i) => glgpt.decode(i)", ids) == desktop.tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("init", "expected"),
+    [(NO_FLOAT, {"storage": "uint", "drawBuffers": 8}), (FOUR_BUFFERS, {"storage": "float", "drawBuffers": 4})],
+    ids=["no float targets", "four draw buffers"],
+)
+def test_poorer_devices(
+    exported: Path, serve: Serve, browse: Browse, desktop: Any, init: str, expected: dict[str, Any]
+) -> None:
+    page = browse(serve(exported), init)
+    page.evaluate("glgpt.ready")
+    info = page.evaluate("glgpt.info()")
+    assert {key: info[key] for key in expected} == expected
+    assert_same(page, desktop)
+
+
+def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    page.wait_for_timeout(500)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.reload()
+    page.evaluate("glgpt.ready")
+    assert [url for url in asked if url.endswith(".bin")] == []
+    assert page.evaluate("glgpt.info().times.readyMs") < 2000
+
+
+def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    page.evaluate("navigator.serviceWorker.ready.then(() => 0)")
+    page.reload()  # now through the service worker
+    page.evaluate("glgpt.ready")
+    page.context.set_offline(True)
+    page.reload()
+    page.evaluate("glgpt.ready")
+    assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5}).then((r) => r.ids.length)") == 5
+
+
+def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    script = """async () => {
+      const { model } = glgpt, whole = model.player.draws('prefill_256');
+      model.wishes.drawFlops = 2e6;
+      await model.build();
+      return [whole, model.player.draws('prefill_256')];
+    }"""
+    whole, sliced = page.evaluate(script)
+    assert sliced > 4 * whole
+    assert_same(page, desktop)
+
+
+def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported) + "#tokens=150")
+    page.evaluate("glgpt.ready")
+    page.wait_for_timeout(500)
+    script = """async () => {
+      const long = [];
+      const note = (list) => long.push(...list.getEntries().map((e) => e.duration));
+      new PerformanceObserver(note).observe({entryTypes: ['longtask']});
+      await glgpt.generate({prompt: 'To be', tokens: 150, alternatives: 8});
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      return long;
+    }"""
+    assert page.evaluate(script) == []  # tasks of 50 ms and more
+
+
+def test_single_file_from_disk(browse: Browse, exported: Path, tmp_path: Path, desktop: Any) -> None:
+    from glgpt.export import export
+
+    out = tmp_path / "page.html"
+    export(None, out, "f32", single_file=True)
+    page = browse(out.as_uri())
+    page.evaluate("glgpt.ready")
+    assert_same(page, desktop)
+
+
+def test_views(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported) + "#prompt=To+be&tokens=30&temperature=0", viewport={"width": 390, "height": 844})
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("document.querySelectorAll('.token:not(.given)').length === 30")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    painted = "(s) => createImageBitmap(document.querySelector(s)).then((b) => b.width)"
+    for name, selector in (("Attention", ".grid canvas"), ("Textures", ".plane canvas"), ("Passes", ".plane canvas")):
+        page.get_by_role("navigation").get_by_role("button", name=name).click()
+        page.wait_for_function(
+            f"document.querySelector('{selector}')?.width > 300 || document.querySelector('{selector}')?.height > 160"
+        )
+        assert page.evaluate(painted, selector) > 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert "view=passes" in page.url

@@ -1,0 +1,160 @@
+// What the console, an embedding page and the tests drive: `globalThis.glgpt`.
+
+import { Device } from "./gl/device";
+import { Loader, type Progress } from "./loader";
+import { Model, type ModelOptions, type Token } from "./model";
+import { parity, type Parity } from "./parity";
+import { PageError } from "./program";
+import { EmbeddedSource, HttpSource, type Source } from "./source";
+import type { Values } from "./capture";
+
+export interface GenerateOptions {
+  prompt?: string;
+  ids?: number[];
+  tokens?: number;
+  temperature?: number;
+  topK?: number | null;
+  topP?: number | null;
+  seed?: number;
+  stop?: string;
+  /** How many of the likeliest tokens `onToken` hears of. */
+  alternatives?: number;
+  onToken?: (token: Token & { text: string }) => void;
+  signal?: AbortSignal;
+}
+
+export interface Generated {
+  ids: number[];
+  text: string;
+  prefillMs: number;
+  /** Milliseconds of all tokens after the first. */
+  decodeMs: number;
+  seed: number;
+  stopped: "tokens" | "eos" | "context" | "text" | "aborted";
+}
+
+export class Glgpt {
+  /** Resolves when the model can be used; rejects with a message for people. */
+  readonly ready: Promise<void>;
+  model!: Model;
+  onProgress: (progress: Progress) => void = () => {};
+  private last: number[] = [];
+  private turn: Promise<unknown> = Promise.resolve();
+
+  constructor(
+    source: Source = EmbeddedSource.here() ?? new HttpSource(new URL(".", document.baseURI)),
+    options: ModelOptions = {},
+  ) {
+    this.ready = this.open(source, options);
+    this.ready.catch(() => {}); // whoever awaits it hears of it
+  }
+
+  private async open(source: Source, options: ModelOptions): Promise<void> {
+    const device = new Device();
+    const loader = await Loader.open(source);
+    loader.onProgress = (p) => this.onProgress(p);
+    this.model = await Model.load(device, loader, options);
+  }
+
+  /** Calls wait for one another: there is one set of caches. */
+  private async queued<T>(work: () => Promise<T>): Promise<T> {
+    await this.ready;
+    const result = this.turn.then(work, work);
+    this.turn = result.catch(() => {});
+    return result;
+  }
+
+  encode(text: string): number[] {
+    if (!this.model.tokenizer) throw new PageError("This model has no tokenizer; give ids.");
+    return this.model.tokenizer.encode(text);
+  }
+
+  decode(ids: Iterable<number>): string {
+    return this.model.tokenizer ? this.model.tokenizer.decode(ids) : Array.from(ids).join(" ");
+  }
+
+  generate(options: GenerateOptions): Promise<Generated> {
+    return this.queued(() => this.run(options));
+  }
+
+  private async run(options: GenerateOptions): Promise<Generated> {
+    const { tokens = 100, temperature = 0.8, stop, onToken, signal } = options;
+    const { topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = options;
+    const prompt = options.ids ?? this.encode(options.prompt ?? "");
+    const { model } = this;
+    const decoder = model.tokenizer?.stream();
+    const ids: number[] = [];
+    let text = "";
+    let stopped: Generated["stopped"] = "tokens";
+    const start = performance.now();
+    let first = start;
+    const settings = { tokens, temperature, topK, topP, seed, alternatives: options.alternatives ?? 0 };
+    for await (const token of model.generate(prompt, signal ? { ...settings, signal } : settings)) {
+      if (!ids.length) first = performance.now();
+      ids.push(token.id);
+      this.last = [...prompt, ...ids];
+      const piece = decoder ? decoder.push(token.id) : ` ${token.id}`;
+      text += piece;
+      onToken?.({ ...token, text: piece });
+      const found = stop ? text.indexOf(stop) : -1;
+      if (found >= 0) {
+        text = text.slice(0, found);
+        stopped = "text";
+        break;
+      }
+    }
+    const end = performance.now();
+    if (stopped !== "text") text += decoder?.flush() ?? "";
+    if (signal?.aborted) stopped = "aborted";
+    else if (stopped === "tokens" && ids.length < tokens) {
+      stopped = prompt.length + ids.length > model.manifest.config.n_positions ? "context" : "eos";
+    }
+    return { ids, text, prefillMs: (ids.length ? first : end) - start, decodeMs: end - first, seed, stopped };
+  }
+
+  /** Logits of every position, `[T * vocab]`. */
+  logits(ids: number[]): Promise<Float32Array> {
+    return this.queued(async () => {
+      this.model.check(ids);
+      return (await this.model.capture.run(ids, ["logits"])).get("logits")!.data;
+    });
+  }
+
+  /** A named intermediate of `ids`, by default of the text generated last. */
+  activation(name: string, ids?: number[]): Promise<Values> {
+    return this.queued(async () => {
+      const of = (ids ?? this.last).slice(0, this.model.manifest.config.n_positions);
+      this.model.check(of);
+      return (await this.model.capture.run(of, [name])).get(name)!;
+    });
+  }
+
+  /** Plays the desktop's reference run and compares. */
+  parity(): Promise<Parity> {
+    return this.queued(() => parity(this.model));
+  }
+
+  /** Work that needs the device between other calls. */
+  borrow<T>(work: (model: Model) => Promise<T>): Promise<T> {
+    return this.queued(() => work(this.model));
+  }
+
+  info() {
+    const { model } = this;
+    const { device, manifest } = model;
+    return {
+      model: manifest.model,
+      dtype: manifest.dtype,
+      config: manifest.config,
+      renderer: device.renderer,
+      limits: device.limits,
+      kernel: model.recording.kernel,
+      drawBuffers: model.recording.draw_buffers,
+      ...model.options,
+      probeMs: model.probe,
+      textureBytes: model.memory(),
+      times: model.times,
+      contexts: device.generation + 1,
+    };
+  }
+}

@@ -1,0 +1,137 @@
+// A WebGL2 context and what it can do.
+
+import { PageError } from "../program";
+
+export interface Options {
+  fetch: "texelFetch" | "textureLod";
+  storage: "float" | "uint";
+}
+
+export interface Limits {
+  maxTextureSize: number;
+  maxLayers: number;
+  drawBuffers: number;
+  textureUnits: number;
+  uniformBlock: number;
+}
+
+/** Thrown by whatever was under way when the browser took the context; `Device.restored` says when it is back. */
+export class ContextLost extends Error {
+  constructor() {
+    super("the browser took the graphics context away");
+  }
+}
+
+export class Device {
+  readonly gl: WebGL2RenderingContext;
+  readonly canvas: HTMLCanvasElement | OffscreenCanvas;
+  renderer = "";
+  limits!: Limits;
+  storage: Options["storage"] = "float";
+  parallel: KHR_parallel_shader_compile | null = null;
+  /** Counts the contexts: objects of an earlier one are gone. */
+  generation = 0;
+  restored: Promise<void> = Promise.resolve();
+
+  constructor() {
+    const offscreen = typeof OffscreenCanvas === "undefined" ? null : new OffscreenCanvas(1, 1);
+    const wanted: WebGLContextAttributes = {
+      alpha: true,
+      premultipliedAlpha: true,
+      antialias: false,
+      depth: false,
+      stencil: false,
+      powerPreference: "high-performance",
+    };
+    let gl = offscreen?.getContext("webgl2", wanted) ?? null;
+    const canvas = gl ? offscreen! : document.createElement("canvas"); // some browsers draw 2D only without a page
+    gl ??= (canvas as HTMLCanvasElement).getContext("webgl2", wanted);
+    this.canvas = canvas;
+    if (!gl) {
+      throw new PageError(
+        "This browser offers no WebGL2, which the model runs on. Use a current Chrome, Edge, Firefox or Safari, " +
+          "and check that hardware acceleration or software rendering is not switched off.",
+      );
+    }
+    this.gl = gl;
+    let resolve = () => {};
+    canvas.addEventListener("webglcontextlost", (event) => {
+      event.preventDefault();
+      this.restored = new Promise((done) => (resolve = done));
+    });
+    canvas.addEventListener("webglcontextrestored", () => {
+      this.generation++;
+      this.open();
+      resolve();
+    });
+    this.open();
+  }
+
+  get lost(): boolean {
+    return this.gl.isContextLost();
+  }
+
+  private open(): void {
+    const gl = this.gl;
+    const float = gl.getExtension("EXT_color_buffer_float") !== null && this.renders("float", 1);
+    this.storage = float ? "float" : "uint";
+    this.parallel = gl.getExtension("KHR_parallel_shader_compile");
+    const info = gl.getExtension("WEBGL_debug_renderer_info");
+    this.renderer = String(gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
+    const announced = Math.min(gl.getParameter(gl.MAX_DRAW_BUFFERS), gl.getParameter(gl.MAX_COLOR_ATTACHMENTS));
+    this.limits = {
+      maxTextureSize: gl.getParameter(gl.MAX_TEXTURE_SIZE),
+      maxLayers: gl.getParameter(gl.MAX_ARRAY_TEXTURE_LAYERS),
+      drawBuffers: announced >= 8 && this.renders(this.storage, 8) ? announced : Math.min(announced, 4),
+      textureUnits: gl.getParameter(gl.MAX_TEXTURE_IMAGE_UNITS),
+      uniformBlock: gl.getParameter(gl.MAX_UNIFORM_BLOCK_SIZE),
+    };
+    gl.disable(gl.BLEND);
+    gl.disable(gl.DITHER);
+    gl.pixelStorei(gl.UNPACK_ALIGNMENT, 4);
+  }
+
+  /** Whether `count` targets of 128 bits can be rendered to at once: some devices announce more than they can. */
+  private renders(storage: Options["storage"], count: number): boolean {
+    const { gl } = this;
+    const texture = this.texture(1, 1, count, storage);
+    const framebuffer = gl.createFramebuffer();
+    gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
+    for (let i = 0; i < count; i++) gl.framebufferTextureLayer(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0 + i, texture, 0, i);
+    const complete = gl.checkFramebufferStatus(gl.FRAMEBUFFER) === gl.FRAMEBUFFER_COMPLETE;
+    gl.bindFramebuffer(gl.FRAMEBUFFER, null);
+    gl.deleteFramebuffer(framebuffer);
+    gl.deleteTexture(texture);
+    return complete;
+  }
+
+  /** A 2D-array texture of 128-bit texels, NEAREST and CLAMP_TO_EDGE, zero. */
+  texture(width: number, height: number, layers: number, storage: Options["storage"]): WebGLTexture {
+    const { gl } = this;
+    const texture = gl.createTexture();
+    gl.activeTexture(gl.TEXTURE0);
+    gl.bindTexture(gl.TEXTURE_2D_ARRAY, texture);
+    gl.texStorage3D(gl.TEXTURE_2D_ARRAY, 1, storage === "float" ? gl.RGBA32F : gl.RGBA32UI, width, height, layers);
+    gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_MIN_FILTER, gl.NEAREST);
+    gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
+    gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_WRAP_S, gl.CLAMP_TO_EDGE);
+    gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_WRAP_T, gl.CLAMP_TO_EDGE);
+    return texture;
+  }
+
+  /** A framebuffer of single layers. Throws where the driver refuses it. */
+  framebuffer(attachments: readonly (readonly [WebGLTexture, number])[]): WebGLFramebuffer {
+    const { gl } = this;
+    const framebuffer = gl.createFramebuffer();
+    gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
+    attachments.forEach(([texture, layer], i) =>
+      gl.framebufferTextureLayer(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0 + i, texture, 0, layer),
+    );
+    gl.drawBuffers(attachments.map((_, i) => gl.COLOR_ATTACHMENT0 + i));
+    const status = gl.checkFramebufferStatus(gl.FRAMEBUFFER);
+    if (status !== gl.FRAMEBUFFER_COMPLETE && !this.lost) {
+      throw new PageError(`This device cannot render to ${attachments.length} such textures (status ${status}).`);
+    }
+    return framebuffer;
+  }
+}

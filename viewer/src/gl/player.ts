@@ -1,0 +1,250 @@
+// Plays a program: textures, shaders and framebuffers are built once, then a call is a flat list of GL commands.
+// Nothing here knows what the passes compute.
+
+import { must, PageError, type Pass, type Program, type TextureSpec } from "../program";
+import type { Texels } from "../layout";
+import { ContextLost, type Device, type Options } from "./device";
+import { Reader } from "./readback";
+import { compileAll } from "./shaders";
+
+/** The most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset. */
+export const DRAW_FLOPS = 10e9;
+const BLOCKS = 8; // uniform buffers in turn, so that writing one never waits for a draw that reads it
+
+/** One draw with its whole state; `row` is the index of the scalar that is the viewport's y, or -1. */
+interface Step {
+  program: WebGLProgram;
+  units: readonly WebGLTexture[];
+  framebuffer: WebGLFramebuffer;
+  width: number;
+  height: number;
+  row: number;
+  bands: number;
+}
+
+export class Player {
+  readonly textures = new Map<string, WebGLTexture>();
+  private readonly own: WebGLTexture[] = [];
+  private readonly shaders = new Map<string, WebGLProgram>();
+  private readonly framebuffers = new Map<string, WebGLFramebuffer>();
+  private readonly steps = new Map<string, Step[]>();
+  private readonly reader: Reader;
+  private readonly names: string[];
+  private readonly scalars: DataView;
+  private readonly blocks: WebGLBuffer[] = [];
+  private turn = 0;
+
+  constructor(
+    readonly device: Device,
+    readonly program: Program,
+    readonly options: Options,
+    shared: ReadonlyMap<string, WebGLTexture> = new Map(),
+    private readonly drawFlops = DRAW_FLOPS,
+    reader?: Reader,
+  ) {
+    check(program, device);
+    this.reader = reader ?? new Reader(device);
+    this.names = Object.keys(program.scalars);
+    this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
+    const { gl } = device;
+    for (let i = 0; i < BLOCKS; i++) {
+      const block = gl.createBuffer();
+      gl.bindBuffer(gl.UNIFORM_BUFFER, block);
+      gl.bufferData(gl.UNIFORM_BUFFER, this.scalars.byteLength, gl.DYNAMIC_DRAW);
+      this.blocks.push(block);
+    }
+    for (const t of Object.values(program.textures)) {
+      const given = shared.get(t.name);
+      const texture = given ?? device.texture(t.width, t.height, t.layers, this.stored(t));
+      if (!given) this.own.push(texture);
+      this.textures.set(t.name, texture);
+    }
+  }
+
+  private stored(t: TextureSpec): Options["storage"] {
+    return t.format === "float" && this.options.storage === "float" ? "float" : "uint";
+  }
+
+  spec(name: string): TextureSpec {
+    return must(this.program.textures[name], `texture ${name}`);
+  }
+
+  texture(name: string): WebGLTexture {
+    return must(this.textures.get(name), `texture ${name}`);
+  }
+
+  shared(roles: readonly string[] = ["weight"]): Map<string, WebGLTexture> {
+    return new Map([...this.textures].filter(([name]) => roles.includes(this.spec(name).role)));
+  }
+
+  // -- data -----------------------------------------------------------------------------------------------------
+
+  /** Uploads rows y.. of one layer; `data` holds their texels, as 32-bit floats or integers. */
+  write(name: string, layer: number, y: number, rows: number, data: Uint8Array): void {
+    const { gl } = this.device;
+    const t = this.spec(name);
+    if (data.byteLength !== rows * t.width * 16 || y + rows > t.height || layer >= t.layers) {
+      throw new PageError(`${data.byteLength} bytes are not ${rows} rows of ${name} from row ${y}`);
+    }
+    const float = this.stored(t) === "float";
+    const count = data.byteLength / 4;
+    const texels = float
+      ? new Float32Array(data.buffer, data.byteOffset, count)
+      : new Uint32Array(data.buffer, data.byteOffset, count);
+    gl.activeTexture(gl.TEXTURE0);
+    gl.bindTexture(gl.TEXTURE_2D_ARRAY, this.texture(name));
+    const [format, type] = float ? [gl.RGBA, gl.FLOAT] : [gl.RGBA_INTEGER, gl.UNSIGNED_INT];
+    gl.texSubImage3D(gl.TEXTURE_2D_ARRAY, 0, 0, y, layer, t.width, rows, 1, format, type, texels);
+  }
+
+  /** Reads rows y..y+rows-1 of every layer (all rows by default). The commands are issued before it returns. */
+  async read(name: string, y = 0, rows = this.spec(name).height): Promise<Texels> {
+    const t = this.spec(name);
+    const out = new Uint8Array(t.width * rows * t.layers * 16);
+    const layers = Array.from({ length: t.layers }, (_, layer) => this.framebuffer([[name, layer]]));
+    await this.reader.read(layers, [0, y, t.width, rows], this.stored(t) === "uint", out);
+    return t.format === "float" ? new Float32Array(out.buffer) : new Uint32Array(out.buffer);
+  }
+
+  // -- playing --------------------------------------------------------------------------------------------------
+
+  /** Compiles what entries need and lays out their commands; to be awaited before they are played. */
+  async prepare(...entries: string[]): Promise<void> {
+    const texts = new Map<string, string>();
+    const todo = entries.filter((name) => !this.steps.has(name));
+    for (const name of todo) {
+      for (const p of must(this.program.entries[name], `entry ${name}`).passes) {
+        if (!this.shaders.has(p.shader))
+          texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
+      }
+    }
+    for (const [name, program] of await compileAll(this.device, texts, this.options)) this.shaders.set(name, program);
+    if (this.device.lost) throw new ContextLost();
+    for (const name of todo) {
+      const passes = must(this.program.entries[name], `entry ${name}`).passes;
+      this.steps.set(
+        name,
+        passes.map((p) => this.step(p, texts.delete(p.shader))),
+      );
+    }
+    this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
+  }
+
+  private step(p: Pass, fresh: boolean): Step {
+    const { gl } = this.device;
+    const program = must(this.shaders.get(p.shader), `shader ${p.shader}`);
+    if (fresh) {
+      gl.useProgram(program);
+      p.inputs.forEach(([sampler], unit) => gl.uniform1i(gl.getUniformLocation(program, sampler), unit));
+      const block = gl.getUniformBlockIndex(program, "Scalars");
+      if (block !== gl.INVALID_INDEX) gl.uniformBlockBinding(program, block, 0);
+    }
+    const [width, height] = p.viewport;
+    return {
+      program,
+      units: p.inputs.map(([, name]) => this.texture(name)),
+      framebuffer: this.framebuffer(p.outputs),
+      width,
+      height,
+      row: p.row === null ? -1 : this.names.indexOf(p.row),
+      bands: p.row === null ? Math.max(1, Math.min(width, Math.ceil(p.flops / this.drawFlops))) : 1,
+    };
+  }
+
+  private framebuffer(outputs: readonly (readonly [string, number])[]): WebGLFramebuffer {
+    const key = outputs.map(([name, layer]) => `${name}:${layer}`).join();
+    let found = this.framebuffers.get(key);
+    if (!found) {
+      found = this.device.framebuffer(outputs.map(([name, layer]) => [this.texture(name), layer] as const));
+      this.framebuffers.set(key, found);
+    }
+    return found;
+  }
+
+  /** Sets a runtime scalar for the plays that follow. */
+  set(name: string, value: number): void {
+    const at = 4 * this.names.indexOf(name);
+    if (this.program.scalars[name] === "int") this.scalars.setInt32(at, value, true);
+    else this.scalars.setFloat32(at, value, true);
+  }
+
+  /** Issues a prepared entry's commands, or those of passes first..end-1. Nothing waits and nothing is read back. */
+  play(entry: string, first = 0, end = Infinity): void {
+    const { gl } = this.device;
+    const steps = must(this.steps.get(entry), `prepared entry ${entry}`);
+    const block = this.blocks[(this.turn = (this.turn + 1) % BLOCKS)]!;
+    gl.bindBuffer(gl.UNIFORM_BUFFER, block);
+    gl.bufferSubData(gl.UNIFORM_BUFFER, 0, this.scalars);
+    gl.bindBufferBase(gl.UNIFORM_BUFFER, 0, block);
+    let program: WebGLProgram | null = null;
+    let before: readonly WebGLTexture[] = [];
+    const last = Math.min(end, steps.length);
+    for (let i = first; i < last; i++) {
+      const s = steps[i]!;
+      if (s.program !== program) gl.useProgram((program = s.program));
+      for (let unit = 0; unit < s.units.length; unit++) {
+        if (before[unit] !== s.units[unit]) {
+          gl.activeTexture(gl.TEXTURE0 + unit);
+          gl.bindTexture(gl.TEXTURE_2D_ARRAY, s.units[unit]!);
+        }
+      }
+      before = s.units;
+      gl.bindFramebuffer(gl.DRAW_FRAMEBUFFER, s.framebuffer);
+      gl.viewport(0, s.row < 0 ? 0 : this.scalars.getInt32(4 * s.row, true), s.width, s.height);
+      if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
+      else this.banded(s);
+    }
+  }
+
+  private banded(s: Step): void {
+    const { gl } = this.device;
+    gl.enable(gl.SCISSOR_TEST);
+    for (let i = 0; i < s.bands; i++) {
+      const left = Math.floor((i * s.width) / s.bands);
+      gl.scissor(left, 0, Math.floor(((i + 1) * s.width) / s.bands) - left, s.height);
+      gl.drawArrays(gl.TRIANGLES, 0, 3);
+      gl.flush();
+    }
+    gl.disable(gl.SCISSOR_TEST);
+  }
+
+  /** How many draws an entry takes: its passes, or more where some are sliced. */
+  draws(entry: string): number {
+    return must(this.steps.get(entry), `prepared entry ${entry}`).reduce((sum, s) => sum + s.bands, 0);
+  }
+
+  close(): void {
+    const { gl } = this.device;
+    this.framebuffers.forEach((f) => gl.deleteFramebuffer(f));
+    this.shaders.forEach((p) => gl.deleteProgram(p));
+    this.own.forEach((t) => gl.deleteTexture(t));
+    this.blocks.forEach((b) => gl.deleteBuffer(b));
+    this.steps.clear();
+  }
+}
+
+/** Refuses a program that this device cannot hold. */
+export function check(program: Program, device: Pick<Device, "limits">): void {
+  const { limits } = device;
+  for (const t of Object.values(program.textures)) {
+    if (Math.max(t.width, t.height) > limits.maxTextureSize || t.layers > limits.maxLayers) {
+      throw new PageError(
+        `The model needs a texture of ${t.width} x ${t.height} x ${t.layers} (${t.name}); this device stops at ` +
+          `${limits.maxTextureSize} squared x ${limits.maxLayers}.`,
+      );
+    }
+  }
+  for (const entry of Object.values(program.entries)) {
+    for (const p of entry.passes) {
+      if (p.outputs.length > limits.drawBuffers || p.inputs.length > limits.textureUnits) {
+        throw new PageError(
+          `Pass ${p.label} writes ${p.outputs.length} targets and reads ${p.inputs.length} textures; this device ` +
+            `stops at ${limits.drawBuffers} and ${limits.textureUnits}.`,
+        );
+      }
+      if (p.outputs.some(([name]) => p.inputs.some(([, other]) => other === name))) {
+        throw new PageError(`Pass ${p.label} reads a texture that it writes.`);
+      }
+    }
+  }
+}

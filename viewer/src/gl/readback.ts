@@ -1,0 +1,92 @@
+// Reading texels without stopping the page: into a buffer, a fence behind it, and asking until the fence is passed.
+
+import { ContextLost, type Device } from "./device";
+import { pause, sleep } from "./wait";
+
+const LATEST = 60_000; // ms after which a fence is taken for lost
+
+interface Slot {
+  buffer: WebGLBuffer;
+  bytes: number;
+}
+
+interface Waiting {
+  slot: Slot;
+  fence: WebGLSync | null;
+  into: Uint8Array;
+  resolve: () => void;
+  reject: (error: Error) => void;
+}
+
+export class Reader {
+  private readonly free: Slot[] = [];
+  private readonly queue: Waiting[] = [];
+  private between = 2; // ms from one fence passed (or a first read) to the next, a running mean
+
+  constructor(private readonly device: Device) {}
+
+  /**
+   * Reads the box (x, y, width, height) of each framebuffer's first attachment, one after another into `into`; the
+   * commands are issued before it returns.
+   */
+  read(
+    framebuffers: readonly WebGLFramebuffer[],
+    box: readonly [number, number, number, number],
+    integer: boolean,
+    into: Uint8Array,
+  ): Promise<void> {
+    const { gl } = this.device;
+    const bytes = into.byteLength;
+    const at = this.free.findIndex((b) => b.bytes === bytes);
+    const slot = at < 0 ? { buffer: gl.createBuffer(), bytes } : this.free.splice(at, 1)[0]!;
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, slot.buffer);
+    // Not STREAM_READ: Chrome then keeps shadow copies that it warns about and does not use.
+    if (at < 0) gl.bufferData(gl.PIXEL_PACK_BUFFER, bytes, gl.STREAM_COPY);
+    const [format, type] = integer ? [gl.RGBA_INTEGER, gl.UNSIGNED_INT] : [gl.RGBA, gl.FLOAT];
+    for (let i = 0; i < framebuffers.length; i++) {
+      gl.bindFramebuffer(gl.READ_FRAMEBUFFER, framebuffers[i]!);
+      gl.readBuffer(gl.COLOR_ATTACHMENT0);
+      gl.readPixels(...box, format, type, (i * bytes) / framebuffers.length);
+    }
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
+    const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    gl.flush();
+    return new Promise((resolve, reject) => {
+      this.queue.push({ slot, fence, into, resolve, reject });
+      if (this.queue.length === 1) void this.poll();
+    });
+  }
+
+  /** Fences pass in order, so only the first is asked; mostly asleep, since asking would take a core from a software driver. */
+  private async poll(): Promise<void> {
+    const { gl } = this.device;
+    let since = performance.now();
+    await pause();
+    for (let head = this.queue[0]; head; head = this.queue[0]) {
+      const waited = performance.now() - since;
+      if (!head.fence || this.device.lost || waited > LATEST) {
+        for (const each of this.queue.splice(0)) each.reject(new ContextLost());
+        return;
+      }
+      if (gl.getSyncParameter(head.fence, gl.SYNC_STATUS) === gl.SIGNALED) {
+        this.between += 0.2 * (Math.min(waited, 50) - this.between);
+        since = performance.now();
+        this.queue.shift();
+        this.finish(head);
+      } else {
+        await pause(); // a timer set from here is not among those that browsers slow down
+        if (this.between > 3 || waited > this.between + 2) await sleep(1);
+      }
+    }
+  }
+
+  private finish({ slot, fence, into, resolve }: Waiting): void {
+    const { gl } = this.device;
+    gl.deleteSync(fence);
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, slot.buffer);
+    gl.getBufferSubData(gl.PIXEL_PACK_BUFFER, 0, into);
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
+    this.free.push(slot);
+    resolve();
+  }
+}

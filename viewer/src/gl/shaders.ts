@@ -1,0 +1,70 @@
+// Compiling shaders: all at once, so that a browser that can do so compiles them side by side.
+
+import { PageError } from "../program";
+import { pause } from "./wait";
+import { ContextLost, type Device, type Options } from "./device";
+
+const VERTEX = `#version 300 es
+// One triangle over the whole viewport, made from the vertex's number alone.
+void main() {
+  gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
+}
+`;
+
+export function header(options: Options): string {
+  return (
+    "#version 300 es\n" +
+    (options.fetch === "textureLod" ? "#define FETCH_LOD\n" : "") +
+    (options.storage === "uint" ? "#define STORAGE_UINT\n" : "")
+  );
+}
+
+/** Compiles and links fragment texts by name; resolves when all are ready. */
+export async function compileAll(
+  device: Device,
+  texts: ReadonlyMap<string, string>,
+  options: Options,
+): Promise<Map<string, WebGLProgram>> {
+  const { gl, parallel } = device;
+  const vertex = gl.createShader(gl.VERTEX_SHADER)!;
+  gl.shaderSource(vertex, VERTEX);
+  gl.compileShader(vertex);
+  const found = new Map<string, WebGLProgram>();
+  const shaders = new Map<string, WebGLShader>();
+  for (const [name, text] of texts) {
+    const shader = gl.createShader(gl.FRAGMENT_SHADER)!;
+    gl.shaderSource(shader, header(options) + text);
+    gl.compileShader(shader);
+    const program = gl.createProgram()!;
+    gl.attachShader(program, vertex);
+    gl.attachShader(program, shader);
+    gl.linkProgram(program);
+    found.set(name, program);
+    shaders.set(name, shader);
+  }
+  gl.flush();
+  for (const [name, program] of found) {
+    if (parallel) {
+      while (!gl.getProgramParameter(program, parallel.COMPLETION_STATUS_KHR) && !device.lost) await pause();
+    } else {
+      await pause(); // one at a time, so that no frame waits for all
+    }
+    if (!gl.getProgramParameter(program, gl.LINK_STATUS)) {
+      if (device.lost) throw new ContextLost();
+      const shader = shaders.get(name)!;
+      const said = gl.getShaderInfoLog(shader) || gl.getProgramInfoLog(program) || "no message";
+      throw new PageError(shaderError(name, header(options) + (texts.get(name) ?? ""), said));
+    }
+  }
+  for (const shader of shaders.values()) gl.deleteShader(shader);
+  gl.deleteShader(vertex);
+  return found;
+}
+
+/** The driver's message beside the line it means. */
+export function shaderError(name: string, text: string, said: string): string {
+  const line = /(?:ERROR|error): *\d+:(\d+)/.exec(said)?.[1];
+  const source = line ? text.split("\n")[Number(line) - 1]?.trim() : undefined;
+  const where = source ? `\n  line ${line}: ${source}` : "";
+  return `Shader ${name} does not compile: ${said.split("\n")[0]}${where}`;
+}

@@ -1,0 +1,16 @@
+import { render } from "preact";
+import { Glgpt } from "./api";
+import { App } from "./ui/app";
+import { start } from "./ui/state";
+import "./base.css";
+import "./drawings.css";
+import "./views.css";
+
+const glgpt = new Glgpt();
+Object.assign(globalThis, { glgpt });
+start(glgpt);
+// A later visit works without a network, where the page is served securely.
+if ("serviceWorker" in navigator && location.protocol.startsWith("http")) {
+  void glgpt.ready.then(() => navigator.serviceWorker.register("./sw.js")).catch(() => {});
+}
+render(<App />, document.getElementById("app")!);

@@ -1,0 +1,297 @@
+// A model on a device: weights in, tokens, logits and named intermediates out. What the passes compute it cannot tell.
+
+import { ContextLost, Device, type Options } from "./gl/device";
+import { DRAW_FLOPS, Player } from "./gl/player";
+import { chooseFetch } from "./gl/probe";
+import { Reader } from "./gl/readback";
+import { pause } from "./gl/wait";
+import { Capture } from "./capture";
+import { plan, sizes, writeIds } from "./chunks";
+import { unpack } from "./layout";
+import type { Loader } from "./loader";
+import { parseProgram, type Manifest, type Recording } from "./manifest";
+import { must, PageError, textureBytes, type Program } from "./program";
+import { alternatives, Sampler, type Candidate, type Settings } from "./sampling";
+import { Tokenizer, type TokenizerData } from "./tokenizer";
+
+const UPLOAD = 4 << 20; // bytes of one upload, between which the page gets a turn
+const AHEAD = 3; // greedy tokens under way at once: the device chooses them without us
+
+export interface ModelOptions {
+  fetch?: Options["fetch"];
+  drawFlops?: number;
+  /** Forces this many draw buffers at most. */
+  drawBuffers?: number;
+  storage?: Options["storage"];
+}
+
+export interface Token {
+  id: number;
+  /** Probability among the whole vocabulary, and the likeliest others, where they were asked for. */
+  p?: number;
+  top?: Candidate[];
+}
+
+export interface Run extends Partial<Settings> {
+  tokens: number;
+  alternatives?: number;
+  signal?: AbortSignal;
+}
+
+export class Model {
+  readonly manifest: Manifest;
+  tokenizer: Tokenizer | null = null;
+  options!: Options;
+  recording!: Recording;
+  programs!: { generate: Program; capture: Program };
+  player!: Player;
+  reader!: Reader;
+  probe: Record<string, number> = {};
+  /** Tokens whose rows the caches hold. */
+  cached: number[] = [];
+  private captured: Capture | null = null;
+  private known: number[] = [];
+  times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
+
+  private constructor(
+    readonly device: Device,
+    readonly loader: Loader,
+    readonly wishes: ModelOptions,
+  ) {
+    this.manifest = loader.manifest;
+  }
+
+  static async load(device: Device, loader: Loader, wishes: ModelOptions = {}): Promise<Model> {
+    const model = new Model(device, loader, wishes);
+    const start = performance.now();
+    const { manifest } = model;
+    const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
+    const fitting = manifest.recordings.filter((r) => r.draw_buffers <= buffers);
+    model.recording = fitting.sort((a, b) => b.draw_buffers - a.draw_buffers)[0] as Recording;
+    if (!model.recording) {
+      const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
+      throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
+    }
+    if (manifest.tokenizer) model.tokenizer = new Tokenizer((await loader.json(manifest.tokenizer)) as TokenizerData);
+    const program = async (name: string) => parseProgram(await loader.json(name), name);
+    const { generate, capture, probe } = model.recording;
+    model.programs = { generate: await program(generate), capture: await program(capture) };
+    const storage = wishes.storage ?? device.storage;
+    const chosen = await chooseFetch(device, await program(probe), storage, wishes.fetch);
+    model.probe = chosen.measured;
+    model.options = { fetch: chosen.fetch, storage };
+    model.known = [...sizes(Object.keys(model.programs.generate.entries), "prefill_"), 1];
+    await model.build();
+    model.times.readyMs = performance.now() - start;
+    return model;
+  }
+
+  /** Textures, weights, shaders: at first, and again after a lost context. */
+  private async build(): Promise<void> {
+    const { device, options, wishes } = this;
+    this.reader = new Reader(device);
+    this.captured = null;
+    this.cached = [];
+    const flops = wishes.drawFlops ?? DRAW_FLOPS;
+    this.player = new Player(device, this.programs.generate, options, undefined, flops, this.reader);
+    const start = performance.now();
+    const compiled = this.player.prepare("prepare", "decode", ...this.known.slice(0, -1).map((n) => `prefill_${n}`));
+    compiled.catch(() => {}); // awaited below
+    let uploading = 0;
+    for await (const { pieces, data } of this.loader.shards()) {
+      const before = performance.now();
+      await this.upload(pieces, data);
+      uploading += performance.now() - before;
+    }
+    this.times.fetchMs = performance.now() - start - uploading;
+    this.times.uploadMs = uploading;
+    await compiled;
+    this.times.compileMs = performance.now() - start;
+    this.player.play("prepare");
+    if (device.lost) throw new ContextLost();
+  }
+
+  private async upload(pieces: [string, number, number, number][], data: Uint8Array): Promise<void> {
+    let offset = 0;
+    for (const [name, layer, y, rows] of pieces) {
+      const row = this.player.spec(name).width * 16;
+      const band = Math.max(1, Math.floor(UPLOAD / row));
+      for (let at = 0; at < rows; at += band) {
+        const count = Math.min(band, rows - at);
+        this.player.write(name, layer, y + at, count, data.subarray(offset, offset + count * row));
+        offset += count * row;
+        if (count * row >= UPLOAD / 2) await pause();
+      }
+    }
+  }
+
+  /** Waits for the context to come back and fills it again; the shards come from the browser's cache. */
+  async recover(): Promise<void> {
+    for (;;) {
+      await this.device.restored;
+      try {
+        await this.build();
+        return;
+      } catch (error) {
+        if (!(error instanceof ContextLost)) throw error;
+        await pause();
+      }
+    }
+  }
+
+  check(ids: readonly number[]): void {
+    const { vocab_size, n_positions } = this.manifest.config;
+    if (ids.length === 0) throw new PageError("The prompt is empty; give at least one character.");
+    if (ids.length > n_positions) {
+      throw new PageError(
+        `The prompt has ${ids.length} tokens and the model's context holds ${n_positions}; shorten it.`,
+      );
+    }
+    const wrong = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < vocab_size));
+    if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${vocab_size}.`);
+  }
+
+  /** Continues `ids`; a token comes as soon as it is known. Goes on where it was if the context is lost and comes back. */
+  async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
+    this.check(ids);
+    const { temperature = 1, topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
+    const sampler = new Sampler({ temperature, topK, topP, seed });
+    const text = [...ids];
+    let left = Math.min(run.tokens, this.manifest.config.n_positions - ids.length + 1);
+    while (left > 0 && !run.signal?.aborted) {
+      try {
+        for await (const token of sampler.greedy
+          ? this.greedy(text, left, run)
+          : this.sampled(text, left, run, sampler)) {
+          left--;
+          if (token.id === this.tokenizer?.eos) return;
+          yield token;
+          text.push(token.id);
+          if (run.signal?.aborted) return;
+        }
+        return;
+      } catch (error) {
+        if (!(error instanceof ContextLost) && !this.device.lost) throw error;
+        await this.recover();
+      }
+    }
+  }
+
+  /** The device chooses: several tokens are under way at once, and one texel of each is read. */
+  private async *greedy(text: number[], count: number, run: Run): AsyncGenerator<Token> {
+    const under: Promise<Token>[] = [];
+    const first = text.length;
+    try {
+      for (let issued = 0, taken = 0; taken < count; taken++) {
+        for (; issued < count && issued - taken < (issued ? AHEAD : 1); issued++) {
+          if (issued === 0) this.prefill(text);
+          else this.decode(first + issued - 1);
+          const token = this.chosen(run.alternatives);
+          token.catch(() => {}); // awaited below
+          under.push(token);
+        }
+        const token = await under.shift()!;
+        this.cached = taken ? [...text] : this.cached;
+        yield token;
+        if (run.signal?.aborted) return;
+      }
+    } finally {
+      await Promise.allSettled(under);
+    }
+  }
+
+  private async *sampled(text: number[], count: number, run: Run, sampler: Sampler): AsyncGenerator<Token> {
+    for (let taken = 0; taken < count; taken++) {
+      this.prefill(text);
+      const logits = await this.logitsRow();
+      const id = sampler.choose(logits);
+      yield { id, ...(run.alternatives ? alternatives(logits, run.alternatives, id) : {}) };
+    }
+  }
+
+  private async chosen(alternative?: number): Promise<Token> {
+    const [token, logits] = await Promise.all([
+      this.player.read("token"),
+      alternative ? this.logitsRow() : Promise.resolve(null),
+    ]);
+    const id = token[0] ?? 0;
+    return { id, ...(logits ? alternatives(logits, alternative!, id) : {}) };
+  }
+
+  private async logitsRow(): Promise<Float32Array> {
+    const view = must(this.programs.generate.entries["decode"]?.outputs["logits"], "output logits");
+    return unpack(view, await this.player.read(view.texture));
+  }
+
+  private decode(position: number): void {
+    this.player.set("pos", position);
+    this.player.play("decode");
+  }
+
+  /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
+  private prefill(ids: readonly number[]): void {
+    let from = 0;
+    while (from < ids.length - 1 && from < this.cached.length && ids[from] === this.cached[from]) from++;
+    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, from)) {
+      if (chunk.size === 1) {
+        this.writeToken(ids[chunk.start]!);
+        this.decode(chunk.start);
+      } else {
+        writeIds(this.player, ids, chunk);
+        this.player.set("pos", chunk.start);
+        this.player.set("row", chunk.valid - 1);
+        this.player.play(`prefill_${chunk.size}`);
+      }
+    }
+    this.cached = [...ids];
+  }
+
+  /** Fills the caches with these tokens. */
+  fill(ids: readonly number[]): void {
+    this.check(ids);
+    if (this.cached.length < ids.length || ids.some((id, i) => id !== this.cached[i])) this.prefill(ids);
+  }
+
+  /** Puts scalars and inputs where `entry` begins for the last token (or chunk) of `ids`; what it writes will be the same. */
+  rewind(ids: readonly number[], entry: string): void {
+    this.fill(ids);
+    const size = Number(/^prefill_(\d+)$/.exec(entry)?.[1] ?? 0);
+    if (size) {
+      const from = Math.max(0, ids.length - size);
+      const chunk = { start: from, valid: Math.min(size, ids.length - from), size };
+      writeIds(this.player, ids, chunk);
+      this.player.set("row", chunk.valid - 1);
+      this.player.set("pos", from);
+    } else {
+      this.writeToken(ids.at(-1)!);
+      this.player.set("pos", ids.length - 1);
+    }
+  }
+
+  private writeToken(id: number): void {
+    this.player.write("token", 0, 0, 1, new Uint8Array(new Float32Array([id, 0, 0, 0]).buffer));
+  }
+
+  get capture(): Capture {
+    this.captured ??= new Capture(
+      this.manifest,
+      new Player(
+        this.device,
+        this.programs.capture,
+        this.options,
+        this.player.shared(),
+        this.wishes.drawFlops ?? DRAW_FLOPS,
+        this.reader,
+      ),
+    );
+    return this.captured;
+  }
+
+  /** Bytes of the textures that exist, by what they are for. */
+  memory(): Record<string, number> {
+    const { generate, capture } = this.programs;
+    const own = ["weight", "state", "input", "scratch"].map((role) => [role, textureBytes(generate, [role])] as const);
+    const extra = this.captured ? textureBytes(capture, ["state", "input", "scratch"]) : 0;
+    return { ...Object.fromEntries(own), capture: extra };
+  }
+}

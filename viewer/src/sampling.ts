@@ -1,0 +1,104 @@
+// Choosing a token from one row of logits, as `glgpt/sampling.py` does.
+
+import { PageError } from "./program";
+import { Random } from "./random";
+
+export interface Settings {
+  temperature: number;
+  topK: number | null;
+  topP: number | null;
+  seed: number;
+}
+
+export interface Candidate {
+  id: number;
+  p: number;
+}
+
+/** The order of tokens by logit, best first; of equals the first wins. `count` limits it. */
+function order(logits: Float32Array, count: number): number[] {
+  const ids = Array.from(logits.keys());
+  if (count < 64 && count < logits.length) {
+    const best: number[] = [];
+    for (const id of ids) {
+      const x = logits[id]!;
+      if (best.length === count && x <= logits[best[count - 1]!]!) continue;
+      let at = best.length;
+      while (at > 0 && x > logits[best[at - 1]!]!) at--;
+      best.splice(at, 0, id);
+      if (best.length > count) best.pop();
+    }
+    return best;
+  }
+  return ids.sort((a, b) => logits[b]! - logits[a]! || a - b).slice(0, count);
+}
+
+/** The likeliest `count` tokens of the plain softmax, and the probability of `chosen`. */
+export function alternatives(logits: Float32Array, count: number, chosen: number): { top: Candidate[]; p: number } {
+  const best = order(logits, count);
+  const peak = logits[best[0]!]!;
+  let sum = 0;
+  for (const x of logits) sum += Math.exp(x - peak);
+  const p = (id: number) => Math.exp(logits[id]! - peak) / sum;
+  return { top: best.map((id) => ({ id, p: p(id) })), p: p(chosen) };
+}
+
+export class Sampler {
+  private readonly random: Random;
+
+  constructor(readonly settings: Settings) {
+    const { temperature, topK, topP, seed } = settings;
+    if (!(Number.isFinite(temperature) && temperature >= 0)) {
+      throw new PageError(`Temperature is ${temperature}; it must be 0 (greedy) or above.`);
+    }
+    if (topK !== null && !(Number.isInteger(topK) && topK >= 1))
+      throw new PageError(`Top-k is ${topK}; it must be 1 or more.`);
+    if (topP !== null && !(topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must lie in (0, 1].`);
+    if (!(Number.isSafeInteger(seed) && seed >= 0))
+      throw new PageError(`Seed is ${seed}; it must be a whole number from 0.`);
+    this.random = new Random(seed);
+  }
+
+  get greedy(): boolean {
+    return this.settings.temperature === 0 || this.settings.topK === 1;
+  }
+
+  choose(logits: Float32Array): number {
+    for (const x of logits) if (!Number.isFinite(x)) throw new PageError("The model's logits are not finite.");
+    if (this.greedy) return order(logits, 1)[0]!;
+    const kept = this.candidates(logits);
+    // Cumulated in the order of ids, as the desktop does, so that one draw finds the same token.
+    if (kept) kept.sort((a, b) => a - b);
+    const { temperature } = this.settings;
+    const peak = logits[order(logits, 1)[0]!]! / temperature;
+    const weight = (id: number) => Math.exp(logits[id]! / temperature - peak);
+    const count = kept ? kept.length : logits.length;
+    let total = 0;
+    for (let i = 0; i < count; i++) total += weight(kept ? kept[i]! : i);
+    const draw = this.random.next() * total;
+    let sum = 0;
+    for (let i = 0; i < count; i++) if ((sum += weight(kept ? kept[i]! : i)) > draw) return kept ? kept[i]! : i;
+    return kept ? kept.at(-1)! : count - 1;
+  }
+
+  /** The tokens that top-k and top-p leave, best first; null: all. */
+  private candidates(logits: Float32Array): number[] | null {
+    const { temperature, topK, topP } = this.settings;
+    const best = topK === null ? null : order(logits, topK);
+    if (topP === null || topP === 1) return best;
+    const peak = logits[best?.[0] ?? order(logits, 1)[0]!]! / temperature;
+    const p = (id: number) => Math.exp(logits[id]! / temperature - peak);
+    let total = 0;
+    if (best) for (const id of best) total += p(id);
+    else for (let id = 0; id < logits.length; id++) total += p(id);
+    // Sorting a whole vocabulary takes longer than the model does: begin with the tokens that matter.
+    for (let least = 1e-4; ; least = least < 1e-20 ? 0 : least * 1e-3) {
+      const some = best ?? Array.from(logits.keys()).filter((id) => p(id) / total >= least);
+      if (!best) some.sort((a, b) => logits[b]! - logits[a]! || a - b);
+      let sum = 0;
+      const end = some.findIndex((id) => (sum += p(id) / total) >= topP);
+      if (end >= 0) return some.slice(0, end + 1);
+      if (best || least === 0) return some;
+    }
+  }
+}

@@ -1,0 +1,80 @@
+// Where files come from: beside the page, or inside it (a single file).
+
+import { PageError } from "./program";
+
+export type OnBytes = (bytes: number) => void;
+
+export interface Source {
+  /** Whether a second visit may find files in the browser's cache. */
+  readonly cacheable: boolean;
+  /** The whole file; `onBytes` hears each part as it comes. `fresh` goes past every cache. */
+  bytes(name: string, onBytes?: OnBytes, fresh?: boolean): Promise<Uint8Array<ArrayBuffer>>;
+}
+
+export class HttpSource implements Source {
+  readonly cacheable = true;
+
+  constructor(readonly base: URL) {}
+
+  async bytes(name: string, onBytes?: OnBytes, fresh = false): Promise<Uint8Array<ArrayBuffer>> {
+    let response: Response;
+    try {
+      response = await fetch(new URL(name, this.base), { cache: fresh ? "reload" : "default" });
+    } catch {
+      throw new PageError(`${name} cannot be fetched: no connection to ${this.base.host || "the page's folder"}.`);
+    }
+    if (!response.ok || !response.body) {
+      throw new PageError(`${name} cannot be fetched: the server answered ${response.status}.`);
+    }
+    const length = Number(response.headers.get("Content-Length") ?? 0);
+    const encoded = response.headers.has("Content-Encoding");
+    let buffer = new Uint8Array(encoded || length === 0 ? 1 << 20 : length);
+    let size = 0;
+    const reader = response.body.getReader();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      if (size + value.length > buffer.length) {
+        const larger = new Uint8Array(Math.max(buffer.length * 2, size + value.length));
+        larger.set(buffer.subarray(0, size));
+        buffer = larger;
+      }
+      buffer.set(value, size);
+      size += value.length;
+      onBytes?.(value.length);
+    }
+    return buffer.subarray(0, size);
+  }
+}
+
+/** Files in `<script data-file>` elements of this document: base64 of gzip. */
+export class EmbeddedSource implements Source {
+  readonly cacheable = false;
+
+  static here(): EmbeddedSource | null {
+    return document.querySelector("script[data-file]") ? new EmbeddedSource() : null;
+  }
+
+  async bytes(name: string, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
+    const text = document.querySelector(`script[data-file="${CSS.escape(name)}"]`)?.textContent;
+    if (text == null) throw new PageError(`${name} is not in this file; it was not saved whole.`);
+    const packed = fromBase64(text);
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const data = new Uint8Array(await new Response(stream).arrayBuffer());
+    onBytes?.(data.length);
+    return data;
+  }
+}
+
+export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
+  const native = (Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;
+  if (native) return native.call(Uint8Array, text);
+  const binary = atob(text);
+  const out = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) out[i] = binary.charCodeAt(i);
+  return out;
+}
+
+export function floatsFrom(base64: string): Float32Array {
+  return new Float32Array(fromBase64(base64).buffer);
+}

@@ -1,0 +1,98 @@
+// What this device is and chose, and whether it computes what the desktop did.
+
+import { useSignal } from "@preact/signals";
+import type { Parity } from "../parity";
+import { textureBytes } from "../program";
+import { engine } from "./state";
+
+const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+
+export function DeviceView() {
+  const info = engine().info();
+  const { generate, capture } = engine().model.programs;
+  const probe = Object.entries(info.probeMs)
+    .map(([name, ms]) => `${name} ${ms.toFixed(2)} ms`)
+    .join(", ");
+  const passes = (name: string) => generate.entries[name]?.passes.length ?? 0;
+  const rows: [string, string][] = [
+    ["GPU", info.renderer],
+    ["Texture size", `${info.limits.maxTextureSize} x ${info.limits.maxTextureSize}, ${info.limits.maxLayers} layers`],
+    ["Draw buffers", `${info.limits.drawBuffers}, of which ${info.drawBuffers} are used`],
+    ["Kernel", `${info.kernel} values a fragment`],
+    ["Fetch", probe ? `${info.fetch} (measured: ${probe})` : info.fetch],
+    ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, floats bit for bit"],
+    ["Weights", `${info.dtype}, ${mib(info.textureBytes["weight"] ?? 0)}`],
+    ["Caches", mib(info.textureBytes["state"] ?? 0)],
+    ["Scratch", mib(info.textureBytes["scratch"] ?? 0)],
+    [
+      "All textures",
+      `${mib(Object.values(info.textureBytes).reduce((x, y) => x + y, 0))} (${mib(textureBytes(generate))} to write, ${mib(textureBytes(capture, ["state", "input", "scratch"]))} more once intermediates are looked at)`,
+    ],
+    ["Passes a token", String(passes("decode"))],
+    [
+      "Model",
+      `${info.config.n_layer} layers, ${info.config.n_head} heads, width ${info.config.n_embd}, context ${info.config.n_positions}, vocabulary ${info.config.vocab_size}`,
+    ],
+    ["Started in", `${(info.times.readyMs / 1000).toFixed(2)} s`],
+  ];
+  return (
+    <section aria-label="Device" class="device">
+      <ParityPanel />
+      <div class="panel">
+        <h2>This device</h2>
+        <table>
+          <tbody>
+            {rows.map(([name, value]) => (
+              <tr key={name}>
+                <th scope="row">{name}</th>
+                <td>{value}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function ParityPanel() {
+  const result = useSignal<Parity | null>(null);
+  const busy = useSignal(false);
+  const problem = useSignal("");
+  const run = async () => {
+    busy.value = true;
+    problem.value = "";
+    try {
+      result.value = await engine().parity();
+    } catch (error) {
+      problem.value = error instanceof Error ? error.message : String(error);
+    }
+    busy.value = false;
+  };
+  const r = result.value;
+  return (
+    <div class="panel parity">
+      <h2>Same numbers as the desktop?</h2>
+      <p>Plays the reference prompt here and compares logits, every intermediate and the greedy continuation.</p>
+      <button class="primary" disabled={busy.value} onClick={() => void run()}>
+        {busy.value ? "Comparing…" : "Compare"}
+      </button>
+      <div role="status" class="verdict">
+        {problem.value}
+        {r && (
+          <>
+            <strong class={r.pass ? "pass" : "fail"}>{r.pass ? "PASS" : "FAIL"}</strong>
+            <p>
+              Greatest logit error {r.maxError.toExponential(2)} ({(100 * r.ofTolerance).toFixed(1)}% of the tolerance{" "}
+              {r.atol} + {r.rtol} relative); greedy text {r.greedyEqual ? "equal" : "differs"};{" "}
+              {r.firstApart
+                ? `${r.firstApart.name} is the first of ${r.names} intermediates to part: ${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
+                : `all ${r.names} intermediates within it.`}
+            </p>
+            <p class="dim">Desktop: {r.desktop}</p>
+          </>
+        )}
+      </div>
+    </div>
+  );
+}

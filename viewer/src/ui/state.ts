@@ -1,0 +1,208 @@
+// What the page shows, and what a person can do with it.
+
+import { batch, computed, signal } from "@preact/signals";
+import type { Glgpt } from "../api";
+import type { Progress } from "../loader";
+import type { Candidate } from "../sampling";
+
+export interface Tok {
+  id: number;
+  text: string;
+  label: string;
+  given: boolean;
+  p?: number;
+  top?: Candidate[];
+}
+
+export const VIEWS = ["write", "attention", "textures", "passes", "device"] as const;
+export type ViewName = (typeof VIEWS)[number];
+
+export const SAMPLE = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\n";
+const link = new URLSearchParams(location.hash.slice(1));
+const number = (key: string, otherwise: number) => {
+  const text = link.get(key);
+  return text !== null && text !== "" && Number.isFinite(Number(text)) ? Number(text) : otherwise;
+};
+
+export const phase = signal<"loading" | "ready" | "failed">("loading");
+export const failure = signal("");
+export const progress = signal<Progress & { speed: number }>({ done: 0, total: 0, cached: 0, speed: 0 });
+export const view = signal<ViewName>(VIEWS.find((v) => v === link.get("view")) ?? "write");
+export const prompt = signal(link.get("prompt") ?? SAMPLE);
+export const settings = {
+  tokens: signal(number("tokens", 120)),
+  temperature: signal(number("temperature", 0.8)),
+  topK: signal(number("k", 0)),
+  topP: signal(number("p", 1)),
+  seed: signal(number("seed", 1)),
+  stop: signal(link.get("stop") ?? ""),
+};
+export const tokens = signal<Tok[]>([]);
+export const running = signal(false);
+export const note = signal("");
+export const speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
+export const chosen = signal<number | null>(null);
+export const ids = computed(() => tokens.value.map((t) => t.id));
+/** Called for every token while one is generated, before the page shows it. */
+export const listeners = new Set<(total: number) => void>();
+
+const FRAME = 40; // ms between two changes of the text: drawing the page takes time from a software driver
+let glgpt: Glgpt;
+let abort: AbortController | null = null;
+
+export const engine = (): Glgpt => glgpt;
+
+export function start(instance: Glgpt): void {
+  glgpt = instance;
+  const began = performance.now();
+  glgpt.onProgress = (p) => {
+    const seconds = (performance.now() - began) / 1000;
+    progress.value = { ...p, speed: (p.done - p.cached) / Math.max(seconds, 0.01) };
+  };
+  glgpt.ready.then(
+    () => {
+      phase.value = "ready";
+      document.title = `${glgpt.model.manifest.model} · glgpt`;
+      if (!glgpt.model.tokenizer && !link.has("prompt")) prompt.value = "1 2 3";
+      void write();
+    },
+    (error: unknown) => {
+      failure.value = error instanceof Error ? error.message : String(error);
+      phase.value = "failed";
+    },
+  );
+}
+
+export function share(): void {
+  const fields: Record<string, string> = {
+    view: view.value,
+    prompt: prompt.value,
+    tokens: String(settings.tokens.value),
+    temperature: String(settings.temperature.value),
+    k: String(settings.topK.value),
+    p: String(settings.topP.value),
+    seed: String(settings.seed.value),
+  };
+  if (settings.stop.value) fields["stop"] = settings.stop.value;
+  history.replaceState(null, "", `#${new URLSearchParams(fields)}`);
+}
+
+export function show(name: ViewName): void {
+  view.value = name;
+  share();
+}
+
+function given(list: readonly number[]): Tok[] {
+  const decoder = glgpt.model.tokenizer?.stream();
+  return list.map((id) => ({ id, text: decoder ? decoder.push(id) : ` ${id}`, label: label(id), given: true }));
+}
+
+export function label(id: number): string {
+  return glgpt.model.tokenizer?.label(id) ?? String(id);
+}
+
+function promptIds(): number[] {
+  if (glgpt.model.tokenizer) return glgpt.encode(prompt.value);
+  return (prompt.value.match(/\d+/g) ?? []).map(Number);
+}
+
+/** Writes on from the prompt. */
+export async function write(): Promise<void> {
+  await attempt(async () => {
+    const list = promptIds();
+    glgpt.model.check(list);
+    tokens.value = given(list);
+    await go(settings.tokens.value);
+  });
+}
+
+/** Goes on with `count` tokens behind token `from` (default: the last), whose place `instead` takes if it is given. */
+export async function go(count: number, from?: number, instead?: number): Promise<void> {
+  await attempt(async () => {
+    await stop();
+    let kept = from === undefined ? tokens.value : tokens.value.slice(0, from);
+    if (instead !== undefined) {
+      const was = tokens.value[from ?? 0];
+      const top = was?.top;
+      const p = top?.find((c) => c.id === instead)?.p;
+      const text = glgpt.decode([instead]);
+      kept = [
+        ...kept,
+        { id: instead, text, label: label(instead), given: false, ...(top && p !== undefined ? { top, p } : {}) },
+      ];
+    }
+    if (!kept.length) return;
+    batch(() => {
+      tokens.value = kept;
+      chosen.value = null;
+      running.value = true;
+      note.value = "";
+    });
+    share();
+    await stream(count, kept);
+  });
+}
+
+async function stream(count: number, kept: Tok[]): Promise<void> {
+  const list = [...kept];
+  const seed = settings.seed.value;
+  abort = new AbortController();
+  let waiting = false;
+  const shown = () => {
+    waiting = false;
+    tokens.value = [...list];
+  };
+  try {
+    const result = await glgpt.generate({
+      ids: kept.map((t) => t.id),
+      tokens: count,
+      temperature: settings.temperature.value,
+      topK: settings.topK.value || null,
+      topP: settings.topP.value < 1 ? settings.topP.value : null,
+      seed,
+      ...(settings.stop.value ? { stop: settings.stop.value } : {}),
+      alternatives: 8,
+      signal: abort.signal,
+      onToken: ({ id, text, p, top }) => {
+        list.push({ id, text, label: label(id), given: false, ...(top && p !== undefined ? { p, top } : {}) });
+        listeners.forEach((listen) => listen(list.length));
+        if (!waiting) {
+          waiting = true;
+          setTimeout(() => requestAnimationFrame(shown), FRAME);
+        }
+      },
+    });
+    const decoded = result.ids.length - 1;
+    speeds.value = {
+      given: kept.length,
+      prefill: result.prefillMs,
+      decode: decoded > 0 ? (1000 * decoded) / result.decodeMs : 0,
+    };
+    const ends = {
+      context: "The context is full.",
+      eos: "The model ended the text.",
+      text: "The stop text came up.",
+      aborted: "Stopped.",
+      tokens: "",
+    };
+    note.value = ends[result.stopped];
+  } finally {
+    shown();
+    running.value = false;
+    abort = null;
+  }
+}
+
+export async function stop(): Promise<void> {
+  abort?.abort();
+  while (running.value) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+async function attempt(work: () => Promise<void>): Promise<void> {
+  try {
+    await work();
+  } catch (error) {
+    running.value = false;
+    note.value = error instanceof Error ? error.message : String(error);
+  }
+}

@@ -1,0 +1,199 @@
+// What needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
+
+import { describe, expect, it, vi } from "vitest";
+import { plan, sizes } from "../src/chunks";
+import { fromHalf, unpack } from "../src/layout";
+import { digest, Loader } from "../src/loader";
+import { parseManifest, parseProgram } from "../src/manifest";
+import { furthest } from "../src/parity";
+import { check } from "../src/gl/player";
+import { header, shaderError } from "../src/gl/shaders";
+import { PageError, type Program } from "../src/program";
+import { Random, seedState } from "../src/random";
+import { alternatives, Sampler } from "../src/sampling";
+import type { Source } from "../src/source";
+
+describe("chunks", () => {
+  it("cover every prompt length once, the last alone padded, never beyond the context", () => {
+    const known = [256, 64, 16, 1];
+    for (let tokens = 1; tokens <= 256; tokens++) {
+      let at = 0;
+      for (const chunk of plan(tokens, 256, known)) {
+        expect(chunk.start).toBe(at);
+        expect(chunk.start + chunk.size).toBeLessThanOrEqual(256);
+        at += chunk.valid;
+        if (at < tokens) expect(chunk.valid).toBe(chunk.size);
+      }
+      expect(at).toBe(tokens);
+    }
+  });
+  it("begin where the caches end", () => {
+    expect(plan(41, 256, [256, 64, 16, 1], 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
+  });
+  it("are named by the entries", () => {
+    expect(sizes(["decode", "prefill_16", "prefill_256", "prefill_x"], "prefill_")).toEqual([256, 16]);
+  });
+});
+
+describe("layouts", () => {
+  it("unpack tiles", () => {
+    const view = { texture: "x", rows: 3, cols: 10, tiles: [2, 2] as [number, number], dtype: "f32" as const };
+    const texels = new Float32Array(4 * 2 * 2 * 4); // four tiles of two rows of two texels
+    for (let r = 0; r < 3; r++) {
+      for (let c = 0; c < 10; c++) {
+        const layer = Math.floor(r / 2) * 2 + Math.floor(c / 8);
+        texels[((layer * 2 + (r % 2)) * 2 + Math.floor((c % 8) / 4)) * 4 + (c % 4)] = 100 * r + c;
+      }
+    }
+    expect(Array.from(unpack(view, texels))).toEqual(
+      [0, 1, 2].flatMap((r) => Array.from({ length: 10 }, (_, c) => 100 * r + c)),
+    );
+  });
+  it("unpack halves of two column tiles from one layer", () => {
+    const halves = Uint16Array.from([0x3c00, 0xc000, 0, 0x3800, 0x4200, 0x7bff, 0x0001, 0]);
+    const view = { texture: "x", rows: 1, cols: 7, tiles: [1, 2] as [number, number], dtype: "f16" as const };
+    expect(Array.from(unpack(view, new Uint32Array(halves.buffer)))).toEqual([1, -2, 0, 0.5, 3, 65504, 2 ** -24]);
+    expect(fromHalf(0xfc00)).toBe(-Infinity);
+    expect(fromHalf(0x7e00)).toBeNaN();
+  });
+});
+
+describe("randomness", () => {
+  it("is numpy's", () => {
+    expect(Array.from(seedState(0)).slice(0, 2)).toEqual([2968811710, 3677149159]);
+    const random = new Random(0);
+    expect([random.next(), random.next()]).toEqual([0.6369616873214543, 0.2697867137638703]);
+    expect(new Random(2 ** 40 + 5).next()).toBe(0.004739459374490829);
+  });
+});
+
+describe("sampling", () => {
+  const logits = Float32Array.from([1, 3, 2, 3, -1]);
+  const settings = { temperature: 1, topK: null, topP: null, seed: 1 };
+  it("is greedy at temperature 0, and of equals the first wins", () => {
+    expect(new Sampler({ ...settings, temperature: 0 }).choose(logits)).toBe(1);
+  });
+  it("stays within top-k and top-p", () => {
+    const seen = (more: object) => {
+      const sampler = new Sampler({ ...settings, ...more });
+      return [...new Set(Array.from({ length: 200 }, () => sampler.choose(logits)))].sort();
+    };
+    expect(seen({ topK: 2 })).toEqual([1, 3]);
+    expect(seen({ topP: 0.39 })).toEqual([1]);
+    expect(seen({ topP: 0.5 })).toEqual([1, 3]);
+    expect(seen({ temperature: 3 })).toEqual([0, 1, 2, 3, 4]);
+  });
+  it("names the likeliest with their probabilities", () => {
+    const { top, p } = alternatives(logits, 2, 0);
+    expect(top.map((c) => c.id)).toEqual([1, 3]);
+    expect(p).toBeCloseTo(Math.exp(1) / (Math.exp(1) + 2 * Math.exp(3) + Math.exp(2) + Math.exp(-1)), 6);
+  });
+  it("refuses settings out of range", () => {
+    for (const bad of [{ temperature: -1 }, { topK: 0 }, { topP: 0 }, { topP: 1.1 }, { seed: -1 }]) {
+      expect(() => new Sampler({ ...settings, ...bad })).toThrow(PageError);
+    }
+  });
+});
+
+const texture = { width: 4, height: 4, layers: 1, format: "float", role: "scratch" } as const;
+const pass = {
+  label: "p",
+  shader: "s",
+  inputs: [["u_x", "a"]],
+  outputs: [["b", 0]],
+  viewport: [4, 4],
+  row: null,
+  flops: 0,
+  nbytes: 0,
+};
+const program = {
+  schema: 1,
+  textures: { a: { name: "a", ...texture }, b: { name: "b", ...texture } },
+  shaders: { s: "void main() {}" },
+  entries: { e: { name: "e", inputs: [], passes: [pass], outputs: {} } },
+  views: {},
+  scalars: { pos: "int" },
+};
+
+describe("schemas", () => {
+  it("accept a program and name what is wrong with another", () => {
+    expect(parseProgram(program, "program.json")).toBe(program);
+    expect(() => parseProgram({ ...program, schema: 2 }, "program.json")).toThrow(/schema version 2/);
+    const bad = structuredClone(program) as unknown as Program;
+    bad.textures["a"]!.width = 0;
+    expect(() => parseProgram(bad, "program.json")).toThrow(/program.json is damaged: #\/textures\/a\/width/);
+    expect(() => parseManifest({ schema: 1 })).toThrow(/manifest.json is damaged/);
+    expect(() => parseManifest(null)).toThrow(/schema version/);
+  });
+});
+
+describe("player", () => {
+  const limits = { maxTextureSize: 8, maxLayers: 8, drawBuffers: 4, textureUnits: 16, uniformBlock: 16384 };
+  const played = program as unknown as Program;
+  it("refuses what a device cannot hold, and a pass that reads what it writes", () => {
+    expect(() => check(played, { limits })).not.toThrow();
+    expect(() => check(played, { limits: { ...limits, maxTextureSize: 2 } })).toThrow(/stops at 2 squared/);
+    expect(() => check(played, { limits: { ...limits, drawBuffers: 0 } })).toThrow(/writes 1 targets/);
+    const loop = structuredClone(played);
+    loop.entries["e"]!.passes[0]!.inputs = [["u_x", "b"]];
+    expect(() => check(loop, { limits })).toThrow(/reads a texture that it writes/);
+  });
+  it("heads shaders as the desktop does, and shows an error beside its line", () => {
+    expect(header({ fetch: "textureLod", storage: "uint" })).toBe(
+      "#version 300 es\n#define FETCH_LOD\n#define STORAGE_UINT\n",
+    );
+    expect(shaderError("s", "a\nb c\n", "ERROR: 0:2: 'c' : undeclared")).toMatch(/line 2: b c/);
+  });
+});
+
+describe("parity", () => {
+  it("finds where two arrays differ most", () => {
+    expect(furthest(Float32Array.from([1, 2.5]), Float32Array.from([1, 2]), 0.5, 0)).toMatchObject({
+      ratio: 1,
+      error: 0.5,
+      here: 2.5,
+    });
+    expect(furthest(Float32Array.from([NaN]), Float32Array.from([1]), 1, 0).ratio).toBe(Infinity);
+    expect(furthest(new Float32Array(1), new Float32Array(2), 1, 0).ratio).toBe(Infinity);
+  });
+});
+
+describe("loader", () => {
+  const encode = (text: string) => new TextEncoder().encode(text) as Uint8Array<ArrayBuffer>;
+  async function folder(answers: Uint8Array<ArrayBuffer>[]) {
+    const good = encode("weights");
+    const manifest = {
+      schema: 1,
+      glgpt: "0",
+      model: "m",
+      dtype: "f32",
+      tokenizer: null,
+      reference: "reference.json",
+      activations: {},
+      files: {},
+      config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },
+      recordings: [{ draw_buffers: 8, kernel: "4x8", generate: "a", capture: "b", probe: "c" }],
+      shards: [{ file: "weights-00.bin", bytes: good.length, sha256: await digest(good), pieces: [["w", 0, 0, 1]] }],
+    };
+    const bytes = vi.fn(async (name: string, onBytes?: (n: number) => void) => {
+      if (name === "manifest.json") return encode(JSON.stringify(manifest));
+      const data = answers.shift() ?? encode("wrong!!");
+      onBytes?.(data.length);
+      return data;
+    });
+    const source: Source = { cacheable: false, bytes };
+    return { loader: await Loader.open(source), bytes };
+  }
+  it("fetches a damaged shard again, past the cache, and counts its bytes once", async () => {
+    const { loader, bytes } = await folder([encode("broken!"), encode("weights")]);
+    const got = [];
+    for await (const shard of loader.shards()) got.push(new TextDecoder().decode(shard.data));
+    expect(got).toEqual(["weights"]);
+    expect(loader.progress).toMatchObject({ done: 7, total: 7 });
+    expect(bytes.mock.calls.at(-1)![2 as never]).toBe(true);
+  });
+  it("names a shard that stays damaged", async () => {
+    const { loader } = await folder([]);
+    await expect(loader.shards().next()).rejects.toThrow(/weights-00.bin, fetched 3 times.*SHA-256/);
+  });
+});
