@@ -28,6 +28,7 @@ def test_a_short_prompt_is_one_chunk() -> None:
     assert [c.size for c in plan(10, 10, (1,), ONE_TOKEN)] == [1] * 10
 
 
+@pytest.mark.slow
 def test_looking_inside_keeps_to_the_memory(goldens: Path) -> None:
     """`--max-texture-memory` holds for loading alone, and a dump then takes what it likes."""
     names = ["h.0.attn.pattern", "h.2.mlp.act"]
@@ -96,6 +97,7 @@ def test_a_context_taller_than_a_texture_is_refused(device: Device) -> None:
         generation_program(config, replace(device.limits, max_texture_size=16384), KERNELS["4x8"], "f32")
 
 
+@pytest.mark.slow
 def test_a_driver_without_es_gets_desktop_shaders(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An OpenGL 3.3 driver that knows no GLSL ES fails at the first shader."""
     opened: Device

@@ -168,6 +168,7 @@ def test_zero_tokens_and_no_tokenizer(capsys: Capture) -> None:
     assert capsys.readouterr().out == "1 2\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--kernel 4x4", "--kernel 8x4", "--fetch texelFetch", "--storage uint"])
 def test_every_choice_gives_the_same_text(option: str, capsys: Capture) -> None:
     args = ["generate", "--model", WIDE, "--ids", "1,2,3,4,5,6,7,8,9", "--tokens", "12", "--temperature", "0"]

@@ -34,6 +34,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.name)
 def test_goldens_agree_in_every_intermediate(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, golden, "--reference", golden / "reference.npz", "--activations", "--json")

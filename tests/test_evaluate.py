@@ -29,6 +29,7 @@ def test_logits_beyond_exp_do_not_overflow() -> None:
     assert nats_of(np.array([[5000.0, 4990.0]], np.float32), np.array([1])) == pytest.approx(10.0, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_every_token_but_the_first_is_predicted_once_from_its_window() -> None:
     text, seen = TEXT[:150], []
     with GPT2.from_pretrained() as model:

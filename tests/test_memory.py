@@ -82,6 +82,7 @@ def test_a_model_beyond_the_given_memory_is_refused(device: Device, goldens: Pat
     load(goldens / "wide", max_texture_memory=size).close()
 
 
+@pytest.mark.slow
 def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
     """A model that is closed keeps an object, until the driver has no more."""
     before = state(device)

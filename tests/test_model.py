@@ -113,6 +113,7 @@ def test_every_kernel_fetch_and_storage_agrees(goldens: Path, kernel: str, fetch
         assert greedy(model, wanted["greedy"][:35].tolist(), 16) == wanted["greedy"].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "storage"), [("inverse-layer-f16", "uint"), pytest.param("wide", "float", marks=pytest.mark.slow)]
 )
@@ -283,6 +284,7 @@ def test_the_embedded_model_is_float64_to_rounding() -> None:
                 assert token == logits.argmax()
 
 
+@pytest.mark.slow
 def test_halves_cost_the_embedded_model_little() -> None:
     """Half precision moves the distribution of the next token by more than 1e-4 nats."""
     with load(None) as model, load(None, "f16") as half:
