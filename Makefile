@@ -62,6 +62,7 @@ wheel-check: setup $(VENV)/dev  ## build the wheel, install it into a clean envi
 viewer: viewer/dist/index.html  ## the web page, built (gets Node through PyPI where there is none)
 
 demo: setup viewer  ## export the embedded model as a web page and serve it
+	@mkdir -p out
 	$(BIN)/glgpt export --out out/demo
 	$(BIN)/glgpt serve out/demo
 
