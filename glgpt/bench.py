@@ -94,7 +94,7 @@ def products(
     for fetch in FETCHES:
         chosen = Options(options.header, fetch, options.storage)
         for name, dtype in (("matmul", "f32"), ("matmul f16", "f16")):
-            block = kernel if dtype == "f32" else Kernel(8 if device.limits.max_draw_buffers >= 8 else 4, 2)
+            block = kernel if dtype == "f32" else kernel.packed(device.limits)
             own.append(product_player(device, block, chosen, x, w, dtype))
             measure.add(f"{name}|{fetch}", lambda player=own[-1]: player.play("product"))  # type: ignore[misc]
         for name in ("one_output", "block2x2"):

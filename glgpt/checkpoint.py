@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from glgpt.data_files import data_path
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2 import GPT2Config, parameters
+from glgpt.models.config import GPT2Config, parameters
 from glgpt.torch_file import READABLE, Stored, torch_tensors
 
 EMBEDDED = "shakespeare"
@@ -51,7 +51,7 @@ class Checkpoint:
 
     @property
     def names(self) -> set[str]:
-        """The parameters' names, without `transformer.`: those of `models.gpt2.parameters`."""
+        """The parameters' names, without `transformer.`: those of `models.config.parameters`."""
         return set(self._tensors)
 
     def dtype(self, name: str) -> str:

@@ -7,12 +7,13 @@ from glgpt.chunks import chunk_sizes
 from glgpt.models.config import GPT2Config, activation_names
 from glgpt.models.gpt2 import Network
 from glgpt.program import Limits, Program
+from glgpt.programs import capture_program, record_generation
 from glgpt.record import KERNELS, Kernel, Recorder
 from glgpt.tensor import Layout
+from glgpt.tune import PROBE
 
 RECORDINGS = {8: KERNELS["4x8"], 4: KERNELS["4x4"]}  # draw buffers -> kernel
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
-PROBE = (64, 256, 1024)  # M, K, N of the product by which a page chooses how to fetch
 
 
 def page_programs(config: GPT2Config, draw_buffers: int, dtype: str) -> dict[str, Program]:
@@ -32,14 +33,7 @@ def _generate(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) ->
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, {f"h.{i}.attn.q" for i in range(config.n_layer)})
-    sizes = chunk_sizes(config, network.kernel.tile_rows, limits)
-    for size in sizes[:-1]:
-        with rec.entry(f"prefill_{size}"):
-            network.last_row(network.rows(size), "row")
-    with rec.entry("prepare"):
-        network.prepare()
-    with rec.entry("decode"):
-        network.row()
+    sizes = record_generation(network)
     for i in range(config.n_layer):
         for size in sizes:
             with rec.entry(f"attention_{i}_{size}"):
@@ -61,12 +55,8 @@ def _capture(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) -> 
     """`capture_program` of every intermediate, in the chunk sizes whose scratch stays within CAPTURE_BYTES."""
 
     def record(sizes: tuple[int, ...]) -> Program:
-        rec = Recorder(limits)
-        network = Network(rec, config, kernel, dtype, frozenset(activation_names(config.n_layer)))
-        for size in sizes:
-            with rec.entry(f"logits_{size}"):
-                network.logits_rows(network.rows(size))
-        return rec.program()
+        names = frozenset(activation_names(config.n_layer))
+        return capture_program(config, limits, kernel, dtype, names, sizes)
 
     sizes = chunk_sizes(config, kernel.tile_rows, limits)
     return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))
@@ -77,7 +67,7 @@ def _probe(limits: Limits, kernel: Kernel, dtype: str) -> Program:
     m, k, n = PROBE
     rec = Recorder(limits)
     if dtype == "f16":
-        kernel = Kernel(8 if limits.max_draw_buffers >= 8 else 4, 2)
+        kernel = kernel.packed(limits)
     pairs = (1, 2) if dtype == "f16" else (1, 1)
     x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
     w = rec.fixed("w", Layout(k, n, pairs, dtype), "state")

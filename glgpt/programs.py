@@ -22,15 +22,22 @@ def generation_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype
     `[1, vocab]`. Raises GlgptError where the limits forbid it.
     """
     rec = Recorder(limits)
-    network = Network(rec, config, kernel, dtype)
-    for size in chunk_sizes(config, network.kernel.tile_rows, limits)[:-1]:
+    record_generation(Network(rec, config, kernel, dtype))
+    return rec.program()
+
+
+def record_generation(network: Network) -> tuple[int, ...]:
+    """Records the entries of `generation_program`; returns the chunk sizes, greatest first, 1 (`decode`) the last."""
+    rec = network.rec
+    sizes = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits)
+    for size in sizes[:-1]:
         with rec.entry(f"prefill_{size}"):
             network.last_row(network.rows(size), "row")
     with rec.entry("prepare"):
         network.prepare()
     with rec.entry("decode"):
         network.row()
-    return rec.program()
+    return sizes
 
 
 def fitting_program(

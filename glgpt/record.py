@@ -38,6 +38,10 @@ class Kernel:
         """As on the command line: rows x columns of one fragment."""
         return f"{self.tile_rows}x{4 * self.tile_cols}"
 
+    def packed(self, limits: Limits) -> Kernel:
+        """The kernel of packed halves: as many row tiles as there are draw buffers for, column tiles in pairs."""
+        return Kernel(8 if limits.max_draw_buffers >= 8 else 4, 2, self.near)
+
 
 KERNELS = {k.name: k for k in (Kernel(4, 1), Kernel(4, 2), Kernel(8, 1))}
 
@@ -125,8 +129,8 @@ class Recorder:
     ) -> None:
         """Appends one pass of `glsl/<shader>.frag`.
 
-        `inputs` and `outputs` name the samplers and the STORE macros. `columns` limits a one-output pass to some of
-        its column tiles. `viewport` and `row` are for a pass that writes a part of a state.
+        `inputs` and `outputs` name the samplers and the STORE macros. `columns` limits a pass to some of its
+        outputs' column tiles. `viewport` and `row` are for a pass that writes a part of a state.
         """
         first = next(iter(outputs.values()))
         text = "\n".join(

@@ -81,7 +81,7 @@ void main() {
   Y_TILES(ACTIVATE)
 #endif
 #ifdef RESIDUAL
-#define ADD(n, i, j) acc[n] += RESIDUAL_TILE(i, j);
+#define ADD(n, i, j) acc[n] += RESIDUAL((i) * RESIDUAL_TC + (j), p.y, p.x);
   Y_TILES(ADD)
 #endif
 #if 4 * Y_W * Y_TC >= Y_COLS + 4

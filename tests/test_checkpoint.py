@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from glgpt.checkpoint import Checkpoint, embedded_weights
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2 import activation_names, parameters
+from glgpt.models.config import activation_names, parameters
 
 HERE = Path(__file__).parent
 GOLDENS = HERE / "goldens"
@@ -112,7 +112,7 @@ def test_bf16_is_widened_exactly(tmp_path):
 
 def rewrite_shapes(folder):
     """Fills the folder's weights with ones in the shapes its config asks for."""
-    from glgpt.models.gpt2 import GPT2Config
+    from glgpt.models.config import GPT2Config
 
     config = GPT2Config.from_dict(json.loads((folder / "config.json").read_text()))
     ones = {prefixed(name): np.ones(shape, "f4") for name, shape in parameters(config).items()}

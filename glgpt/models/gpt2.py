@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 
 from glgpt import ops
-from glgpt.models.config import GPT2Config, activation_names, arrange, parameters, texels
+from glgpt.models.config import GPT2Config, texels
 from glgpt.record import Kernel, Recorder, Tensor
 from glgpt.tensor import Layout, fold
-
-__all__ = ["GPT2Config", "Network", "activation_names", "arrange", "parameters"]
 
 
 class Network:
@@ -24,7 +22,7 @@ class Network:
     ) -> None:
         self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
         if dtype == "f16":
-            kernel = Kernel(8 if rec.limits.max_draw_buffers >= 8 else 4, 2, kernel.near)
+            kernel = kernel.packed(rec.limits)
         self.kernel = kernel
         self.heads = config.n_head * texels(config.d_head)  # width of q, k, v and z, heads padded
 

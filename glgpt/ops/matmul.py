@@ -37,8 +37,7 @@ def matmul(
     if bias:
         inputs["bias"] = bias
     if residual:
-        inputs["r"], defines["RESIDUAL"] = residual, 1
-        defines["RESIDUAL_TILE(i, j)"] = "R((i) * R_TC + (j), p.y, p.x)"
+        inputs["residual"] = residual
     at_once = min(tc, max(1, rec.limits.max_draw_buffers * y.layout.pairs // tr), 2)
     if tc % at_once:
         at_once = 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from glgpt.data_files import data_path
 from glgpt.errors import GlgptError
@@ -30,7 +31,7 @@ class Quiet(SimpleHTTPRequestHandler):
 def chromium() -> str:
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not found:
-        pytest.skip("no Chromium on this machine")
+        pytest.fail("no Chromium on this machine: install it (Debian, Ubuntu: apt install chromium)")
     return found
 
 
@@ -41,9 +42,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     try:
         if not (data_path("viewer/dist") / "index.html").is_file():
-            pytest.skip("the page is not built (make viewer)")
+            pytest.fail("the page is not built: make viewer")
     except GlgptError:
-        pytest.skip("the page is not built (make viewer)")
+        pytest.fail("the page is not built: make viewer")
     out = tmp_path_factory.mktemp("site") / "sub" / "page"
     out.parent.mkdir()
     export(None, out, "f32", shard_size=8 << 20)
@@ -75,9 +76,8 @@ def serve() -> Iterator[Callable[..., str]]:
 @pytest.fixture
 def browse(chromium: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Opens an address in a fresh profile; fails the test for an exception in the page."""
-    playwright = pytest.importorskip("playwright.sync_api")
     thrown: list[str] = []
-    with playwright.sync_playwright() as p:
+    with sync_playwright() as p:
         contexts = []
 
         def open_page(address: str, init: str = "", flags: tuple[str, ...] = (), **options: Any) -> Any:
