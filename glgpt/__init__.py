@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glgpt.capture import RawTexture
+    from glgpt.decoder import Run
     from glgpt.errors import GlgptError
-    from glgpt.model import GPT2, Run
+    from glgpt.model import GPT2
     from glgpt.models.config import GPT2Config, activation_names
+    from glgpt.training import train
 
-__all__ = ["GPT2", "GPT2Config", "GlgptError", "RawTexture", "Run", "activation_names"]
+__all__ = ["GPT2", "GPT2Config", "GlgptError", "RawTexture", "Run", "activation_names", "train"]
 __version__ = "0.1.0"
 
 _ROOMS = {
@@ -21,6 +23,7 @@ _ROOMS = {
     "RawTexture": "capture",
     "Run": "model",
     "activation_names": "models.config",
+    "train": "training",
 }
 
 

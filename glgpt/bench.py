@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt import ops
 from glgpt.baselines import Baseline
 from glgpt.checkpoint import Checkpoint
 from glgpt.gl.device import Device, Options, open_device
@@ -23,9 +22,9 @@ from glgpt.gl.player import Player
 from glgpt.model import GPT2
 from glgpt.models.config import GPT2Config, parameters
 from glgpt.peaks import Measure, device_peaks
-from glgpt.record import Kernel, Recorder
-from glgpt.tensor import Layout
-from glgpt.tune import FETCHES, as_dict, choose
+from glgpt.programs import layout_of
+from glgpt.record import Kernel
+from glgpt.tune import FETCHES, as_dict, choose, product_program
 
 SHAPE = (768, 3072)  # K, N of the products: GPT-2 124M's c_fc
 ROWS = (64, 256, 1024)
@@ -96,7 +95,7 @@ def products(
         for name, dtype in (("matmul", "f32"), ("matmul f16", "f16")):
             block = kernel if dtype == "f32" else kernel.packed(device.limits)
             own.append(product_player(device, block, chosen, x, w, dtype))
-            measure.add(f"{name}|{fetch}", lambda player=own[-1]: player.play("product"))  # type: ignore[misc]
+            measure.add(f"{name}|{fetch}", lambda player=own[-1]: player.play("probe"))  # type: ignore[misc]
         for name in ("one_output", "block2x2"):
             own.append(Baseline(device, name, fetch, x, w))
             measure.add(f"{name}|{fetch}", own[-1].play)
@@ -115,17 +114,11 @@ def products(
 def product_player(
     device: Device, kernel: Kernel, options: Options, x: NDArray[np.float32], w: NDArray[np.float32], dtype: str
 ) -> Player:
-    """A player whose entry `product` multiplies x by w with one kernel."""
-    rec = Recorder(device.limits)
-    (m, k), n = x.shape, w.shape[1]
-    tc = 2 if dtype == "f16" else 1
-    left = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
-    right = rec.fixed("w", Layout(k, n, (1, tc), dtype), "state")
-    with rec.entry("product"):
-        rec.output(ops.matmul(rec, left, right, None, "y", dtype=dtype, tile_cols=kernel.tile_cols))
-    player = Player(device, rec.program(), options)
-    for tensor, values in ((left, x), (right, w)):
-        player.write_matrix(tensor.name, tensor.layout, values)
+    """A player whose entry `probe` multiplies x by w with one kernel."""
+    program = product_program(device.limits, kernel, dtype, (*x.shape, w.shape[1]))
+    player = Player(device, program, options)
+    for name, values in (("x", x), ("w", w)):
+        player.write_matrix(name, layout_of(program.views[name]), values)
     return player
 
 

@@ -62,7 +62,10 @@ class Captures:
             key = (names, tuple(sorted({c.size for c in chunks}, reverse=True)))
             if key in self._players:
                 return self._players[key], chunks
-            program = capture_program(self.config, self.player.device.limits, self.kernel, self.dtype, names, key[1])
+            device = self.player.device
+            program = capture_program(
+                self.config, device.limits, self.kernel, self.dtype, names, key[1], device.software
+            )
             needed = self.player.program.nbytes() + own_bytes(program)
             if self.most is None or needed <= self.most:
                 self._keep(1 if self.most is None else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import json
@@ -19,7 +20,7 @@ from glgpt.errors import GlgptError
 from glgpt.model import DTYPES, GPT2
 from glgpt.models.config import GPT2Config, activation_names
 from glgpt.page_files import Progress, reference_json, tokenizer_json, write_weights
-from glgpt.page_programs import RECORDINGS, page_programs
+from glgpt.page_programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.program import Program
 from glgpt.programs import weight_layouts
 from glgpt.tokenizer import load_tokenizer
@@ -38,27 +39,37 @@ def export(
     *,
     shard_size: int = SHARD_SIZE,
     single_file: bool = False,
+    embed: bool = False,
     prompt: str = PROMPT,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
+    With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
+
     `options` are those of `GPT2.from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
     step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
     something else, a viewer that was not built, or a model that cannot be loaded.
     """
     out = Path(out).absolute()
+    if single_file and embed:
+        raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
     _check_out(out, single_file)
     if dtype not in DTYPES:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
     viewer = _viewer()
+    made = [folder for folder in out.parents if not folder.exists()]
+    out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
         folder = work / "page"
-        shutil.copytree(viewer, folder)
+        if embed:
+            shutil.copytree(viewer / "embed", folder)
+        else:
+            shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
         with Checkpoint.open(name_or_path) as checkpoint:
             manifest = _write(checkpoint, folder, dtype, shard_size, prompt, progress, options)
         if single_file:
@@ -71,11 +82,15 @@ def export(
         return manifest
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # they hold the page by now, or are not wanted
+            for folder in made:
+                folder.rmdir()
 
 
 def _check_out(out: Path, single_file: bool) -> None:
-    if not out.parent.is_dir():
-        raise GlgptError(f"{out.parent} is no folder; make it first")
+    above = next(folder for folder in out.parents if folder.exists())
+    if not above.is_dir():
+        raise GlgptError(f"{above} is a file; {out} cannot be made below it")
     if single_file:
         if out.is_dir() or out.suffix != ".html":
             raise GlgptError(f"{out}: a single file is an .html file")
@@ -134,25 +149,18 @@ def _write(
 ) -> dict[str, Any]:
     """Fills the folder and returns its manifest."""
     config = checkpoint.config
-    recordings = {buffers: page_programs(config, buffers, dtype) for buffers in RECORDINGS}
-    generate = recordings[max(recordings)]["generate"]
-    _check_shared(recordings)
-    documents: dict[str, str] = {}
-    listed = []
-    for buffers, programs in recordings.items():
-        suffix = "" if buffers == max(RECORDINGS) else f"-{buffers}"
-        files = {kind: f"{'program' if kind == 'generate' else kind}{suffix}.json" for kind in programs}
-        documents |= {files[kind]: program.to_json() for kind, program in programs.items()}
-        listed.append({"draw_buffers": buffers, "kernel": RECORDINGS[buffers].name, **files})
+    programs, listed = _recordings(config, dtype)
+    generate = programs[listed[0]["generate"]]
+    _check_shared(programs)
+    documents = {name: program.to_json() for name, program in programs.items()}
     names = activation_names(config.n_layer)
-    with GPT2(checkpoint, load_tokenizer(checkpoint.path, config.vocab_size), dtype, **options) as model:
+    tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
+    with GPT2(checkpoint, tokenizer, dtype, **options) as model:
         documents["reference.json"] = _json(reference_json(model, prompt, names))
-    tokenizer = tokenizer_json(checkpoint.path, config.vocab_size)
     if tokenizer:
-        documents["tokenizer.json"] = _json(tokenizer)
+        documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
     for name, text in documents.items():
-        if name.split("-")[0].removesuffix(".json") in ("program", "capture", "probe"):
-            validate("program", json.loads(text), name)
+        validate("program" if name in programs else name.removesuffix(".json"), json.loads(text), name)
         (folder / name).write_text(text, encoding="utf-8")
     manifest = {
         "schema": SCHEMA,
@@ -172,15 +180,36 @@ def _write(
     return manifest
 
 
-def _check_shared(recordings: dict[int, dict[str, Program]]) -> None:
+def _recordings(config: GPT2Config, dtype: str) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+    """Every program by its file, and for each recording which files are its own."""
+    programs: dict[str, Program] = {}
+    listed = []
+    for recording in page_recordings(dtype):
+        kernel = recording.kernel.name
+        files = {
+            "generate": f"program-{recording.name}.json",
+            "capture": f"capture-{kernel}.json",
+            "product": f"probe-{kernel}.json",
+            "row": f"probe-{recording.rows}.json",
+        }
+        programs[files["generate"]] = generate_program(config, recording, dtype)
+        if files["capture"] not in programs:  # intermediates do not depend on products of one row
+            programs[files["capture"]] = capture_recording(config, recording, dtype)
+        probes = probe_programs(recording, dtype)
+        programs |= {files[kind]: probe for kind, probe in probes.items()}
+        listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
+    return programs, listed
+
+
+def _check_shared(programs: dict[str, Program]) -> None:
     """All recordings must hold the weights alike, since they share the shards."""
     weights = [
-        {name: t for name, t in programs[kind].textures.items() if t.role == "weight"}
-        for programs in recordings.values()
-        for kind in ("generate", "capture")
+        {name: t for name, t in program.textures.items() if t.role == "weight"}
+        for file, program in programs.items()
+        if not file.startswith("probe")
     ]
     if any(w != weights[0] for w in weights):
-        raise GlgptError("the recordings for four and eight draw buffers hold the weights differently")
+        raise GlgptError("the recordings for different kernels hold the weights differently")
 
 
 def _activations(config: GPT2Config) -> dict[str, str]:

@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from glgpt.model import GPT2, Run
+from glgpt.decoder import Run
+from glgpt.model import GPT2
 from glgpt.tokenizer import StreamDecoder
 
 

@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import operator
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from glgpt import programs
-from glgpt.capture import Captures, RawTexture, natural, upload_ids
+from glgpt.capture import Captures, RawTexture, natural
 from glgpt.checkpoint import Checkpoint
-from glgpt.chunks import plan
+from glgpt.decoder import Decoder, Run
 from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.models.config import activation_names, arrange
-from glgpt.sampling import NOT_FINITE, Sampler
+from glgpt.sampling import Sampler
 from glgpt.tensor import Floats
 from glgpt.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tune import as_dict, choose
 
 DTYPES = ("f32", "f16")
 Progress = Callable[[int, int], None]
-
-
-@dataclass
-class Run:
-    """What the last `generate` did; seconds are wall time, and `stopped` is "tokens", "eos" or "context"."""
-
-    prefill_tokens: int = 0
-    prefill_s: float = 0.0
-    decode_tokens: int = 0
-    decode_s: float = 0.0
-    stopped: str = "tokens"
 
 
 class GPT2:
@@ -62,12 +49,11 @@ class GPT2:
         self.last_run = Run()
         self.device = open_device(device)
         self.choice = choose(self.device, kernel, fetch, storage)
-        self._turn: object = None  # the generator whose tokens the caches hold
         program = programs.fitting_program(
-            checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory
+            checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory, self.device.software
         )
-        self._sizes = programs.recorded_sizes(program)
         self.player = Player(self.device, program, self.choice.options)
+        self._decoder = Decoder(self.player, self.config.n_positions, self._check_open)
         self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         try:
             self._load(checkpoint, progress)
@@ -159,6 +145,11 @@ class GPT2:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
         return self._generate(ids, tokens, Sampler(temperature, top_k, top_p, seed))
 
+    def _generate(self, ids: list[int], tokens: int, sampler: Sampler) -> Iterator[int]:
+        self.last_run = Run()
+        eos = self.tokenizer.eos if self.tokenizer else None
+        yield from self._decoder.generate(ids, tokens, sampler, eos, self.last_run)
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text. Raises GlgptError where the model has no tokenizer or the text is empty."""
         if self.tokenizer is None:
@@ -209,57 +200,6 @@ class GPT2:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # -- playing ------------------------------------------------------------------------------------------------
-
-    def _generate(self, ids: list[int], tokens: int, sampler: Sampler) -> Iterator[int]:
-        run = self.last_run = Run(prefill_tokens=len(ids))
-        eos = self.tokenizer.eos if self.tokenizer else None
-        turn = object()
-        for wanted in range(tokens, 0, -1):
-            self._check_open()
-            start = time.perf_counter()
-            if self._turn is not turn:
-                self._turn = turn
-                self._prefill(ids)
-                token = self._choose(sampler)
-                run.prefill_s += time.perf_counter() - start
-            else:
-                if not sampler.greedy:
-                    self._write_token(ids[-1])
-                self.player.play("decode", pos=len(ids) - 1)
-                token = self._choose(sampler)
-                run.decode_s += time.perf_counter() - start
-                run.decode_tokens += 1
-            if token == eos:
-                run.stopped = "eos"
-                return
-            yield token
-            if len(ids) == self.config.n_positions and wanted > 1:
-                run.stopped = "context"
-                return
-            ids.append(token)
-
-    def _choose(self, sampler: Sampler) -> int:
-        if sampler.greedy:
-            token, _, broken, _ = self.player.read("token")[0, 0, 0]
-            if broken:
-                raise GlgptError(NOT_FINITE)
-            return int(token)
-        view = self.player.entry("decode").outputs["logits"]
-        return sampler.choose(programs.layout_of(view).unpack(self.player.read(view.texture))[0])
-
-    def _write_token(self, token: int) -> None:
-        self.player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))
-
-    def _prefill(self, ids: Sequence[int]) -> None:
-        for chunk in plan(len(ids), self.config.n_positions, self._sizes):
-            if chunk.size == 1:
-                self._write_token(ids[chunk.start])
-                self.player.play("decode", pos=chunk.start)
-            else:
-                upload_ids(self.player, ids, chunk)
-                self.player.play(f"prefill_{chunk.size}", pos=chunk.start, row=chunk.valid - 1)
 
     def _wanted(self, names: Iterable[str] | None) -> list[str]:
         known = activation_names(self.config.n_layer)

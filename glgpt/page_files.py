@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tiktoken
 
-from glgpt import tokenizer as text
 from glgpt.checkpoint import Checkpoint
 from glgpt.model import GPT2
 from glgpt.models.config import arrange
 from glgpt.tensor import Floats, Layout
+from glgpt.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 # GPT-2's split, for JavaScript: its `\s` differs in two characters, and it has no possessive quantifiers.
@@ -78,47 +77,22 @@ def write_weights(
     return shards.listing
 
 
-def tokenizer_json(folder: Path, vocab_size: int) -> dict[str, Any] | None:
+def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """The tokenizer as data: `ranks` (tokens' bytes by merge rank, base64), `ids` by rank, all others by id."""
-    loaded = text.load_tokenizer(folder, vocab_size)
-    if loaded is None:
-        return None
-    ranks, ids, prefix_space = _ranks(folder)
+    ids = [token for _, token in tokenizer.ranks]
     known = set(ids)
-    others = {
-        str(i): _b64(data) for i in range(loaded.vocab_size) if i not in known and (data := loaded.token_bytes(i))
-    }
+    others = {i: data for i in range(tokenizer.vocab_size) if i not in known and (data := tokenizer.token_bytes(i))}
     return {
         "schema": 1,
         "pattern": WORDS,
-        "ranks": " ".join(map(_b64, ranks)),
+        "ranks": " ".join(_b64(data) for data, _ in tokenizer.ranks),
         "ids": None if ids == list(range(len(ids))) else ids,
-        "others": others,
-        "special": dict(loaded._special),
-        "prefix_space": prefix_space,
-        "eos": loaded.eos,
-        "vocab_size": loaded.vocab_size,
+        "others": {str(i): _b64(data) for i, data in others.items()},
+        "special": dict(tokenizer.special),
+        "prefix_space": tokenizer.prefix_space,
+        "eos": tokenizer.eos,
+        "vocab_size": tokenizer.vocab_size,
     }
-
-
-def _ranks(folder: Path) -> tuple[list[bytes], list[int], bool]:
-    """Tokens' bytes in the order of their ranks, their ids, and whether a text begins with a space."""
-    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-        files = text._read_plain(folder)
-    elif (folder / "tokenizer.json").exists():
-        found = text._read_combined(folder / "tokenizer.json")
-        assert found is not None  # load_tokenizer has just read it
-        files = found
-    else:
-        table = tiktoken.get_encoding("gpt2")._mergeable_ranks
-        return sorted(table, key=table.__getitem__), list(range(len(table))), False
-    letters = sorted(text._LETTER_BYTE, key=text._LETTER_BYTE.__getitem__)
-    ranks = [bytes([byte]) for byte in range(256)]
-    ids = [files.vocab.get(letter, -1) for letter in letters]
-    for left, right in files.merges:
-        ranks.append(text._bytes(left) + text._bytes(right))
-        ids.append(files.vocab[left + right])
-    return ranks, ids, files.prefix_space
 
 
 def reference_json(model: GPT2, prompt: str | None, names: list[str]) -> dict[str, Any]:

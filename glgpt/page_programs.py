@@ -1,6 +1,8 @@
-"""The programs of an exported page: recorded for the limits of browsers, with eight draw buffers and with four."""
+"""The programs of an exported page: recorded for the limits of browsers, once for each kernel a device may prefer."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 from glgpt import ops
 from glgpt.chunks import chunk_sizes
@@ -9,68 +11,102 @@ from glgpt.models.gpt2 import Network
 from glgpt.program import Limits, Program
 from glgpt.programs import capture_program, record_generation
 from glgpt.record import KERNELS, Kernel, Recorder
-from glgpt.tensor import Layout
-from glgpt.tune import PROBE
+from glgpt.tape import Tensor
+from glgpt.tune import ROWS, product_program, row_product_program
 
-RECORDINGS = {8: KERNELS["4x8"], 4: KERNELS["4x4"]}  # draw buffers -> kernel
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
 
 
-def page_programs(config: GPT2Config, draw_buffers: int, dtype: str) -> dict[str, Program]:
-    """`generate`, `capture` and `probe` of one recording."""
-    limits, kernel = Limits(max_draw_buffers=draw_buffers), RECORDINGS[draw_buffers]
-    return {
-        "generate": _generate(config, limits, kernel, dtype),
-        "capture": _capture(config, limits, kernel, dtype),
-        "probe": _probe(limits, kernel, dtype),
-    }
+@dataclass(frozen=True)
+class Recording:
+    """One way of recording a model: a kernel, a way of one-row products (`tune.ROWS`), the draw buffers it takes."""
+
+    kernel: Kernel
+    rows: str
+    draw_buffers: int
+
+    @property
+    def name(self) -> str:
+        """Names its files: `4x8`, or `4x8-near`."""
+        return self.kernel.name + ("" if self.rows == "apart" else f"-{self.rows}")
+
+    @property
+    def limits(self) -> Limits:
+        """What a device must allow at least."""
+        return Limits(max_draw_buffers=self.draw_buffers)
 
 
-def _generate(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) -> Program:
-    """`generation_program` with a query cache for every layer, and entries `attention_I_N` that read it.
+def page_recordings(dtype: str) -> list[Recording]:
+    """Those among which a page chooses by measuring; packed halves leave nothing to choose but the draw buffers."""
+    found = []
+    for kernel in KERNELS.values():
+        buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
+        for rows, near in ROWS.items():
+            found.append(Recording(replace(kernel, near=near), rows, buffers))
+    if dtype == "f16":
+        return [r for r in found if r.kernel == KERNELS["4x8" if r.draw_buffers == 8 else "4x4"]]
+    return found
 
-    Those list `h.I.attn.scores` and `h.I.attn.pattern` of N rows from `pos`, and write nothing that outlives them.
+
+def generate_program(config: GPT2Config, recording: Recording, dtype: str) -> Program:
+    """`generation_program` with a query cache for every layer, and entries that look inside.
+
+    `attention_I_N` lists `h.I.attn.scores` and `h.I.attn.pattern` of N rows from `pos`, `ahead_I_N` the scores that
+    the mask hides (`h.I.attn.ahead`: of N keys from `pos`, each with every query up to its own position). `lens` plays
+    the token in `ids.1` at `pos` and lists after every block the residual stream and the logits it would give if it
+    were the last. None of them changes what outlives it.
     """
-    rec = Recorder(limits)
-    network = Network(rec, config, kernel, dtype, {f"h.{i}.attn.q" for i in range(config.n_layer)})
+    rec = Recorder(recording.limits)
+    network = Lens(rec, config, recording.kernel, dtype, {f"h.{i}.attn.q" for i in range(config.n_layer)})
     sizes = record_generation(network)
     for i in range(config.n_layer):
+        q, k = network.cache(i, "q"), network.cache(i, "k")
         for size in sizes:
+            tile_rows = network.kernel.tile_rows if size > 1 else 1
+            form = (size, tile_rows, config.n_head, network.scale(i))
             with rec.entry(f"attention_{i}_{size}"):
-                _attention(network, i, size)
+                scores = rec.output(ops.scores(rec, q, k, *form, f"h.{i}.attn.scores"))
+                rec.output(ops.softmax(rec, scores, config.n_head, f"h.{i}.attn.pattern"))
+            with rec.entry(f"ahead_{i}_{size}"):
+                rec.output(ops.scores(rec, k, q, *form, f"h.{i}.attn.ahead"))
+    with rec.entry("lens"):
+        network.lens()
     return rec.program()
 
 
-def _attention(network: Network, i: int, size: int) -> None:
-    rec, heads, h = network.rec, network.config.n_head, f"h.{i}.attn."
-    tile_rows = network.kernel.tile_rows if size > 1 else 1
-    scores = ops.scores(
-        rec, network.cache(i, "q"), network.cache(i, "k"), size, tile_rows, heads, network.scale(i), h + "scores"
-    )
-    rec.output(scores)
-    rec.output(ops.softmax(rec, scores, heads, h + "pattern"))
+class Lens(Network):
+    """A GPT-2 that can also say what each block's output would give as the last one's (nostalgebraist 2020)."""
+
+    stream: list[Tensor] | None = None
+
+    def lens(self) -> None:
+        """The forward pass of one token; lists every state of the residual stream and its logits."""
+        self.stream = []
+        self.rows(1)
+        for x in self.stream:
+            self.logits_rows(self.rec.output(x), f"lens.{x.name}")
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """As in a Network; while `lens` records, the stream between the blocks is noted too."""
+        if self.stream is not None and (tensor.name == "embed" or tensor.name.endswith(".resid_post")):
+            self.stream.append(tensor)
+        return super().keep(tensor)
 
 
-def _capture(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) -> Program:
+def capture_recording(config: GPT2Config, recording: Recording, dtype: str) -> Program:
     """`capture_program` of every intermediate, in the chunk sizes whose scratch stays within CAPTURE_BYTES."""
+    limits, kernel = recording.limits, recording.kernel
 
     def record(sizes: tuple[int, ...]) -> Program:
-        names = frozenset(activation_names(config.n_layer))
-        return capture_program(config, limits, kernel, dtype, names, sizes)
+        return capture_program(config, limits, kernel, dtype, frozenset(activation_names(config.n_layer)), sizes)
 
     sizes = chunk_sizes(config, kernel.tile_rows, limits)
     return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))
 
 
-def _probe(limits: Limits, kernel: Kernel, dtype: str) -> Program:
-    """One product, as `glgpt.tune` measures it."""
-    m, k, n = PROBE
-    rec = Recorder(limits)
-    if dtype == "f16":
-        kernel = kernel.packed(limits)
-    pairs = (1, 2) if dtype == "f16" else (1, 1)
-    x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
-    w = rec.fixed("w", Layout(k, n, pairs, dtype), "state")
-    with rec.entry("probe"):
-        rec.output(ops.matmul(rec, x, w, None, "y", tile_cols=kernel.tile_cols))
-    return rec.program()
+def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
+    """What a page measures of this recording, as `glgpt.tune` does: one product, and products of one row."""
+    return {
+        "product": product_program(recording.limits, recording.kernel, dtype),
+        "row": row_product_program(recording.kernel.near, dtype),
+    }

@@ -228,3 +228,36 @@ def top_predictions(
     axes.set_title(title, pad=8)
     _bar(figure, image, "probability", min(1.0, 4.0 / figure.get_figheight()))
     save(figure, path)
+
+
+def loss_curve(training: np.ndarray, validation: np.ndarray, title: str, path: Path, shown: int = 2000) -> None:
+    """A run's losses against its steps: `training` and `validation` are [n, 2], steps and nats a token.
+
+    The training loss is drawn thin, and its running mean over it; of more than `shown` steps, means of equal stretches.
+    """
+    figure = Figure(figsize=(7.5, 4.2))
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    training = training[np.isfinite(training).all(axis=1)]
+    if len(training) > shown:
+        training = np.array([part.mean(axis=0) for part in np.array_split(training, shown)])
+    if len(training):
+        steps, losses = training.T
+        axes.plot(steps, losses, color="#9bb8d3", lw=0.7, label="training, each batch")
+        reach = max(1, len(losses) // 50)
+        sums = np.concatenate(([0.0], np.cumsum(losses)))
+        ends = np.arange(1, len(losses) + 1)
+        begins = np.maximum(0, ends - reach)
+        mean = (sums[ends] - sums[begins]) / (ends - begins)
+        axes.plot(steps, mean, color="#1f5a8c", lw=1.6, label="training, running mean")
+    if len(validation):
+        axes.plot(*validation.T, "o-", color="#c8502e", ms=4, lw=1.4, label=f"validation, now {validation[-1, 1]:.3f}")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss (nats a token)")
+    axes.set_title(title)
+    axes.grid(color="#e6e6e9", lw=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if len(training) or len(validation):
+        axes.legend(frameon=False)
+    save(figure, path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from glgpt.errors import GlgptError
@@ -74,12 +74,17 @@ class Pass:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> where it lies)."""
+    """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> where it lies).
+
+    `flips` are pairs of states (old, new): the passes read the old and write the new, and after the entry the two
+    change names, so that the next call finds the new value under the old one's name.
+    """
 
     name: str
     inputs: tuple[str, ...]
     passes: tuple[Pass, ...]
     outputs: dict[str, View]
+    flips: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,9 @@ def _entry(data: dict[str, Any]) -> Entry:
         )
         for p in data["passes"]
     )
-    return Entry(data["name"], tuple(data["inputs"]), passes, {k: _view(v) for k, v in data["outputs"].items()})
+    outputs = {k: _view(v) for k, v in data["outputs"].items()}
+    flips = tuple((a, b) for a, b in data.get("flips", ()))
+    return Entry(data["name"], tuple(data["inputs"]), passes, outputs, flips)
 
 
 def _view(data: dict[str, Any]) -> View:
@@ -222,6 +229,13 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
             if t.role != "state" and (p.row is not None or p.viewport != (t.width, t.height)):
                 fail(f"{here}: {name} is written only in part")
             written.add((name, layer))
+    drawn = {(name, layer) for p in entry.passes for name, layer in p.outputs}
+    for old, new in entry.flips:
+        a, b = textures.get(old), textures.get(new)
+        if a is None or b is None or (a.role, b.role) != ("state", "state") or replace(a, name=new) != b:
+            fail(f"{old} and {new} are no pair of states")
+        elif any((new, layer) not in drawn or (old, layer) in drawn for layer in range(b.layers)):
+            fail(f"{new} is not written whole before it takes the place of {old}")
     for view in entry.outputs.values():
         if view.texture not in textures:
             fail(f"output {view.texture} is no texture")

@@ -15,14 +15,16 @@ from glgpt.record import Kernel, Recorder
 from glgpt.tensor import Layout
 
 
-def generation_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) -> Program:
+def generation_program(
+    config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str, software: bool = False
+) -> Program:
     """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
     `prepare` must be played once the weights are there. The others leave the best token in `token` and list `logits`
     `[1, vocab]`. Raises GlgptError where the limits forbid it.
     """
     rec = Recorder(limits)
-    record_generation(Network(rec, config, kernel, dtype))
+    record_generation(Network(rec, config, kernel, dtype, software=software))
     return rec.program()
 
 
@@ -41,14 +43,14 @@ def record_generation(network: Network) -> tuple[int, ...]:
 
 
 def fitting_program(
-    checkpoint: Checkpoint, limits: Limits, kernel: Kernel, dtype: str, most: int | None = None
+    checkpoint: Checkpoint, limits: Limits, kernel: Kernel, dtype: str, most: int | None = None, software: bool = False
 ) -> Program:
     """The generation program of a checkpoint on a device of these limits, within `most` bytes of textures.
 
     Raises GlgptError naming the checkpoint where it does not fit.
     """
     try:
-        program = generation_program(checkpoint.config, limits, kernel, dtype)
+        program = generation_program(checkpoint.config, limits, kernel, dtype, software)
     except ValueError as error:  # GlgptError among them
         raise GlgptError(f"{checkpoint.path}: this device cannot hold it: {error}") from error
     needed = program.nbytes()
@@ -67,14 +69,20 @@ def recorded_sizes(program: Program) -> tuple[int, ...]:
 
 
 def capture_program(
-    config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str, names: Container[str], sizes: Iterable[int]
+    config: GPT2Config,
+    limits: Limits,
+    kernel: Kernel,
+    dtype: str,
+    names: Container[str],
+    sizes: Iterable[int],
+    software: bool = False,
 ) -> Program:
     """Entries `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these intermediates.
 
     It has caches of its own, so that looking inside never disturbs a generation.
     """
     rec = Recorder(limits)
-    network = Network(rec, config, kernel, dtype, names)
+    network = Network(rec, config, kernel, dtype, names, software=software)
     for size in sizes:
         with rec.entry(f"logits_{size}"):
             network.logits_rows(network.rows(size))

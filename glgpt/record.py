@@ -9,16 +9,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from glgpt.data_files import data_path
 from glgpt.errors import GlgptError
 from glgpt.program import Entry, Limits, Pass, Program, Texture, View, check
 from glgpt.shader import accessors, interface
+from glgpt.tape import Gradients, Tape, Tensor, Vjp
 from glgpt.tensor import Layout
 
-SCALARS = {"pos": "int", "row": "int"}
+SCALARS = {  # pos: of the first token; row: of what is written or asked for; the others belong to training
+    **{"pos": "int", "row": "int", "seed": "int", "step": "int"},
+    **{"lr": "float", "unbias1": "float", "unbias2": "float"},
+}
 
 
 @dataclass(frozen=True)
@@ -46,25 +50,6 @@ class Kernel:
 KERNELS = {k.name: k for k in (Kernel(4, 1), Kernel(4, 2), Kernel(8, 1))}
 
 
-@dataclass(frozen=True, eq=False)
-class Tensor:
-    """A symbolic tensor: its layout, and the texture's name where it has one already (all but scratch)."""
-
-    layout: Layout
-    name: str
-    role: str = "scratch"
-
-    @property
-    def rows(self) -> int:
-        """Rows of the matrix."""
-        return self.layout.rows
-
-    @property
-    def cols(self) -> int:
-        """Columns of the matrix."""
-        return self.layout.cols
-
-
 @dataclass(frozen=True)
 class _Draft:
     """A pass whose scratch tensors have no textures yet."""
@@ -83,7 +68,10 @@ class Recorder:
         self._shaders: dict[str, str] = {}
         self._drafts: dict[str, list[_Draft]] = {}
         self._outputs: dict[str, dict[str, Tensor]] = {}
+        self._flips: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._stored: dict[Tensor, Tensor] = {}
         self._current = ""
+        self.tape: Tape | None = None
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
@@ -104,7 +92,7 @@ class Recorder:
     def entry(self, name: str) -> Iterator[None]:
         """Passes emitted inside belong to this entry."""
         self._current = name
-        self._drafts[name], self._outputs[name] = [], {}
+        self._drafts[name], self._outputs[name], self._flips[name] = [], {}, []
         yield
         self._current = ""
 
@@ -112,6 +100,43 @@ class Recorder:
         """Keeps a tensor until the entry's end and lists it under its name."""
         self._outputs[self._current][name or tensor.name] = tensor
         return tensor
+
+    def store(self, tensor: Tensor, name: str) -> Tensor:
+        """Makes a scratch tensor of this entry the state of that name, which outlives the call."""
+        self._stored[tensor] = self.fixed(name, tensor.layout, "state")
+        return self._stored[tensor]
+
+    def flip(self, old: Tensor, new: Tensor) -> None:
+        """After this entry the two states change names: `new`, which it writes, is found under the name of `old`."""
+        self._flips[self._current].append((old, new))
+
+    @contextlib.contextmanager
+    def taping(self) -> Iterator[Tape]:
+        """Ops recorded inside are noted on the tape."""
+        outer, self.tape = self.tape, Tape()
+        yield self.tape
+        self.tape = outer
+
+    def recomputed(self, function: Callable[[Tensor], Tensor], x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """function(x), of which a tape keeps only x: the backward pass records it anew (Chen et al. 2016)."""
+        tape, self.tape = self.tape, None
+        y = function(x)
+        self.tape = tape
+        inputs = (x, *weights)
+
+        def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+            with self.taping() as again:
+                z = function(x)
+            found = again.backward({t: s for t, s in zip(inputs, sums, strict=True) if s} | {z: d[0]})
+            return [found.get(t) for t in inputs]
+
+        self.differentiable(y, inputs, vjp)
+        return y
+
+    def differentiable(self, outputs: Tensor | tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], vjp: Vjp) -> None:
+        """Notes an op on the tape, if one is running."""
+        if self.tape is not None:
+            self.tape.note((outputs,) if isinstance(outputs, Tensor) else outputs, inputs, vjp)
 
     def emit(
         self,
@@ -179,6 +204,7 @@ class Recorder:
         placed: dict[int, Texture] = {}
 
         def place(t: Tensor) -> str:
+            t = self._stored.get(t, t)
             if t.role != "scratch":
                 return t.name
             if id(t) not in placed:
@@ -203,7 +229,8 @@ class Recorder:
                     free.append(placed[key])
         uploads = {t.name for d in drafts for _, t in d.inputs if t.role == "input"}
         views = {key: _view(place(t), t) for key, t in outputs.items()}
-        return Entry(name, tuple(sorted(uploads)), tuple(passes), views)
+        flips = tuple((old.name, new.name) for old, new in self._flips[name])
+        return Entry(name, tuple(sorted(uploads)), tuple(passes), views, flips)
 
 
 def _view(texture: str, t: Tensor) -> View:

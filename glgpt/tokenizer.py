@@ -5,13 +5,14 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tiktoken
 
 from glgpt.errors import GlgptError
+from glgpt.merge_order import stray_merge
 
 _EOS = "<|endoftext|>"
 # GPT-2's split into words; possessive, so that a long run of blanks does not backtrack.
@@ -27,7 +28,7 @@ def _byte_letters() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-_LETTER_BYTE = _byte_letters()
+LETTER_BYTE = _byte_letters()
 
 
 class Tokenizer:
@@ -40,13 +41,16 @@ class Tokenizer:
         ordinary: Callable[[str], list[int]],
         vocab_size: int,
         eos: int | None,
+        prefix_space: bool = False,
+        ranks: Sequence[tuple[bytes, int]] = (),
     ) -> None:
-        """`tokens` gives each id's bytes, `special` the texts never split, `ordinary` encodes the text between."""
-        self.vocab_size = vocab_size
-        self.eos = eos
-        self._tokens = tokens
-        self._special = special
-        self._ordinary = ordinary
+        """`tokens` gives each id's bytes, `special` the texts never split, `ordinary` encodes the text between.
+
+        `ranks` are what `ordinary` works with, for another engine: the bytes and id (-1: none) of each merge rank.
+        """
+        self.ranks = ranks
+        self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
+        self._tokens, self.special, self._ordinary = tokens, special, ordinary
         longest_first = sorted(special, key=len, reverse=True)
         self._is_special = re.compile("|".join(map(re.escape, longest_first))) if special else None
 
@@ -59,7 +63,7 @@ class Tokenizer:
         start = 0
         for match in self._is_special.finditer(text) if self._is_special else ():
             ids += self._ordinary(text[start : match.start()])
-            ids.append(self._special[match[0]])
+            ids.append(self.special[match[0]])
             start = match.end()
         ids += self._ordinary(text[start:])
         if max(ids, default=0) >= self.vocab_size:
@@ -122,27 +126,31 @@ class _Files(NamedTuple):
     source: Path  # the file that holds the merges, for messages
 
 
-def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
+def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     """The tokenizer beside a checkpoint: vocab.json and merges.txt, else a byte-level BPE in tokenizer.json.
+
+    `vocab_size` is the model's; None where there is no model yet: up to the greatest id of the files.
 
     With neither, a model of 50257 ids gets GPT-2's own, where tiktoken has it or can fetch it. None: ids only.
     Raises GlgptError, naming the file, for a damaged one.
     """
     plain, combined = (folder / "vocab.json").exists() and (folder / "merges.txt").exists(), folder / "tokenizer.json"
     if not plain and not combined.exists():
-        return _gpt2() if vocab_size == 50257 else None
+        return gpt2_tokenizer() if vocab_size == 50257 else None
     files = _read_plain(folder) if plain else _read_combined(combined)
     return None if files is None else _build(files, vocab_size)
 
 
-def _gpt2() -> Tokenizer | None:
+def gpt2_tokenizer() -> Tokenizer | None:
+    """GPT-2's own, from tiktoken; None where it is neither cached nor to be fetched."""
     try:
         encoding = tiktoken.get_encoding("gpt2")
     except Exception:  # no cache and no network: the model still runs on ids
         return None
     end = encoding.eot_token
     tokens = {i: encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab)}
-    return Tokenizer(tokens, {_EOS: end}, encoding.encode_ordinary, encoding.n_vocab, end)
+    ranks = [(token, i) for i, token in tokens.items() if i != end]
+    return Tokenizer(tokens, {_EOS: end}, encoding.encode_ordinary, encoding.n_vocab, end, ranks=ranks)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -233,20 +241,20 @@ def _ids(vocab: Any, path: Path) -> dict[str, int]:
 def _bytes(token: str) -> bytes:
     """A token's bytes; one with letters outside the byte alphabet was added as plain text."""
     try:
-        return bytes(_LETTER_BYTE[letter] for letter in token)
+        return bytes(LETTER_BYTE[letter] for letter in token)
     except KeyError:
         return token.encode("utf-8", errors="replace")
 
 
-def _build(files: _Files, vocab_size: int) -> Tokenizer:
+def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
     merges: dict[tuple[bytes, bytes], int] = {}
-    ids = [files.vocab.get(letter, -1) for letter in sorted(_LETTER_BYTE, key=_LETTER_BYTE.__getitem__)]
+    ids = [files.vocab.get(letter, -1) for letter in sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)]
     for left, right in files.merges:
         if not {left, right, left + right} <= files.vocab.keys():
             raise GlgptError(f"{files.source}: the merge {left} {right} needs a token that the vocabulary lacks")
         merges[_bytes(left), _bytes(right)] = len(ids)
         ids.append(files.vocab[left + right])
-    if stray := _stray_merge(merges):
+    if stray := stray_merge(merges):
         raise GlgptError(f"{files.source}: {stray[0]!r} {stray[1]!r} is out of order; BPE training gives no such list")
     # Bytes rank by value and merges by their order, whatever the ids are: tiktoken wants ranks, not ids.
     ranks = {bytes([byte]): byte for byte in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
@@ -265,34 +273,6 @@ def _build(files: _Files, vocab_size: int) -> Tokenizer:
     special = {text: token for text, token in (named | files.added).items() if text}
     tokens = {token: _bytes(text) for text, token in files.vocab.items()}
     tokens |= {token: text.encode("utf-8", errors="replace") for text, token in special.items()}
-    return Tokenizer(tokens, special, ordinary, vocab_size, special.get(files.eos or _EOS))
-
-
-def _stray_merge(merges: Mapping[tuple[bytes, bytes], int]) -> tuple[bytes, bytes] | None:
-    """The first merge for which merging by the joined bytes' rank, tiktoken's way, may differ from the pair's rank.
-
-    They agree when every token is made once, from earlier ones, and is what its own bytes encode to, as training does.
-    """
-    made = {a + b: rank for (a, b), rank in merges.items()}
-    halves = {a + b: (a, b) for a, b in merges}
-
-    def known(part: bytes, rank: int) -> bool:
-        return len(part) == 1 or made.get(part, rank) < rank
-
-    def survives(a: bytes, b: bytes, limit: int) -> bool:
-        # Undoes both sides' merges, latest first: before each, would a pair across the middle have come earlier?
-        while True:
-            if merges.get((a, b), limit) < limit:
-                return False
-            left, right = made.get(a, -1), made.get(b, -1)
-            if left == right == -1:
-                return True
-            if left > right:
-                limit, a = left, halves[a][1]
-            else:
-                limit, b = right + 1, halves[b][0]
-
-    for (a, b), rank in merges.items():
-        if made[a + b] != rank or not (known(a, rank) and known(b, rank) and survives(a, b, rank)):
-            return a, b
-    return None
+    size = vocab_size or 1 + max(tokens, default=0)
+    eos = special.get(files.eos or _EOS)
+    return Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, list(zip(ranks, ids, strict=True)))

@@ -18,16 +18,16 @@ from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
-from glgpt.program import Limits
-from glgpt.record import KERNELS, Kernel, Recorder, Tensor
+from glgpt.program import Limits, Program
+from glgpt.record import KERNELS, Kernel, Recorder
 from glgpt.tensor import Layout
 
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
-ROWS = {"apart": 0, "near": 2}  # how a one-row product takes its columns (`ops.matvec`)
+ROWS = {"apart": 0, "near": 4}  # how a one-row product takes its columns (`ops.matvec`)
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
-VERSION = 4  # of what a remembered probe means
+VERSION = 5  # of what a remembered probe means
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,12 @@ def probe(device: Device, options: Options, kernels: list[str]) -> dict[str, flo
         for fetch in FETCHES:
             chosen = replace(options, fetch=fetch)
             for name in kernels:
-                players[f"{name} {fetch}"] = _product(device, KERNELS[name], chosen)
+                limits = Limits(max_draw_buffers=device.limits.max_draw_buffers)
+                players[f"{name} {fetch}"] = _filled(Player(device, product_program(limits, KERNELS[name]), chosen))
             for name, near in ROWS.items():
-                players[f"{name} {fetch}"] = _row_product(device, near, chosen, weights)
-                weights = weights or players[f"{name} {fetch}"].shared("state")
+                player = Player(device, row_product_program(near), chosen, weights)
+                players[f"{name} {fetch}"] = player if weights else _filled(player)
+                weights = weights or player.shared("state")
         for turn in range(6):
             for name, player in players.items():
                 elapsed = slope(player, "probe", 2)
@@ -148,31 +150,36 @@ def slope(player: Player, entry: str, repeats: int) -> float:
     return max(run(1 + repeats) - once, 1e-9) / repeats
 
 
-def _product(device: Device, kernel: Kernel, options: Options) -> Player:
-    m, k, n = PROBE
-    rec = Recorder(Limits(max_draw_buffers=device.limits.max_draw_buffers))
-    x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols)), "state")
-    w = rec.fixed("w", Layout(k, n), "state")
+def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: tuple[int, int, int] = PROBE) -> Program:
+    """An entry `probe` that multiplies the states x `[M, K]` and w `[K, N]`, as a model of this dtype does it."""
+    m, k, n = shape
+    rec = Recorder(limits)
+    if dtype == "f16":
+        kernel = kernel.packed(limits)
+    x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
+    w = rec.fixed("w", Layout(k, n, (1, 2) if dtype == "f16" else (1, 1), dtype), "state")
     with rec.entry("probe"):
-        rec.output(ops.matmul(rec, x, w, None, "y", tile_cols=kernel.tile_cols))
-    return _filled(Player(device, rec.program(), options), [x, w])
+        rec.output(ops.matmul(rec, x, w, None, "y", dtype=dtype, tile_cols=kernel.tile_cols))
+    return rec.program()
 
 
-def _row_product(device: Device, near: int, options: Options, shared: Mapping[str, TextureArray]) -> Player:
+def row_product_program(near: int, dtype: str = "f32") -> Program:
+    """An entry `probe` that multiplies a row by several weights in turn, so that they leave the caches."""
     k, n, count = ROW_PROBE
     rec = Recorder()
     x = rec.fixed("x", Layout(1, k), "state")
-    weights = [rec.fixed(f"w.{i}", Layout(k, n), "state") for i in range(count)]
+    layout = Layout(k, n, (1, 2) if dtype == "f16" else (1, 1), dtype)
     with rec.entry("probe"):
-        for w in weights:
-            rec.output(ops.matvec(rec, x, w, f"y.{w.name}", near=near).tensor)
-    return _filled(Player(device, rec.program(), options, shared), [] if shared else [x, *weights])
+        for i in range(count):
+            rec.output(ops.matvec(rec, x, rec.fixed(f"w.{i}", layout, "state"), f"y.{i}", near=near).tensor)
+    return rec.program()
 
 
-def _filled(player: Player, tensors: list[Tensor]) -> Player:
+def _filled(player: Player) -> Player:
     random = np.random.default_rng(0)
-    for t in tensors:
-        player.write_matrix(t.name, t.layout, random.standard_normal((t.rows, t.cols), np.float32))
+    for name, v in player.program.views.items():
+        layout = Layout(v.rows, v.cols, v.tiles, v.dtype)
+        player.write_matrix(name, layout, random.standard_normal((v.rows, v.cols), np.float32))
     return player
 
 

@@ -4,12 +4,13 @@
 float act1(float x) { return x / (1.0 + exp(min(-1.5957691216 * (x + 0.044715 * x * x * x), 88.0))); }
 #elif ACT == 2
 // 0.5 erfc(-x / sqrt 2) from erfc(z) = exp(-z z + polynomial(1 / (1 + z / 2))) / (1 + z / 2), z >= 0.
-float act1(float x) {
+float normal_cdf(float x) {
   float z = abs(x) * 0.70710678118;
   float t = 1.0 / (1.0 + 0.5 * z), s = 2.0 * t - 1.0;
   float tail = 0.5 * t * exp(max(-z * z + ERFC(s), -88.0));
-  return x * (x < 0.0 ? tail : 1.0 - tail);
+  return x < 0.0 ? tail : 1.0 - tail;
 }
+float act1(float x) { return x * normal_cdf(x); }
 #elif ACT == 3
 float act1(float x) { return x > 0.0 || x != x ? x : 0.0; }
 #endif

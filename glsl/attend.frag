@@ -1,14 +1,15 @@
-// z[t, head] = sum over s of pattern[t * n_head + head, s] v[s, head], s up to the position of the last t.
+// z[t, head] = SCALE * sum over s of pattern[t * n_head + head, s] v[s, head], s up to the position of the last t.
+// With a BATCH, rows of z and v are t * BATCH + sequence.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 acc[Y_N];
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
-  int keys = min(pos + min((Y_TR - 1) * Y_H + p.y, Y_ROWS - 1) + 1, V_H);
+  int keys = min(pos + min((Y_TR - 1) * Y_H + p.y, Y_ROWS - 1) / BATCH + 1, V_H / BATCH), b = p.y % BATCH;
 #define ROW_OF(i, j) ((i * Y_H + p.y) * N_HEAD + (j * Y_W + p.x) / D4)
 #define PATTERN(i, j) X(i, p.y * N_HEAD + (j * Y_W + p.x) / D4, s / 4)
 #define COLUMN(j) min(j * Y_W + p.x, V_W - 1)
-#define VALUE(j, o) V(0, s + o, COLUMN(j))
+#define VALUE(j, o) V(0, (s + o) * BATCH + b, COLUMN(j))
   int s = 0;
   for (; s + 4 <= keys; s += 4) {
     vec4 v[4 * Y_NC];
@@ -25,7 +26,7 @@ void main() {
 #define REST(n, i, j) acc[n] += PATTERN(i, j)[lane] * VALUE(j, lane);
     Y_TILES(REST)
   }
-#define EDGE(n, i, j) if (j * Y_W + p.x >= V_W) acc[n] = vec4(0.0);
+#define EDGE(n, i, j) acc[n] = j * Y_W + p.x < V_W ? acc[n] * SCALE : vec4(0.0);
   Y_TILES(EDGE)
   STORE_Y(acc)
 }

@@ -1,15 +1,16 @@
-// One row: z[head] = softmax(scores[head]) v, without writing the pattern: the sum is rescaled whenever a greater score
-// comes (Milakov and Gimelshein 2018). Keys go by sixteens, so that many fetches are on their way at once; the rest one
-// by one, since rows of v beyond the position may hold anything.
+// One row: z[head] = softmax(scores[head]) v over one range of keys, without writing the pattern: the sum is rescaled
+// whenever a greater score comes (Milakov and Gimelshein 2018). Beside it the logarithm of the range's summed
+// exponentials, by which `attended.glsl` weighs the ranges. Keys go by sixteens, so that many fetches are on their way
+// at once; the rest one by one, since rows of v beyond the position may hold anything.
 float greatest(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 
 void main() {
-  int c4 = int(gl_FragCoord.x), head = c4 / D4, keys = pos + 1;
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  int c4 = p.x, head = c4 / D4, s = p.y * KEYS, keys = min(s + KEYS, pos + 1);
   float m = -3.0e38;
-  vec4 acc[1];
+  vec4 acc[1], logs[1];
   acc[0] = vec4(0.0);
   vec4 total = vec4(0.0);
-  int s = 0;
 #define WEIGH(t, o) \
   (t.x * V(0, s + o, c4) + t.y * V(0, s + o + 1, c4)) + (t.z * V(0, s + o + 2, c4) + t.w * V(0, s + o + 3, c4))
   for (; s + 16 <= keys; s += 16) {
@@ -32,6 +33,11 @@ void main() {
     acc[0] = acc[0] * rescale + w * V(0, s, c4);
     total = total * rescale + vec4(w, 0.0, 0.0, 0.0);
   }
-  acc[0] /= total.x + total.y + total.z + total.w;
+  float sum = max(total.x + total.y + total.z + total.w, 1.0e-30);  // nothing was summed in a range beyond the position
+  acc[0] /= sum;
   STORE_Y(acc)
+#ifdef LOGS_N
+  logs[0] = vec4(m + log(sum), 0.0, 0.0, 0.0);
+  STORE_LOGS(logs)
+#endif
 }

@@ -1,5 +1,13 @@
 // One row times a matrix, its inner dimension cut into parts: y = x[part of K] w[part of K, a few column texels].
+// x is one row, or the ranges that attention left of it.
 // Pixels walk the columns in blocks of 4 x BY, so that the pixels a driver runs together read one stretch of a row.
+#ifdef KEYS
+#include "attended.glsl"
+#define FACTOR(k4) attended(k4)
+#else
+#define FACTOR(k4) x_at(0, k4)
+#endif
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, part = p.y / BY;
@@ -18,7 +26,7 @@ void main() {
 #endif
   int end = min((part + 1) * PART, K4);
   for (int k4 = part * PART; k4 < end; k4++) {
-    vec4 x = x_at(0, k4);
+    vec4 x = FACTOR(k4);
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     // Row by row: the texels of one row lie in the same page, those of one column do not (2x on software GL).
 #ifdef W_F16

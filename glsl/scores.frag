@@ -1,19 +1,20 @@
 // scores[t * n_head + head, s] = scale * q[pos + t, head] . k[s, head]; beyond the position, MASKED.
+// With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, rows of q and k are t * BATCH + sequence.
 // Texel column = four keys; the row tiles are far-apart t of the same head, so they share every fetched key.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
-  int head = p.y % N_HEAD, first = 4 * p.x;
+  int head = p.y % N_HEAD, b = p.y / N_HEAD % BATCH, first = 4 * p.x;
   vec4 acc[Y_N];
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
-#define T_OF(i) ((i * Y_H + p.y) / N_HEAD)
+#define T_OF(i) ((i * Y_H + p.y) / (N_HEAD * BATCH))
   if (first <= pos + T_OF((Y_TR - 1))) {
-    int last = K_H - 1;
+    int last = K_H / BATCH - 1;
     for (int d = head * D4; d < (head + 1) * D4; d++) {
-      vec4 k0 = K(0, first, d), k1 = K(0, min(first + 1, last), d);
-      vec4 k2 = K(0, min(first + 2, last), d), k3 = K(0, min(first + 3, last), d);
+#define KEY(s) K(0, min(s, last) * BATCH + b, d)
+      vec4 k0 = KEY(first), k1 = KEY(first + 1), k2 = KEY(first + 2), k3 = KEY(first + 3);
 #define DOT(n, i, j) { \
-        vec4 q = Q(0, min(pos + T_OF(i), last), d); \
+        vec4 q = Q(0, min(pos + T_OF(i), last) * BATCH + b, d); \
         acc[n] += vec4(dot(q, k0), dot(q, k1), dot(q, k2), dot(q, k3)); \
       }
       Y_TILES(DOT)

@@ -85,6 +85,8 @@ def finite(figures: Any) -> Any:
 
 def run_generate(args: argparse.Namespace) -> int:
     """`glgpt generate`."""
+    if args.model is None and args.ids is None and _is_model(args.prompt):
+        args.model, args.prompt = args.prompt, None  # `glgpt generate RUN`
     text = prompt_text(args, default=START)
     sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "stop")}
     with open_model(args) as model:
@@ -111,6 +113,13 @@ def run_generate(args: argparse.Namespace) -> int:
     else:
         print(_speed(args, figures), file=sys.stderr)
     return 0
+
+
+def _is_model(text: str | None) -> bool:
+    try:
+        return text is not None and (Path(text) / "config.json").is_file()
+    except (OSError, ValueError):  # a prompt may be no possible name at all
+        return False
 
 
 def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
@@ -219,7 +228,8 @@ def run_export(args: argparse.Namespace) -> int:
     from glgpt.export import export
 
     out = Path(args.out)
-    options = {"shard_size": args.shard_size, "single_file": args.single_file} | device_options(args)
+    wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
+    options = wanted | device_options(args)
     with progress("exporting", "B") as show:
         manifest = export(args.model, out, progress=show, **options)
     weights = sum(shard["bytes"] for shard in manifest["shards"])

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from glgpt import __version__
-from glgpt.cli import commands
+from glgpt.cli import commands, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
@@ -26,7 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     p = add(
         "generate", commands.run_generate, "stream text from a model", 'glgpt generate "To be" --tokens 60 --seed 1'
     )
-    _prompt(p, "the text to continue, or - to read it from stdin (default: none)")
+    _prompt(p, "the text to continue, - to read it from stdin, or a model's folder alone (default: none)")
     p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default)")
     p.add_argument("--tokens", type=count, default=200, metavar="N", help="how many tokens to add (default 200)")
     p.add_argument("--temperature", type=not_negative, default=0.8, metavar="T", help="0 is greedy (default 0.8)")
@@ -88,6 +88,12 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--window", type=positive, metavar="N", help="tokens of context at most (default: the model's)")
     _figures(p)
 
+    example = "glgpt train play.txt --preset nano --out runs/play"
+    train.add_train_options(add("train", train.run_train, "train a model on text files", example))
+
+    example = "glgpt tokenizer train play.txt --vocab 1024 --out my-tokenizer"
+    train.add_tokenizer_commands(add("tokenizer", train.run_tokenizer_train, "make a tokenizer", example))
+
     p = add("info", commands.run_info, "the driver, its limits, the kernels chosen and why", "glgpt info --model gpt2")
     p.add_argument("--model", metavar="MODEL", help="also the texture memory that this model would need")
     _figures(p)
@@ -97,11 +103,17 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--quick", action="store_true", help="fewer shapes and repeats")
     _figures(p, memory=False)
 
-    p = add("export", commands.run_export, "write a model as a static web page", "glgpt export --out page")
+    p = add(
+        "export",
+        commands.run_export,
+        "write a model as a static web page",
+        "glgpt export --out page\n  glgpt export gpt2 --dtype f16 --out site/gpt2\n  glgpt export --embed --out module",
+    )
     p.add_argument("model", nargs="?", metavar="MODEL", help=f"{MODEL} (default: the embedded model)")
     p.add_argument("--out", required=True, metavar="DIR", help="folder to write, or an .html file with --single-file")
     p.add_argument("--shard-size", type=size, default=24 << 20, metavar="SIZE", help="of a weight file (24MiB)")
     p.add_argument("--single-file", action="store_true", help="one HTML file that opens from disk, for small models")
+    p.add_argument("--embed", action="store_true", help="no page, but a module glgpt.js for pages of one's own")
     _figures(p, memory=False)
 
     p = add("serve", commands.run_serve, "serve an exported page on this machine", "glgpt serve page")

@@ -45,7 +45,12 @@ class Player:
         self._own: list[Any] = []
         self._shaders: dict[str, moderngl.VertexArray] = {}
         self._framebuffers: dict[object, moderngl.Framebuffer] = {}
-        self._commands: dict[str, list[Callable[[], Any]]] = {}
+        self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
+        self._pairs = {old: i for i, (old, _) in enumerate(_pairs(program))} | {
+            new: i for i, (_, new) in enumerate(_pairs(program))
+        }
+        self._flipped = [False] * len(_pairs(program))
+        self._touched = {name: sorted(self._pairs_of(e)) for name, e in program.entries.items()}
         self.scalars: dict[str, float] = dict.fromkeys(program.scalars, 0)
         self._scalar_struct = struct.Struct("<" + "".join(SCALAR_FORMATS[k] for k in program.scalars.values()))
         device.use()
@@ -113,13 +118,25 @@ class Player:
         self._block.bind_to_uniform_block(0)
         for command in commands:
             command()
+        for old, new in self.program.entries[entry].flips:
+            self.textures[old], self.textures[new] = self.textures[new], self.textures[old]
+            self._flipped[self._pairs[old]] ^= True
 
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
-        """Compiles what an entry needs and lays out its commands, once; `play` does this itself if need be."""
-        if entry not in self._commands:
+        """Compiles what an entry needs and lays out its commands, once; `play` does this itself if need be.
+
+        There is one list of commands for each way in which the pairs of states that the entry touches may lie.
+        """
+        found = self.entry(entry)
+        key = (entry, tuple(self._flipped[i] for i in self._touched[entry]))
+        if key not in self._commands:
             self.device.use()
-            self._commands[entry] = self._build(self.entry(entry))
-        return self._commands[entry]
+            self._commands[key] = self._build(found)
+        return self._commands[key]
+
+    def _pairs_of(self, entry: Entry) -> set[int]:
+        names = {t for p in entry.passes for t in (*(t for _, t in p.inputs), *(t for t, _ in p.outputs))}
+        return {self._pairs[name] for name in names if name in self._pairs}
 
     def finish(self) -> None:
         """Waits until the driver has done everything."""
@@ -178,7 +195,7 @@ class Player:
         return self._shaders[p.shader]
 
     def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:
-        key = (p.outputs, p.viewport, p.row)
+        key = (tuple((id(self.textures[t]), layer) for t, layer in p.outputs), p.viewport, p.row)
         if key not in self._framebuffers:
             framebuffer = self.device.framebuffer([(self.textures[t], layer) for t, layer in p.outputs])
             framebuffer.viewport = (0, 0, *p.viewport)
@@ -204,3 +221,8 @@ class Player:
         if name not in self.program.entries:
             raise GlgptError(f"the program has no entry {name!r}; it has {', '.join(self.program.entries)}")
         return self.program.entries[name]
+
+
+def _pairs(program: Program) -> list[tuple[str, str]]:
+    """Every pair of states that some entry flips."""
+    return list(dict.fromkeys(pair for e in program.entries.values() for pair in e.flips))

@@ -136,3 +136,15 @@ def arrange(config: GPT2Config, name: str, array: NDArray[Any]) -> NDArray[Any]:
     if len(array) % 4 and len(array) > 1 and not name.endswith("wpe.weight"):
         array = np.pad(array, ((0, -len(array) % 4), (0, 0)))
     return array
+
+
+def restore(config: GPT2Config, name: str, matrix: NDArray[Any]) -> NDArray[Any]:
+    """The checkpoint's array from the matrix its texture holds: what `arrange` did, undone."""
+    d, padded, shape = config.d_head, texels(config.d_head), parameters(config)[name]
+    if name.endswith(("wte.weight", "lm_head.weight")):
+        return np.ascontiguousarray(matrix[: config.n_embd].T)
+    if d != padded and ".attn.c_attn." in name:
+        matrix = matrix.reshape(len(matrix), 3 * config.n_head, padded)[:, :, :d].reshape(len(matrix), -1)
+    if d != padded and name.endswith(".attn.c_proj.weight"):
+        matrix = matrix[: config.n_head * padded].reshape(config.n_head, padded, -1)[:, :d].reshape(config.n_embd, -1)
+    return np.ascontiguousarray(matrix[: shape[0]] if len(shape) > 1 else matrix[0])

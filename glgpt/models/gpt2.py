@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
+from dataclasses import dataclass
+from functools import partial
 
 from glgpt import ops
-from glgpt.models.config import GPT2Config, texels
-from glgpt.record import Kernel, Recorder, Tensor
+from glgpt.models.config import GPT2Config, parameters, texels
+from glgpt.record import Kernel, Recorder
+from glgpt.tape import Tensor
 from glgpt.tensor import Layout, fold
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences run side by side from position 0, without caches, so that they can be differentiated.
+
+    A tensor's rows are then t * size + sequence. `dropout` is the share dropped where GPT-2 does (embedding, pattern,
+    what each half of a block adds); `recompute` keeps only the blocks' inputs for the backward pass.
+    """
+
+    size: int
+    dropout: float = 0.0
+    recompute: bool = False
 
 
 class Network:
@@ -15,15 +32,27 @@ class Network:
 
     f32: every tensor is cut into the kernel's tiles. f16: weights and the inputs of products are packed halves in
     8 x 2 tiles (4 x 2 with four draw buffers), the residual stream and attention stay f32.
+
+    With a `batch`, `rows` runs one. `role` is that of the parameters' textures: "state" where training writes them.
+    `software`: recorded as software GL likes it (`weight`, `row`).
     """
 
     def __init__(
-        self, rec: Recorder, config: GPT2Config, kernel: Kernel, dtype: str = "f32", names: Container[str] = ()
+        self,
+        rec: Recorder,
+        config: GPT2Config,
+        kernel: Kernel,
+        dtype: str = "f32",
+        names: Container[str] = (),
+        batch: Batch | None = None,
+        role: str = "weight",
+        software: bool = False,
     ) -> None:
         self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
+        self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         if dtype == "f16":
             kernel = kernel.packed(rec.limits)
-        self.kernel = kernel
+        self.kernel, self.software = kernel, software
         self.heads = config.n_head * texels(config.d_head)  # width of q, k, v and z, heads padded
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -41,15 +70,26 @@ class Network:
             "mlp.c_proj.weight": (c.d_inner, c.n_embd),
         }[name if name.count(".") == 1 else name.split(".", 2)[2]]
         if name == "wpe.weight":
-            return rec.fixed(name, fold(rows, cols, rec.limits.max_texture_size), "weight")
+            return rec.fixed(name, fold(rows, cols, rec.limits.max_texture_size), self.role)
         pairs = 2 if self.dtype == "f16" else 1
+        if self.software and self.dtype == "f32" and name in ("wte.weight", "lm_head.weight"):
+            pairs = ops.panels(rec, rows, cols)  # the others mostly serve products of many rows, which like it less
         layout = fold(texels(rows), cols, rec.limits.max_texture_size, pairs, self.dtype)
-        return rec.fixed(name, layout, "weight")
+        return rec.fixed(name, layout, self.role)
 
     def vector(self, name: str, cols: int | None = None) -> Tensor:
         """The texture of a bias of `cols` values, or of a norm's gain or bias."""
         layout = fold(1, cols or self.config.n_embd, self.rec.limits.max_texture_size)
-        return self.rec.fixed(name, layout, "weight")
+        return self.rec.fixed(name, layout, self.role)
+
+    def parameter(self, name: str) -> Tensor:
+        """The texture of any parameter, by its checkpoint name."""
+        if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")):
+            return self.vector(name)
+        if name.endswith(".bias"):
+            linear = name.removesuffix(".bias") + ".weight"
+            return self.vector(name, None if ".ln_" in f".{name}" else self.weight(linear).cols)
+        return self.weight(name)
 
     def linear(self, name: str) -> tuple[Tensor, Tensor]:
         """Weight and bias of a linear layer."""
@@ -81,28 +121,50 @@ class Network:
 
     def rows(self, t: int) -> Tensor:
         """The forward pass of t tokens at positions pos..: returns the residual stream after the last block, [t, C]."""
-        rec, c, k = self.rec, self.config, self.kernel
-        tr = k.tile_rows if t > 1 else 1
-        stream = Layout(t, c.n_embd, (tr, k.tile_cols if self.dtype == "f32" else 1))
-        normed = Layout(t, c.n_embd, (tr, k.tile_cols), self.dtype)
-        ids = rec.fixed(f"ids.{t}", Layout(t, 1), "input")
-        x = self.keep(ops.embed(rec, ids, self.weight("wte.weight"), self.weight("wpe.weight"), stream))
+        c, k, n = self.config, self.kernel, self.batch.size
+        tr = k.tile_rows if n == 1 and t > 1 else math.gcd(t, k.tile_rows)
+        stream = Layout(t * n, c.n_embd, (tr, k.tile_cols if self.dtype == "f32" else 1))
+        normed = Layout(t * n, c.n_embd, (tr, k.tile_cols), self.dtype)
+        x = self.drop(self.keep(self.embed(t, stream)), 0)
         for i in range(c.n_layer):
-            h = f"h.{i}."
-            a = self.keep(self.norm(x, h + "ln_1", normed))
-            qkv = self.matmul(a, h + "attn.c_attn", h + "attn.qkv")
-            q, key, v = (self.cache(i, part) for part in "qkv")
-            ops.split_qkv(rec, qkv, q, key, v, h + "attn.qkv")
-            for part in (q, key, v):
-                self.keep(part)
-            s = self.keep(ops.scores(rec, q, key, t, tr, c.n_head, self.scale(i), h + "attn.scores"))
-            p = self.keep(ops.softmax(rec, s, c.n_head, h + "attn.pattern"))
-            z = self.keep(ops.attend(rec, p, v, t, c.n_head, h + "attn.z", self.dtype))
-            x = self.add_linear(x, z, h + "attn.c_proj", h + "attn.out", h + "resid_mid")
-            m = self.keep(self.norm(x, h + "ln_2", normed))
-            m = self.hidden(m, h)
-            x = self.add_linear(x, m, h + "mlp.c_proj", h + "mlp.out", h + "resid_post")
+            block = partial(self.block, i=i, t=t, normed=normed)
+            weights = [self.parameter(name) for name in parameters(c) if name.startswith(f"h.{i}.")]
+            x = self.rec.recomputed(block, x, weights) if self.batch.recompute else block(x)
         return x
+
+    def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
+        """Block i for t tokens of each sequence."""
+        rec, n_head, n, h = self.rec, self.config.n_head, self.batch.size, f"h.{i}."
+        a = self.keep(self.norm(x, h + "ln_1", normed))
+        qkv = self.matmul(a, h + "attn.c_attn", h + "attn.qkv")
+        q, key, v = (self.heads_of(i, part, t) for part in "qkv")
+        ops.split_qkv(rec, qkv, q, key, v, h + "attn.qkv")
+        for part in (q, key, v):
+            self.keep(part)
+        tr = normed.tiles[0]
+        s = self.keep(ops.scores(rec, q, key, t, tr, n_head, self.scale(i), h + "attn.scores", n))
+        p = self.drop(self.keep(ops.softmax(rec, s, n * n_head, h + "attn.pattern")), 3 * i + 1)
+        z = self.keep(ops.attend(rec, p, v, t, n_head, h + "attn.z", self.dtype, n))
+        x = self.add_linear(x, z, h + "attn.c_proj", h + "attn.out", h + "resid_mid", 3 * i + 2)
+        m = self.keep(self.norm(x, h + "ln_2", normed))
+        m = self.hidden(m, h)
+        return self.add_linear(x, m, h + "mlp.c_proj", h + "mlp.out", h + "resid_post", 3 * i + 3)
+
+    def embed(self, t: int, out: Layout) -> Tensor:
+        """The embedding of t tokens of each sequence; differentiated, it takes the index of their ids too."""
+        rec, rows = self.rec, t * self.batch.size
+        ids, index = rec.fixed(f"ids.{rows}", Layout(rows, 1), "input"), None
+        if rec.tape:
+            order, starts = ops.index_layouts(rows, self.config.vocab_size, rec.limits.max_texture_size)
+            index = rec.fixed("order", order, "input"), rec.fixed("starts", starts, "input")
+        wte, wpe = self.weight("wte.weight"), self.weight("wpe.weight")
+        return ops.embed(rec, ids, wte, wpe, out, batch=self.batch.size, index=index)
+
+    def heads_of(self, i: int, part: str, t: int) -> Tensor:
+        """What holds q, k or v of layer i for t tokens: their place in the caches, or a tensor of their own."""
+        if self.cached:
+            return self.cache(i, part)
+        return self.rec.scratch(f"h.{i}.attn.{part}", Layout(t * self.batch.size, self.heads))
 
     def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
         """Layer norm `name` of every row."""
@@ -123,22 +185,28 @@ class Network:
     def hidden(self, m: Tensor, h: str) -> Tensor:
         """The MLP's hidden layer, the activation fused into the product unless `mlp.pre` is wanted."""
         kind = self.config.activation_function
-        if h + "mlp.pre" not in self.names:
+        if h + "mlp.pre" not in self.names and not self.rec.tape:
             return self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.act", kind))
         pre = self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.pre"))
         return self.keep(ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act"))
 
-    def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str) -> Tensor:
-        """x + linear(y), in one pass unless the product `out` is wanted by itself or is packed."""
-        if out not in self.names and self.dtype == "f32":
+    def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
+        """x + linear(y), in one pass unless the product `out` is wanted by itself, is packed, or dropped from."""
+        if out not in self.names and self.dtype == "f32" and not self.batch.dropout:
             return self.keep(self.matmul(y, linear, total, residual=x))
-        return self.keep(ops.add(self.rec, x, self.keep(self.matmul(y, linear, out)), x.layout, total))
+        product = self.drop(self.keep(self.matmul(y, linear, out)), site)
+        return self.keep(ops.add(self.rec, x, product, x.layout, total))
 
-    def logits_rows(self, x: Tensor) -> Tensor:
+    def drop(self, x: Tensor, site: int) -> Tensor:
+        """x after dropout, where there is any."""
+        rate = self.batch.dropout
+        return ops.dropout(self.rec, x, rate, site, f"{x.name}.kept") if rate else x
+
+    def logits_rows(self, x: Tensor, name: str = "logits") -> Tensor:
         """The final norm and the logits of every row, [t, vocab]."""
         tc = self.kernel.tile_cols
         y = self.keep(self.norm(x, "ln_f", Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
-        return self.rec.output(ops.matmul(self.rec, y, self.head, None, "logits", tile_cols=tc))
+        return self.rec.output(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc))
 
     # -- one row ------------------------------------------------------------------------------------------------
 
@@ -162,6 +230,7 @@ class Network:
         its mean, and every pass counts.
         """
         rec, c = self.rec, self.config
+        keys = c.n_positions if self.software or self.kernel.near else ops.KEYS
         wte, wpe = self.weight("wte.weight"), self.weight("wpe.weight")
         x = ops.embed(rec, self.token, wte, wpe, Layout(1, c.n_embd))
         row = self.row_sum(x, "h.0.ln_1", "embed.row")
@@ -171,7 +240,7 @@ class Network:
             part, normed = self.scaled(row, h + "attn.c_attn")
             ops.split_qkv(rec, part, q, k, v, h + "attn.qkv", normed)
             s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
-            z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z")
+            z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", keys)
             row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, h + "attn.c_proj")
             part, normed = self.scaled(row, h + "mlp.c_fc")
             m = ops.combine(rec, part, h + "mlp.act", act=c.activation_function, normed=normed)
@@ -179,7 +248,7 @@ class Network:
         self.choose(row)
 
     def row_sum(
-        self, x: Tensor, norm: str, name: str, y: Tensor | None = None, linear: str | None = None
+        self, x: Tensor, norm: str, name: str, y: ops.Row | None = None, linear: str | None = None
     ) -> ops.NormedRow:
         """x + linear(y) of one row, ready for the norm that follows."""
         gain, eps = self.vector(f"{norm}.weight"), self.config.layer_norm_epsilon
@@ -188,7 +257,7 @@ class Network:
         w, b = self.linear(linear)
         return ops.row_sum(self.rec, x, gain, eps, name, self.matvec(y, w, linear), b)
 
-    def matvec(self, x: Tensor, w: Tensor, name: str) -> ops.PartialSums:
+    def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
         """Partial sums of one row times a weight."""
         return ops.matvec(self.rec, x, w, name, near=self.kernel.near)
 

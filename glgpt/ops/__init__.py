@@ -1,30 +1,46 @@
 """One block an op: its shape rule and the passes it emits. A shader in `glsl/` is named after its op."""
 
+from glgpt.ops.adamw import adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax
-from glgpt.ops.attention import attend, attend_row, scores, softmax, split_qkv
-from glgpt.ops.embed import embed
-from glgpt.ops.matmul import combine, matmul, matvec
+from glgpt.ops.attention import KEYS, attend, attend_row, scores, softmax, split_qkv
+from glgpt.ops.embed import embed, index_layouts, sorted_index
+from glgpt.ops.loss import cross_entropy
+from glgpt.ops.matmul import AttendedRow, Row, combine, matmul, matvec, panels
 from glgpt.ops.norm import NormedRow, PartialSums, folded_norm, norm, norm_fold, row_sum
-from glgpt.ops.pointwise import ACTIVATIONS, act, add
+from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, place_row, transpose
 
 __all__ = [
     "ACTIVATIONS",
+    "KEYS",
+    "AttendedRow",
     "NormedRow",
     "PartialSums",
+    "Row",
     "act",
+    "adamw",
     "add",
     "argmax",
     "attend",
     "attend_row",
     "combine",
+    "copy",
+    "cross_entropy",
+    "dropout",
     "embed",
     "folded_norm",
+    "gradient_norm",
+    "index_layouts",
     "matmul",
     "matvec",
     "norm",
     "norm_fold",
+    "normal",
+    "panels",
+    "place_row",
     "row_sum",
     "scores",
     "softmax",
+    "sorted_index",
     "split_qkv",
+    "transpose",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from glgpt.record import Recorder, Tensor
+from glgpt.record import Recorder
+from glgpt.tape import Tensor
 from glgpt.tensor import Layout
 
 

@@ -7,12 +7,17 @@ the first row.
 
 from __future__ import annotations
 
-from glgpt.ops.matmul import norm_inputs
+from collections.abc import Sequence
+
+from glgpt.ops.matmul import AttendedRow, Row, norm_inputs
 from glgpt.ops.norm import NormedRow, PartialSums
-from glgpt.record import Recorder, Tensor
+from glgpt.ops.pointwise import copy, plus
+from glgpt.record import Recorder
+from glgpt.tape import Gradients, Tensor
 from glgpt.tensor import Layout
 
 MASKED = -1.0e30  # finite, so that no shader meets an infinity it did not make
+KEYS, RANGES = 128, 8  # one row attends by ranges of so many keys at least, so many ranges at most
 
 
 def split_qkv(
@@ -26,7 +31,8 @@ def split_qkv(
 ) -> None:
     """Writes rows pos.. of the states q, k, v `[n_positions, n_head * d]` from x `[T, 3 * n_head * d]`.
 
-    Partial sums of one row come with `normed`, and are finished here as in `combine`.
+    Partial sums of one row come with `normed`, and are finished here as in `combine`. Where q, k and v are scratch,
+    they hold the rows of x.
     """
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):
@@ -34,41 +40,132 @@ def split_qkv(
     else:
         inputs, rows = {"x": x}, x.rows
     outputs = {"q": q, "k": k, "v": v}
-    size = (q.layout.width, rows)
-    rec.emit("split_qkv", inputs, outputs, defines, label=label, viewport=size, row="pos")
+    if q.role == "state":
+        rec.emit("split_qkv", inputs, outputs, defines, label=label, viewport=(q.layout.width, rows), row="pos")
+        return
+    rec.emit("split_qkv", inputs, outputs, defines, label=label)
+
+    def vjp(d: Sequence[Tensor], _: Gradients) -> Gradients:
+        dx = rec.scratch(f"d.{label}", inputs["x"].layout)
+        rec.emit("join_qkv", {"q": d[0], "k": d[1], "v": d[2]}, {"y": dx})
+        return [dx]
+
+    rec.differentiable((q, k, v), (inputs["x"],), vjp)
 
 
 def scores(
-    rec: Recorder, q: Tensor, k: Tensor, rows: int, tile_rows: int, n_head: int, scale: float, name: str
+    rec: Recorder,
+    q: Tensor,
+    k: Tensor,
+    rows: int,
+    tile_rows: int,
+    n_head: int,
+    scale: float,
+    name: str,
+    batch: int = 1,
 ) -> Tensor:
-    """scores[t * n_head + head, s] = scale * q[pos + t] . k[s] per head for `rows` rows t, MASKED where s > pos + t."""
+    """scores[t * n_head + head, s] = scale * q[pos + t] . k[s] per head for `rows` rows t, MASKED where s > pos + t.
+
+    With a `batch`, rows of q and k are t * batch + sequence, and each of `rows` rows t stands for all sequences. It is
+    differentiated from position 0, with the q and k of just these rows.
+    """
+    y = _scores(rec, q, k, rows, tile_rows, n_head, scale, name, batch, MASKED)
+
+    def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+        dq = attend(rec, d[0], k, rows, n_head, f"d.{q.name}", "f32", batch, scale)
+        dk = _attend_vjp(rec, d[0], q, n_head, f"d.{k.name}", batch, scale)
+        return [plus(rec, dq, sums[0]), plus(rec, dk, sums[1])]
+
+    rec.differentiable(y, (q, k), vjp)
+    return y
+
+
+def _scores(
+    rec: Recorder,
+    q: Tensor,
+    k: Tensor,
+    rows: int,
+    tile_rows: int,
+    n_head: int,
+    scale: float,
+    name: str,
+    batch: int,
+    masked: float,
+) -> Tensor:
     padded = -(-rows // tile_rows) * tile_rows
-    y = rec.scratch(name, Layout(padded * n_head, k.rows, (tile_rows, 1)))
-    defines = {"N_HEAD": n_head, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": MASKED}
+    y = rec.scratch(name, Layout(padded * n_head * batch, k.rows // batch, (tile_rows, 1)))
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": masked}
     rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, flops=2 * rows * k.rows * q.cols)
     return y
 
 
+def _attend_vjp(rec: Recorder, x: Tensor, dz: Tensor, n_head: int, name: str, batch: int, scale: float = 1.0) -> Tensor:
+    """y[s] = scale * sum over t of x[t, s] dz[t], per head and sequence: what keys and values get back."""
+    dz = dz if dz.layout.layers == 1 else copy(rec, dz, Layout(dz.rows, dz.cols), dz.name)
+    y = rec.scratch(name, Layout(dz.rows, dz.cols, (x.layout.tiles[0], 1)))
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": dz.cols // n_head // 4, "SCALE": scale}
+    rec.emit("attend_vjp", {"x": x, "dz": dz}, {"y": y}, defines, flops=2 * dz.rows * x.cols * dz.cols)
+    return y
+
+
 def softmax(rec: Recorder, x: Tensor, n_head: int, name: str) -> Tensor:
-    """The softmax of each row of scores up to its position, zero beyond."""
+    """The softmax of each row of scores up to its position, zero beyond; `n_head` rows have the same position."""
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * min(2, -(-x.cols // 4)), x.layout.tiles))
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
     y = rec.scratch(name, x.layout)
     rec.emit("softmax", {"x": x, "stats": stats}, {"y": y}, {"N_HEAD": n_head})
+
+    def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+        inputs = {"x": y, "dy": d[0]}
+        sum_parts = rec.scratch(f"d.{x.name}.stats", stats.layout)
+        rec.emit("softmax_vjp_stats", inputs, {"y": sum_parts}, {"N_HEAD": n_head})
+        dx = rec.scratch(f"d.{x.name}", x.layout)
+        rec.emit("softmax_vjp", inputs | {"stats": sum_parts}, {"y": dx}, {"N_HEAD": n_head})
+        return [plus(rec, dx, sums[0])]
+
+    rec.differentiable(y, (x,), vjp)
     return y
 
 
-def attend(rec: Recorder, pattern: Tensor, v: Tensor, rows: int, n_head: int, name: str, dtype: str) -> Tensor:
-    """z[t] = sum over s of pattern[t, s] v[s], per head, `[rows, n_head * d]`."""
-    y = rec.scratch(name, Layout(rows, v.cols, (pattern.layout.tiles[0], 2 if dtype == "f16" else 1), dtype))
-    defines = {"N_HEAD": n_head, "D4": v.cols // n_head // 4}
+def attend(
+    rec: Recorder,
+    pattern: Tensor,
+    v: Tensor,
+    rows: int,
+    n_head: int,
+    name: str,
+    dtype: str,
+    batch: int = 1,
+    scale: float = 1.0,
+) -> Tensor:
+    """z[t] = scale * sum over s of pattern[t, s] v[s], per head, `[rows, n_head * d]`; rows as in `scores`."""
+    tr = pattern.layout.tiles[0]
+    if batch > 1 and rows % tr:
+        raise ValueError(f"{name}: {rows} rows of {batch} sequences are not cut into {tr} tiles")
+    y = rec.scratch(name, Layout(rows * batch, v.cols, (tr, 2 if dtype == "f16" else 1), dtype))
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": v.cols // n_head // 4, "SCALE": scale}
     rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, flops=2 * rows * v.rows * v.cols)
+
+    def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+        dz = copy(rec, d[0], Layout(y.rows, y.cols), d[0].name)
+        dp = _scores(rec, dz, v, rows, tr, n_head, scale, f"d.{pattern.name}", batch, 0.0)
+        dv = _attend_vjp(rec, pattern, dz, n_head, f"d.{v.name}", batch, scale)
+        return [plus(rec, dp, sums[0]), plus(rec, dv, sums[1])]
+
+    rec.differentiable(y, (pattern, v), vjp)
     return y
 
 
-def attend_row(rec: Recorder, score: Tensor, v: Tensor, n_head: int, name: str) -> Tensor:
-    """z of one row straight from its scores `[n_head, n_positions]`."""
-    y = rec.scratch(name, Layout(1, v.cols))
-    defines = {"N_HEAD": n_head, "D4": v.cols // n_head // 4}
-    rec.emit("attend_row", {"x": score, "v": v}, {"y": y}, defines, flops=2 * v.rows * v.cols)
-    return y
+def attend_row(rec: Recorder, score: Tensor, v: Tensor, n_head: int, name: str, least: int = KEYS) -> Row:
+    """z of one row straight from its scores `[n_head, n_positions]`, by ranges of at least `least` keys.
+
+    One row has too few columns to fill a GPU: ranges are worked on side by side, and the product that reads z weighs
+    them. Software GL had better take all keys in one.
+    """
+    keys = max(least, 16 * -(-v.rows // (16 * RANGES)))
+    layout = Layout(-(-v.rows // keys), v.cols)
+    y, logs = rec.scratch(name, layout), rec.scratch(f"{name}.logs", layout)
+    outputs = {"y": y, "logs": logs} if layout.rows > 1 else {"y": y}
+    defines = {"D4": v.cols // n_head // 4, "KEYS": keys}
+    rec.emit("attend_row", {"x": score, "v": v}, outputs, defines, flops=2 * v.rows * v.cols)
+    return AttendedRow(y, logs, keys) if layout.rows > 1 else y

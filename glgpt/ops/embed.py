@@ -1,16 +1,65 @@
-"""Token and position embedding."""
+"""Token and position embedding, and its gradient: a gather over the rows sorted by token."""
 
 from __future__ import annotations
 
-from glgpt.record import Recorder, Tensor
-from glgpt.tensor import Layout
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.record import Recorder
+from glgpt.tape import Gradients, Tensor
+from glgpt.tensor import Layout, fold
 
 
-def embed(rec: Recorder, ids: Tensor, wte: Tensor, wpe: Tensor, out: Layout, name: str = "embed") -> Tensor:
-    """y[t] = wte[:, ids[t]] + wpe[pos + t]: ids `[T, 1]`, wte `[n_embd, vocab]`, wpe `[n_positions, n_embd]`.
+def embed(
+    rec: Recorder,
+    ids: Tensor,
+    wte: Tensor,
+    wpe: Tensor,
+    out: Layout,
+    name: str = "embed",
+    batch: int = 1,
+    index: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """y[t] = wte[:, ids[t]] + wpe[pos + t // batch]: ids `[T, 1]`, wte `[n_embd, vocab]`, wpe `[n_positions, n_embd]`.
 
-    `out` is the layout of y, `[T, n_embd]`.
+    `out` is the layout of y, `[T, n_embd]`. To be differentiated it needs the `sorted_index` of the ids.
     """
     y = rec.scratch(name, out)
-    rec.emit("embed", {"ids": ids, "wte": wte, "wpe": wpe}, {"y": y})
+    rec.emit("embed", {"ids": ids, "wte": wte, "wpe": wpe}, {"y": y}, {"BATCH": batch})
+
+    def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+        if index is None:
+            raise ValueError(f"{name}: an embedding is differentiated with the index of its ids")
+        tokens = rec.scratch(f"d.{wte.name}", fold(wte.rows, wte.cols, rec.limits.max_texture_size))
+        inputs = {"dy": d[0], "order": index[0], "starts": index[1]} | ({"plus": sums[0]} if sums[0] else {})
+        for j in range(tokens.layout.tiles[1]):
+            rec.emit("embed_vjp", inputs, {"y": tokens}, columns=range(j, j + 1))
+        places = rec.scratch(f"d.{wpe.name}", wpe.layout)
+        inputs = {"dy": d[0]} | ({"plus": sums[1]} if sums[1] else {})
+        rec.emit("position_vjp", inputs, {"y": places}, {"BATCH": batch})
+        return [tokens, places]
+
+    rec.differentiable(y, (wte, wpe), vjp)
     return y
+
+
+def index_layouts(rows: int, vocab: int, limit: int) -> tuple[Layout, Layout]:
+    """The layouts of `sorted_index` for ids `[rows]`."""
+    return Layout(rows, 4), fold(1, -(-vocab // 4) * 4, limit)
+
+
+def sorted_index(ids: NDArray[np.integer], vocab: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The index of ids `[T]` that the gradient of `embed` gathers by.
+
+    `[T, 4]`: (row, id % 4, 0, 0) of the rows sorted by id; `[1, vocab]`, padded to whole texels: for each four ids
+    (first, end, 0, 0) among these.
+    """
+    order = np.argsort(ids, kind="stable")
+    rows = np.zeros((len(ids), 4), np.float32)
+    rows[:, 0], rows[:, 1] = order, ids[order] % 4
+    ends = np.searchsorted(ids[order], np.arange(0, vocab + 4, 4))
+    runs = np.zeros((-(-vocab // 4), 4), np.float32)
+    runs[:, 0], runs[:, 1] = ends[: len(runs)], ends[1 : len(runs) + 1]
+    return rows, runs.reshape(1, -1)

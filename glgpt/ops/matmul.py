@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from glgpt.ops.norm import NormedRow, PartialSums
-from glgpt.ops.pointwise import activation_defines
-from glgpt.record import Recorder, Tensor
+from glgpt.ops.pointwise import activation_defines, column_sums, copy, plus, transpose
+from glgpt.record import Recorder
+from glgpt.tape import Gradients, Tensor
 from glgpt.tensor import Layout, fold
 
 PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
+PANEL = 8  # fragments that software GL runs together, each taking its texels of a panel's row
+ENOUGH = 16384  # fragments of a one-row product; with more, each walks further and the reader adds up fewer parts
 
 
 def matmul(
@@ -54,7 +60,44 @@ def matmul(
             flops=share,
             nbytes=w.layout.nbytes * at_once // tc,
         )
+
+    def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+        if act:
+            raise ValueError(f"{name}: record the activation as an op of its own to differentiate it")
+        dy, biased, added = d[0], sums[2], sums[3]
+        return [
+            _left_gradient(rec, dy, x, w, sums[0], tile_cols),
+            _right_gradient(rec, dy, x, w, sums[1], tile_cols),
+            column_sums(rec, dy, f"d.{bias.name}", biased) if bias else None,
+            plus(rec, dy, added) if residual else None,
+        ]
+
+    rec.differentiable(y, (x, w, bias, residual), vjp)
     return y
+
+
+def _left_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
+    """dx = dy w^T (+ so_far)."""
+    name, n = f"d.{x.name}", -(-w.cols // 4) * 4
+    turned = transpose(rec, w, fold(n, x.cols, rec.limits.max_texture_size), f"{w.name}.transposed")
+    return _plus_product(rec, dy, turned, so_far, name, tile_cols)
+
+
+def _right_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
+    """dw = x^T dy (+ so_far): the inner dimension is that of the rows, which may be no multiple of four."""
+    if dy.layout.height % 4 and (dy.layout.tiles[0] > 1 or dy.rows % 4):
+        dy = copy(rec, dy, fold(-(-dy.rows // 4) * 4, dy.cols, rec.limits.max_texture_size), dy.name)
+    tiles = (x.layout.tiles[0], tile_cols)
+    turned = transpose(rec, x, Layout(w.rows, x.rows, tiles), f"{x.name}.transposed")
+    return _plus_product(rec, turned, dy, so_far, f"d.{w.name}", tile_cols)
+
+
+def _plus_product(rec: Recorder, a: Tensor, b: Tensor, so_far: Tensor | None, name: str, tile_cols: int) -> Tensor:
+    """a b + so_far, in one go where their layouts are the same."""
+    layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b, tile_cols)))
+    fused = so_far if so_far and so_far.layout == layout else None
+    y = matmul(rec, a, b, None, name, residual=fused, tile_cols=tile_cols)
+    return y if fused else plus(rec, y, so_far)
 
 
 def _column_tiles(rec: Recorder, w: Tensor, tile_cols: int) -> int:
@@ -72,19 +115,60 @@ def _segments(x: Layout, w: Layout) -> str:
     return " ".join(calls)
 
 
-def matvec(rec: Recorder, x: Tensor, w: Tensor, name: str, part: int = PART, near: int = 0) -> PartialSums:
-    """One row times a matrix, x `[1, K]` w `[K, N]`, as partial sums over `part` texels of K each.
+def panels(rec: Recorder, rows: int, cols: int) -> int:
+    """Into how many column tiles to cut a weight `[rows, cols]` that is mostly read by products of one row.
+
+    Software GL runs the fragments of 4 x 2 pixels together. Where those read a tile's row whole, the next row follows
+    it in memory, and a processor fetches ahead; rows of a wide tile are too far apart for that.
+    """
+    n4 = -(-cols // 4)
+    for width in _panel_widths(rec):
+        tiles = -(-n4 // width)
+        if -(-n4 // tiles) == width and tiles <= rec.limits.max_layers and rows <= rec.limits.max_texture_size:
+            return tiles
+    return 1
+
+
+def _panel_widths(rec: Recorder) -> list[int]:
+    """Texels across a panel, the best first."""
+    return [PANEL * near for near in (4, 3, 2, 6, 5) if near <= rec.limits.max_draw_buffers]
+
+
+@dataclass(frozen=True)
+class AttendedRow:
+    """One row of attention by ranges of `keys` keys: `values` `[ranges, n_head * d]`, `logs` how to weigh each."""
+
+    values: Tensor
+    logs: Tensor
+    keys: int
+
+    @property
+    def cols(self) -> int:
+        """Columns of the row."""
+        return self.values.cols
+
+
+Row = Tensor | AttendedRow  # what a product of one row takes
+
+
+def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None, near: int = 0) -> PartialSums:
+    """One row times a matrix, x `[1, K]` w `[K, N]`, as partial sums over `part` texels of K each (None: enough).
 
     A target of one row wastes half of every quad and gives a GPU too little to do; the consumer adds the parts up.
-    A fragment takes `near` neighbouring texels of columns (better on software GL), or two that lie half the row apart.
+    A fragment takes `near` neighbouring texels of columns (better on software GL), or two that lie half the row apart;
+    of a weight in `panels`, as many as let eight pixels read a row of a panel from end to end.
     """
     k4, n4 = -(-x.cols // 4), -(-w.cols // 4)
+    if w.layout.tiles[1] > 1 and w.layout.width in _panel_widths(rec):
+        near = w.layout.width // PANEL
     if w.layout.pairs == 2:  # one fetch of packed weights serves both column tiles
         near, half = 0, w.layout.width
         columns = half * w.layout.tiles[1] // 2
     else:
         half = -(-n4 // 2)
         columns = -(-n4 // near) if near else half
+    if part is None:
+        part = PART * min(4, max(1, columns * -(-k4 // PART) // ENOUGH))
     parts = -(-k4 // part)
     by, limit = 2, rec.limits.max_texture_size  # rows of a block of pixels
     while columns > limit * by or (columns < 1024 and 2 * parts * by <= min(200, limit) and by < 16):
@@ -92,9 +176,12 @@ def matvec(rec: Recorder, x: Tensor, w: Tensor, name: str, part: int = PART, nea
     y = rec.scratch(name, Layout(parts * by, 16 * (near or 2) * -(-columns // (4 * by)), (1, near or 2)))
     place: dict[str, int | float | str] = {"BY": by, "HALF": half, "NEAR": near}
     flops = 2 * x.cols * w.cols
-    rec.emit(
-        "matvec", {"x": x, "w": w}, {"y": y}, place | {"K4": k4, "PART": part}, flops=flops, nbytes=w.layout.nbytes
-    )
+    defines = place | {"K4": k4, "PART": part}
+    if isinstance(x, AttendedRow):
+        inputs, defines = {"x": x.values, "logs": x.logs, "w": w}, defines | {"KEYS": x.keys}
+    else:
+        inputs = {"x": x, "w": w}
+    rec.emit("matvec", inputs, {"y": y}, defines, flops=flops, nbytes=w.layout.nbytes)
     return PartialSums(y, w.cols, place | {"PARTS": parts})
 
 

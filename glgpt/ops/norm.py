@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glgpt.record import Recorder, Tensor
+from glgpt.ops.pointwise import sum_parts
+from glgpt.record import Recorder
+from glgpt.tape import Gradients, Tensor
 from glgpt.tensor import Layout, fold
 
-PARTS = 8  # a row's moments are taken by this many fragments, so that few rows still fill a GPU
+FRAGMENTS = 2048  # few rows are cut into up to eight parts to take their moments, so that they still fill a GPU
 
 
 def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: Layout, name: str) -> Tensor:
     """The norm of every row of x `[T, C]`; gain and bias are `[1, C]`."""
     c4 = -(-x.cols // 4)
-    part = -(-c4 // PARTS)
+    part = -(-c4 // min(8, -(-FRAGMENTS // x.rows)))
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // part)))
     rec.emit("norm_stats", {"x": x}, {"y": stats}, {"PART": part, "C4": c4})
     y = rec.scratch(name, out)
     rec.emit("norm", {"x": x, "stats": stats, "gain": gain, "bias": bias}, {"y": y}, {"EPSILON": eps})
+
+    def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+        return _norm_vjp(rec, d, x, gain, bias, stats, {"PART": part, "C4": c4, "EPSILON": eps}, sums)
+
+    rec.differentiable(y, (x, gain, bias), vjp)
     return y
+
+
+def _norm_vjp(
+    rec: Recorder,
+    d: Sequence[Tensor],
+    x: Tensor,
+    gain: Tensor,
+    bias: Tensor,
+    stats: Tensor,
+    defines: dict[str, int | float | str],
+    sums: Gradients,
+) -> Gradients:
+    inputs = {"x": x, "dy": d[0]}
+    back = rec.scratch(f"d.{x.name}.stats", stats.layout)
+    rec.emit("norm_vjp_stats", inputs | {"gain": gain, "stats": stats}, {"y": back}, defines)
+    inputs |= {"back": back}
+    dx = rec.scratch(f"d.{x.name}", x.layout)
+    rec.emit("norm_vjp", inputs | {"gain": gain} | ({"plus": sums[0]} if sums[0] else {}), {"y": dx})
+    rows = max(1, round(x.rows**0.5))
+    layout = Layout(-(-x.rows // rows), x.cols)
+    parts = [rec.scratch(f"d.{t.name}.parts", layout) for t in (gain, bias)]
+    rec.emit("norm_vjp_sums", inputs, dict(zip("gb", parts, strict=True)), {"ROWS": rows})
+    return [
+        dx,
+        sum_parts(rec, parts[0], f"d.{gain.name}", sums[1]),
+        sum_parts(rec, parts[1], f"d.{bias.name}", sums[2]),
+    ]
 
 
 @dataclass(frozen=True)

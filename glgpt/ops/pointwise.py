@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from glgpt.record import Recorder, Tensor
+from collections.abc import Sequence
+
+from glgpt.record import Recorder
+from glgpt.tape import Gradients, Tensor
 from glgpt.tensor import Layout
 
 ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3}
@@ -36,6 +39,13 @@ def act(rec: Recorder, x: Tensor, kind: str, out: Layout, name: str) -> Tensor:
     """y = gelu_new, gelu or relu of x."""
     y = rec.scratch(name, out)
     rec.emit("act", {"x": x}, {"y": y}, activation_defines(kind))
+
+    def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+        dx = rec.scratch(f"d.{x.name}", x.layout)
+        rec.emit("act_vjp", {"x": x, "dy": d[0]}, {"y": dx}, activation_defines(kind))
+        return [plus(rec, dx, sums[0])]
+
+    rec.differentiable(y, (x,), vjp)
     return y
 
 
@@ -43,4 +53,61 @@ def add(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Tensor:
     """y = a + b."""
     y = rec.scratch(name, out)
     rec.emit("add", {"a": a, "b": b}, {"y": y})
+    rec.differentiable(y, (a, b), lambda d, sums: [plus(rec, d[0], s) for s in sums])
+    return y
+
+
+def dropout(rec: Recorder, x: Tensor, rate: float, site: int, name: str) -> Tensor:
+    """x with a share `rate` of its values dropped and the others scaled up (Srivastava et al. 2014).
+
+    Which, is a hash of the scalars `seed`, `step` and `row` (the part of the step), of `site` and of the place.
+    """
+    y = _dropped(rec, x, rate, site, name)
+    rec.differentiable(y, (x,), lambda d, sums: [plus(rec, _dropped(rec, d[0], rate, site, f"d.{x.name}"), sums[0])])
+    return y
+
+
+def _dropped(rec: Recorder, x: Tensor, rate: float, site: int, name: str) -> Tensor:
+    y = rec.scratch(name, x.layout)
+    rec.emit("dropout", {"x": x}, {"y": y}, {"RATE": rate, "SITE": site})
+    return y
+
+
+def plus(rec: Recorder, gradient: Tensor, so_far: Tensor | None) -> Tensor:
+    """A gradient and what its tensor had already; no pass where it had nothing."""
+    return add(rec, gradient, so_far, gradient.layout, gradient.name) if so_far else gradient
+
+
+def copy(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
+    """x in another layout, which may be larger: zero beyond x."""
+    y = rec.scratch(name, out)
+    rec.emit("copy", {"x": x}, {"y": y})
+    return y
+
+
+def transpose(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
+    """x transposed, in a layout that may be larger: zero beyond x."""
+    y = rec.scratch(name, out)
+    rec.emit("transpose", {"x": x}, {"y": y})
+    return y
+
+
+def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
+    """The sum of all rows of x `[M, N]`, `[1, N]`, plus `so_far`; in two steps, so that a GPU has work."""
+    rows = max(1, round(x.rows**0.5))
+    parts = rec.scratch(f"{name}.parts", Layout(-(-x.rows // rows), x.cols))
+    rec.emit("column_sums", {"x": x}, {"y": parts}, {"ROWS": rows})
+    return sum_parts(rec, parts, name, so_far)
+
+
+def place_row(rec: Recorder, x: Tensor, out: Tensor, row: str) -> None:
+    """Writes x `[1, N]` to the row of the state `out` `[.., N]` that the scalar `row` names."""
+    rec.emit("place_row", {"x": x}, {"y": out}, viewport=(out.layout.width, 1), row=row)
+
+
+def sum_parts(rec: Recorder, parts: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
+    """The sum of the rows of a tensor of few rows, plus `so_far`."""
+    y = rec.scratch(name, Layout(1, parts.cols))
+    inputs = {"x": parts} | ({"plus": so_far} if so_far else {})
+    rec.emit("column_sums", inputs, {"y": y}, {"ROWS": parts.rows})
     return y

@@ -1,0 +1,232 @@
+"""What `glgpt train` shows while it runs: a panel on a terminal, else lines now and then; both on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import termios
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import IO, Any, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from glgpt.training_events import Start, Step
+
+LINE_EVERY = 10.0  # seconds between lines of a log
+SAMPLE_LINES = 12
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 1:02:03 or 2:03."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The means of `width` equal stretches as bars between their least and greatest."""
+    if not values:
+        return ""
+    cells = min(width, len(values))
+    ends = [round(i * len(values) / cells) for i in range(cells + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
+    low, high = min(means), max(means)
+    return "".join(_BARS[int((mean - low) / (high - low) * 7.999) if high > low else 0] for mean in means)
+
+
+def shown(text: str) -> str:
+    """A sample as it may go to a terminal: without what would steer it, or blank lines around."""
+    text = text.strip("\n").expandtabs(4)
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+
+
+@contextlib.contextmanager
+def no_echo(stream: IO[str]) -> Iterator[None]:
+    """Keeps what is typed, ^C first of all, from being written into the panel."""
+    try:
+        terminal = stream.fileno()
+        before = termios.tcgetattr(terminal)
+        ours = os.tcgetpgrp(terminal) == os.getpgrp()  # a process in the background would be stopped
+    except (OSError, ValueError, termios.error):
+        ours = False
+    if not ours:
+        yield
+        return
+    termios.tcsetattr(terminal, termios.TCSANOW, [*before[:3], before[3] & ~termios.ECHO, *before[4:]])
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
+def opening(start: Start) -> str:
+    """One line: what is trained on what, and the memory it will take."""
+    held = f", {start.validation_tokens:,} of validation" if start.validation_tokens else ""
+    since = f", after {start.step:,} steps" if start.step else ""
+    return (
+        f"{start.folder}: {start.parameters:,} parameters, {start.train_tokens:,} tokens of training text{held}; "
+        f"{sum(start.memory.values()) / 2**20:,.0f} MiB of textures{since}"
+    )
+
+
+class Log:
+    """Lines on a stream that is no terminal: the first step, one every few seconds, each validation, the last."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.steps = stream, 0
+        self._next = 0.0
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left to do."""
+
+    def hooks(self) -> dict[str, Any]:
+        """What `train` is to call."""
+        return {
+            "on_start": self.start,
+            "on_step": self.step,
+            "on_validation": self.validation,
+            "on_sample": self.sample,
+        }
+
+    def _print(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
+
+    def start(self, start: Start) -> None:
+        """The opening line."""
+        self.steps = start.settings.steps
+        self._print(opening(start))
+
+    def step(self, step: Step) -> None:
+        """A line, where one is due."""
+        now = time.monotonic()
+        if now < self._next and step.step != self.steps:
+            return
+        self._next = now + LINE_EVERY
+        rate = f"  {step.tokens_per_s:,.0f} tokens/s  {clock(step.seconds_left)} left" if step.tokens_per_s else ""
+        figures = f"loss {step.loss:.4f}  lr {step.lr:.3g}  gradient {step.grad_norm:.3g}"
+        self._print(f"step {step.step}/{self.steps}  {figures}{rate}")
+
+    def validation(self, step: int, nats: float, bits: float) -> None:
+        """A line of its own."""
+        self._print(f"step {step}/{self.steps}  validation {nats:.4f} nats/token, {bits:.4f} bits/byte")
+
+    def sample(self, step: int, text: str) -> None:
+        """A sample, set in."""
+        self._print(f"sample at step {step}:\n" + "\n".join(f"  {line}" for line in shown(text).split("\n")))
+
+
+class Board:
+    """A panel that is drawn again and again in place."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream)
+        self._start: Start | None = None
+        self._step: Step | None = None
+        self._validated = ""
+        self._sample: tuple[int, str] | None = None
+        self._saved = 0
+        self._working: tuple[str, int, int] | None = None
+        self._quiet = contextlib.ExitStack()
+        self._losses: deque[float] = deque(maxlen=100_000)
+        self._live = Live(console=self._console, get_renderable=self.draw, refresh_per_second=4)
+
+    def __enter__(self) -> Board:
+        self._quiet.enter_context(no_echo(self._console.file))
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._working = None
+        self._live.stop()
+        self._quiet.close()
+
+    def hooks(self) -> dict[str, Any]:
+        """What `train` is to call."""
+        return {
+            "on_start": self.start,
+            "on_step": self.step,
+            "on_validation": self.validation,
+            "on_sample": self.sample,
+            "on_save": self.save,
+            "on_progress": self.progress,
+        }
+
+    def start(self, start: Start) -> None:
+        """Writes the opening line above the panel."""
+        self._start, self._saved = start, start.step
+        self._console.print(opening(start), highlight=False)
+
+    def step(self, step: Step) -> None:
+        """Takes a step's figures."""
+        self._step = step
+        if step.loss == step.loss:
+            self._losses.append(step.loss)
+
+    def validation(self, step: int, nats: float, bits: float) -> None:
+        """Takes a validation's figures."""
+        self._validated = f"{nats:.4f} ({bits:.3f} bits/byte) at step {step:,}"
+
+    def sample(self, step: int, text: str) -> None:
+        """Takes a sample."""
+        self._sample = (step, text)
+
+    def save(self, step: int) -> None:
+        """Takes note of a checkpoint."""
+        self._saved = step
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Takes note of what else is being done."""
+        self._working = (what, done, total) if done < total else None
+
+    def draw(self) -> RenderableType:
+        """The panel as it is now."""
+        rows: list[RenderableType] = []
+        if self._start:
+            rows.append(self._figures(self._start, self._step))
+        if self._working:
+            what, done, total = self._working
+            grid = Table.grid(padding=(0, 1))
+            share = f"{100 * done / total:.0f}%" if total > 1 else ""
+            grid.add_row(Text(what, "dim"), ProgressBar(total, done, width=24), share)
+            rows.append(grid)
+        if self._sample:
+            step, text = self._sample
+            lines = shown(text).split("\n")[:SAMPLE_LINES]
+            rows.append(Panel(Text("\n".join(lines)), title=f"sample at step {step:,}", title_align="left"))
+        return Group(*rows)
+
+    def _figures(self, start: Start, step: Step | None) -> RenderableType:
+        steps = start.settings.steps
+        done = step.step if step else start.step
+        bar = Table.grid(padding=(0, 1))
+        left = f"{clock(step.seconds_left)} left" if step and step.tokens_per_s else ""
+        bar.add_row(ProgressBar(steps, done, width=40), f"step {done:,} of {steps:,}", Text(left, "dim"))
+        grid = Table.grid(padding=(0, 2))
+        if step:
+            rate = f"{step.tokens_per_s:,.0f}" if step.tokens_per_s else "–"
+            memory = f"{sum(start.memory.values()) / 2**20:,.0f} MiB"
+            for a, b, c, d in (
+                ("loss", f"{step.loss:.4f}", "validation", self._validated or "–"),
+                ("learning rate", f"{step.lr:.2e}", "gradient norm", f"{step.grad_norm:.3g}"),
+                ("tokens/s", rate, "textures", f"{memory}; checkpoint at step {self._saved:,}"),
+            ):
+                grid.add_row(Text(a, "dim"), Text(b, "bold" if a == "loss" else ""), Text(c, "dim"), d)
+        return Group(bar, grid, Text(sparkline(list(self._losses), 60), "cyan"))
+
+
+def watcher() -> Log | Board:
+    """The panel where stderr is a terminal, else lines."""
+    return Board(sys.stderr) if sys.stderr.isatty() else Log(sys.stderr)

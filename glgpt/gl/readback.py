@@ -1,0 +1,64 @@
+"""Reading textures without waiting: the driver copies them into a buffer, which is looked at some calls later."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from glgpt.gl.player import Player, Texels
+
+
+class Readback:
+    """Copies of a player's textures that are under way, oldest first; at most `depth` of them at a time."""
+
+    def __init__(self, player: Player, names: tuple[str, ...], depth: int) -> None:
+        self.player, self.names = player, names
+        textures = player.program.textures
+        self._sizes = [textures[name].nbytes for name in names]
+        player.device.use()
+        self._free = [self._buffer() for _ in range(depth)]
+        self._busy: deque[Any] = deque()
+
+    def _buffer(self) -> Any:
+        buffer = self.player.device.ctx.buffer(reserve=sum(self._sizes))
+        self.player.device.live[id(buffer)] = "readback buffer"
+        return buffer
+
+    @property
+    def full(self) -> bool:
+        """Whether a copy must be taken before another can start."""
+        return not self._free
+
+    def start(self) -> None:
+        """Asks for a copy of the textures as they are after everything played so far."""
+        buffer, offset = self._free.pop(), 0
+        self.player.device.use()
+        for name, size in zip(self.names, self._sizes, strict=True):
+            self.player.textures[name].read_into(buffer, write_offset=offset)
+            offset += size
+        self._busy.append(buffer)
+
+    def take(self) -> Sequence[Texels]:
+        """The oldest copy, `[layers, height, width, 4]` float32 each; waits if it is still under way."""
+        buffer = self._busy.popleft()
+        self.player.device.use()
+        data, found, offset = buffer.read(), [], 0
+        self._free.append(buffer)
+        for name, size in zip(self.names, self._sizes, strict=True):
+            t = self.player.program.textures[name]
+            flat = np.frombuffer(data, np.float32, size // 4, offset)
+            found.append(flat.reshape(t.layers, t.height, t.width, 4))
+            offset += size
+        return found
+
+    def __len__(self) -> int:
+        return len(self._busy)
+
+    def close(self) -> None:
+        """Releases the buffers."""
+        self.player.device.use()
+        self.player.device.release(*self._free, *self._busy)
+        self._free, self._busy = [], deque()

@@ -1,0 +1,84 @@
+"""The step of an optimizer: the norm of all gradients, and AdamW (Loshchilov and Hutter 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glgpt.record import Recorder
+from glgpt.tape import Tensor
+from glgpt.tensor import Layout
+
+ACROSS = 64  # texels of a sum on its way to one
+MOST = 15  # tensors that one pass adds up: a WebGL device has 16 texture units
+
+
+def gradient_norm(rec: Recorder, gradients: Sequence[Tensor], clip: float, name: str = "gradient_norm") -> Tensor:
+    """`[1, 4]`: (norm of all gradients together, factor that clips it to `clip`, 1 if it is finite, 0).
+
+    A `clip` of 0 clips nothing.
+    """
+    sums = []
+    for g in gradients:
+        texels = g.rows * -(-g.cols // 4)
+        side = max(1, min(32, round((texels / 64) ** 0.5)))
+        sums.append(rec.scratch(f"{g.name}.squares", Layout(side, 4 * side)))
+        rec.emit("sum_squares", {"x": g}, {"y": sums[-1]})
+    while len(sums) > 1 or sums[0].cols > 4:
+        width = ACROSS if len(sums) > MOST or max(s.layout.width * s.rows for s in sums) > ACROSS else 1
+        sums = [_add_up(rec, sums[i : i + MOST], width, f"{name}.{i}") for i in range(0, len(sums), MOST)]
+    y = rec.scratch(name, Layout(1, 4))
+    rec.emit("gradient_norm", {"x": sums[0]}, {"y": y}, {"CLIP": clip})
+    return y
+
+
+def _add_up(rec: Recorder, sums: Sequence[Tensor], width: int, name: str) -> Tensor:
+    y = rec.scratch(f"{name}.squares", Layout(1, 4 * width))
+    inputs = {f"a{i}": s for i, s in enumerate(sums)}
+    every = " ".join(f"ADD(A{i}, A{i}_W, A{i}_H)" for i in range(len(sums)))
+    rec.emit("add_up", inputs, {"y": y}, {"EVERY": every})
+    return y
+
+
+def adamw(
+    rec: Recorder,
+    x: tuple[Tensor, Tensor],
+    moment: tuple[Tensor, Tensor],
+    squares: tuple[Tensor, Tensor],
+    gradient: Tensor,
+    norm: Tensor,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+) -> None:
+    """One step of a parameter: pairs of states (old, new) of it and of its two moments, which change names after it.
+
+    The scalars `lr`, `unbias1` and `unbias2` (1 / (1 - beta^step)) come with the call.
+    """
+    defines = {"BETA1": betas[0], "BETA2": betas[1], "EPSILON": eps, "DECAY": decay}
+    inputs = {"x": x[0], "m": moment[0], "s": squares[0], "g": gradient, "norm": norm}
+    outputs = {"y": x[1], "moment": moment[1], "squares": squares[1]}
+    for j in range(x[0].layout.tiles[1]):
+        rec.emit("adamw", inputs, outputs, defines, label=f"adamw {x[0].name}", columns=range(j, j + 1))
+    for old, new in (x, moment, squares):
+        rec.flip(old, new)
+
+
+def normal(
+    rec: Recorder,
+    x: Tensor,
+    moments: tuple[Tensor, Tensor],
+    mean: float,
+    spread: float,
+    site: int,
+    rows: tuple[int, int],
+    cols: tuple[int, int],
+) -> None:
+    """Fills the state x with normal numbers, a hash of the scalar `seed`, of `site` and of the place; clears moments.
+
+    rows and cols are (period, how many of it are in use): padding stays zero.
+    """
+    defines = {"MEAN": mean, "SPREAD": spread, "SITE": site, "ROW_PERIOD": rows[0], "ROW_LIVE": rows[1]}
+    defines |= {"COLUMN_PERIOD": cols[0], "COLUMN_LIVE": cols[1]}
+    outputs = {"y": x, "m": moments[0], "s": moments[1]}
+    for j in range(x.layout.tiles[1]):
+        rec.emit("normal", {}, outputs, defines, label=f"normal {x.name}", columns=range(j, j + 1))

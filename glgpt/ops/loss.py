@@ -1,0 +1,38 @@
+"""The loss of a language model: cross-entropy of each row against its target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glgpt.ops.pointwise import column_sums
+from glgpt.record import Recorder
+from glgpt.tape import Gradients, Tensor
+from glgpt.tensor import Layout
+
+PARTS = 8  # of a row, so that its sum of exponentials is taken by several fragments
+
+
+def cross_entropy(rec: Recorder, x: Tensor, targets: Tensor, scale: float, name: str = "loss") -> Tensor:
+    """`[1, 4]`: (sum of -log softmax(x)[target], number of targets, ..) over the rows of x `[M, V]`.
+
+    targets is `[M, 1]`; a row whose target is below zero counts nothing. What it gives back is the gradient of
+    `scale` times the sum, and it takes none: it is where the backward pass begins.
+    """
+    c4 = -(-x.cols // 4)
+    part = -(-c4 // PARTS)
+    stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // part)))
+    rec.emit("cross_entropy_stats", {"x": x}, {"y": stats}, {"PART": part, "C4": c4})
+    rows = rec.scratch(f"{name}.rows", Layout(x.rows, 4))
+    rec.emit("cross_entropy", {"x": x, "stats": stats, "targets": targets}, {"y": rows})
+    y = column_sums(rec, rows, name)
+
+    def vjp(_: Sequence[Tensor], __: Gradients) -> Gradients:
+        dx = rec.scratch(f"d.{x.name}", x.layout)
+        per_pass = max(1, rec.limits.max_draw_buffers // x.layout.tiles[0])
+        for j in range(0, x.layout.tiles[1], per_pass):
+            columns = range(j, min(j + per_pass, x.layout.tiles[1]))
+            rec.emit("cross_entropy_vjp", {"x": x, "rows": rows}, {"y": dx}, {"SCALE": scale}, columns=columns)
+        return [dx]
+
+    rec.differentiable(y, (x,), vjp)
+    return y

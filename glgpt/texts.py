@@ -1,0 +1,147 @@
+"""UTF-8 text of any size, read in pieces that may be tokenised one by one."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from glgpt.errors import GlgptError
+
+BLOCK = 1 << 20  # bytes read together
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The bytes `start` to `stop` of a file, or of a string's UTF-8."""
+
+    name: str
+    held: bytes | None
+    start: int
+    stop: int
+
+    def open(self) -> IO[bytes]:
+        return Path(self.name).open("rb") if self.held is None else io.BytesIO(self.held)
+
+    def blocks(self, size: int = BLOCK) -> Iterator[bytes]:
+        with self.open() as file:
+            file.seek(self.start)
+            left = self.stop - self.start
+            while left:
+                block = file.read(min(size, left))
+                if not block:
+                    raise GlgptError(f"{self.name} became shorter while it was read")
+                left -= len(block)
+                yield block
+
+
+class Text:
+    """One text: files read one after another, or a string. Nothing is held in memory but what is being read."""
+
+    def __init__(self, sources: Sequence[_Source]) -> None:
+        """Use `of_files` or `of_string`."""
+        self._sources = [source for source in sources if source.stop > source.start]
+        self.size = sum(source.stop - source.start for source in sources)  # bytes
+
+    @classmethod
+    def of_files(cls, files: Iterable[str | Path]) -> Text:
+        """The files' text. Raises GlgptError for none, an empty one, and OSError for one that cannot be opened."""
+        sources = []
+        for file in files:
+            with Path(file).open("rb") as opened:
+                size = opened.seek(0, io.SEEK_END)
+            if not size:
+                raise GlgptError(f"{file} is empty; give a file with text")
+            sources.append(_Source(str(file), None, 0, size))
+        if not sources:
+            raise GlgptError("no text was given; name at least one file")
+        return cls(sources)
+
+    @classmethod
+    def of_string(cls, text: str) -> Text:
+        """A string's text. Raises GlgptError for an empty one, or one that UTF-8 cannot hold."""
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise GlgptError(f"the text holds half a surrogate pair at character {error.start}") from None
+        if not data:
+            raise GlgptError("the text is empty")
+        return cls([_Source("the text", data, 0, len(data))])
+
+    @property
+    def name(self) -> str:
+        """The first file's name, for messages."""
+        return self._sources[0].name if self._sources else "the text"
+
+    def digest(self) -> str:
+        """SHA-256 of all bytes."""
+        found = hashlib.sha256()
+        for source in self._sources:
+            for block in source.blocks():
+                found.update(block)
+        return found.hexdigest()
+
+    def split(self, last: float) -> tuple[Text, Text]:
+        """What comes before the `last` share of the bytes, and that share; cut between two characters."""
+        parts: tuple[list[_Source], list[_Source]] = ([], [])
+        at = int(self.size * (1 - last))
+        for source in self._sources:
+            middle = min(max(source.start, source.start + at), source.stop)
+            if source.start < middle < source.stop:
+                with source.open() as file:
+                    file.seek(middle)
+                    ahead = file.read(4)
+                # A byte 10xxxxxx continues a character.
+                middle += next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))
+            parts[0].append(_Source(source.name, source.held, source.start, middle))
+            parts[1].append(_Source(source.name, source.held, middle, source.stop))
+            at -= source.stop - source.start
+        return Text(parts[0]), Text(parts[1])
+
+    def pieces(self, whole: Iterable[str] = (), blanks: str = " \n", block: int = BLOCK) -> Iterator[tuple[str, int]]:
+        """The text in pieces of about `block` bytes, each with the bytes read so far.
+
+        Split into words one by one, the pieces give the same words as the text: see `cut`, which takes `whole` and
+        `blanks`. Raises GlgptError, with file and offset, for what is no UTF-8.
+        """
+        held, read = "", 0
+        for text, size in self._decoded(block):
+            held, read = held + text, read + size
+            if at := cut(held, whole, blanks):
+                yield held[:at], read
+                held = held[at:]
+        if held:
+            yield held, read
+
+    def _decoded(self, size: int) -> Iterator[tuple[str, int]]:
+        for source in self._sources:
+            decoder, at = codecs.getincrementaldecoder("utf-8")(), source.start
+            for block in source.blocks(size):
+                before = len(decoder.getstate()[0])
+                try:
+                    yield decoder.decode(block, final=at + len(block) == source.stop), len(block)
+                except UnicodeDecodeError as error:
+                    where = at - before + error.start
+                    raise GlgptError(f"{source.name} is not UTF-8 text: {error.reason} at byte {where}") from None
+                at += len(block)
+
+
+def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n") -> int:
+    """The last place where GPT-2's split into words always parts, whatever follows the text; 0 where there is none.
+
+    No word runs from what is no blank into a blank, and none looks back. `blanks` are those to cut at; `whole` are
+    texts never to be cut (special tokens).
+    """
+    special = [token for token in whole if len(token) > 1]
+    end = len(text) - max(map(len, special), default=0)
+    for blank in blanks:
+        at = end
+        while (at := text.rfind(blank, 0, at)) > 0:
+            split = any(text.find(token, max(0, at - len(token) + 1), at + len(token) - 1) >= 0 for token in special)
+            if not split and not text[at - 1].isspace():
+                return at
+    return 0

@@ -1,0 +1,293 @@
+"""Training a GPT-2 on a device: one step at a time, its losses read some steps late."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt import programs, training_state
+from glgpt.checkpoint import Checkpoint
+from glgpt.decoder import Decoder, Run
+from glgpt.errors import GlgptError
+from glgpt.gl.device import open_device
+from glgpt.gl.player import Player
+from glgpt.gl.readback import Readback
+from glgpt.models.config import GPT2Config, arrange, parameters, restore
+from glgpt.ops import sorted_index
+from glgpt.program import ROLES
+from glgpt.sampling import Sampler
+from glgpt.tensor import Floats
+from glgpt.training_program import MOMENTS, Recipe, training_program
+from glgpt.tune import choose
+
+LATE = 3  # steps that may be under way before a loss is waited for
+
+Parts = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # inputs and targets [batch, context] of the parts of a step
+Arrays = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step that was taken: its number from 1, mean loss in nats a token, norm of all gradients before clipping."""
+
+    step: int
+    loss: float
+    grad_norm: float
+
+
+class Trainer:
+    """Trains a GPT-2 with AdamW; every tensor, gradient and moment lives in textures.
+
+    `model` is a GPT2Config (fresh weights, as GPT-2 was initialised) or a checkpoint's name or folder. A step takes
+    `accumulate` parts of `batch` sequences of `context` tokens (None: the model's n_positions). Raises GlgptError for
+    settings that do not fit the model or the device.
+    """
+
+    def __init__(
+        self,
+        model: GPT2Config | str | Path,
+        *,
+        batch: int,
+        context: int | None = None,
+        accumulate: int = 1,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        clip: float | None = 1.0,
+        dropout: float = 0.0,
+        recompute: bool = False,
+        seed: int = 0,
+        device: str | int = "auto",
+        kernel: str = "auto",
+        fetch: str = "auto",
+        storage: str = "auto",
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            read = None  # a checkpoint's arrays
+            if isinstance(model, GPT2Config):
+                self.config = model
+            else:
+                checkpoint = stack.enter_context(Checkpoint.open(model))
+                self.config, read = checkpoint.config, checkpoint.read
+            context = self.config.n_positions if context is None else context
+            self.recipe = Recipe(batch, context, accumulate, betas, eps, weight_decay, clip or 0.0, dropout, recompute)
+            self.lr, self.seed, self.steps_done = lr, seed, 0
+            self.device = open_device(device)
+            self.choice = choose(self.device, kernel, fetch, storage)
+            program = training_program(self.config, self.recipe, self.device.limits, self.choice.kernel)
+            self.memory = {role: program.nbytes([role]) for role in ROLES}
+            self.player = Player(self.device, program, self.choice.options)
+            self._readback = Readback(self.player, ("losses", "gradient_norm"), LATE + 1)
+            self._late: deque[tuple[int, Parts]] = deque()  # steps whose losses are under way
+            self._broken: tuple[int, Parts] | None = None  # the first step that was not finite
+            self._prepared = False  # whether the norms are folded as generation wants them
+            self._decoder = Decoder(self.player, self.config.n_positions, lambda: None)
+            try:
+                if read is None:
+                    self.player.play("init", seed=seed)
+                else:
+                    for name in parameters(self.config):
+                        self._write(name, read(name))
+            except BaseException:
+                self.close()
+                raise
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def step(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> float:
+        """Takes a step and waits for its loss, in nats a token; see `submit`."""
+        results = [*self.submit(inputs, targets, lr), *self.drain()]
+        return results[-1].loss
+
+    def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
+        """Takes a step on ids `[accumulate * batch, context]` without waiting; returns the results that have arrived.
+
+        Raises GlgptError for arrays of another shape or ids outside the vocabulary.
+        """
+        parts = self._parts(inputs, targets, self.recipe.accumulate)
+        self._backward(self.steps_done + 1, parts)
+        self.steps_done += 1
+        b1, b2 = self.recipe.betas
+        self.player.play(
+            "update",
+            lr=self.lr if lr is None else lr,
+            unbias1=1 / (1 - b1**self.steps_done),
+            unbias2=1 / (1 - b2**self.steps_done),
+        )
+        self._decoder.forget()
+        self._prepared = False
+        arrived = [self._take()] if self._readback.full else []
+        self._readback.start()
+        self._late.append((self.steps_done, parts))
+        return arrived
+
+    def _backward(self, step: int, parts: Parts) -> None:
+        for i, (x, y) in enumerate(parts):
+            self._upload(x, y, train=True)
+            scalars = {"pos": 0, "row": i, "step": step, "seed": self.seed}
+            self.player.play("backward" if i == 0 else "accumulate", **scalars)
+
+    def drain(self) -> list[StepResult]:
+        """Waits for every step that is under way, and returns their results."""
+        return [self._take() for _ in range(len(self._readback))]
+
+    def _take(self) -> StepResult:
+        losses, norm = self._readback.take()
+        total = losses[0, : self.recipe.accumulate, 0].astype(np.float64).sum(axis=0)
+        step, parts = self._late.popleft()
+        result = StepResult(step, float(total[0] / total[1]), float(norm[0, 0, 0, 0]))
+        if not self._broken and not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
+            self._broken = step, parts
+        return result
+
+    def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
+        """The mean loss of ids `[n, context]`, any n, in nats a token. Waits."""
+        total = np.zeros(2)
+        for start in range(0, len(inputs), self.recipe.batch):
+            x, y = (
+                np.asarray(inputs[start : start + self.recipe.batch]),
+                np.asarray(targets[start : start + self.recipe.batch]),
+            )
+            missing = ((0, self.recipe.batch - len(x)), (0, 0))
+            x, y = np.pad(x, missing), np.pad(y, missing, constant_values=-1)
+            for part in self._parts(x, y, 1):
+                self._upload(*part, train=False)
+            self.player.play("evaluate", pos=0, row=0)
+            total += self.player.read("losses")[0, 0, 0, :2]
+        return float(total[0] / total[1])
+
+    def generate(
+        self,
+        ids: Sequence[int],
+        tokens: int,
+        *,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Iterator[int]:
+        """Yields up to `tokens` ids after `ids` with the parameters as they are, ending at a full context."""
+        if not self._prepared:
+            self.player.play("prepare")
+            self._prepared = True
+        sampler = Sampler(temperature, top_k, top_p, seed)
+        yield from self._decoder.generate([int(i) for i in ids], tokens, sampler, None, Run())
+
+    def not_finite(self) -> str | None:
+        """The first tensor that holds a NaN or an infinity: of the parameters, else of the gradients of the first step
+        whose loss or norm was not finite (taken again), in the order the backward pass makes them. None: there is none.
+        """
+        for name in parameters(self.config):
+            if not np.isfinite(self._read(name)).all():
+                return name
+        if self._broken:
+            self._backward(*self._broken)
+            for name in self._backward_order():
+                if not np.isfinite(self._read(name, "d.")).all():
+                    return f"d.{name}"
+        return None
+
+    def _backward_order(self) -> list[str]:
+        """The parameters in the order in which the backward pass ends their gradients."""
+        last = {t: i for i, p in enumerate(self.player.entry("backward").passes) for t, _ in p.outputs}
+        return sorted(parameters(self.config), key=lambda name: last[f"d.{name}"])
+
+    def _parts(self, inputs: NDArray[Any], targets: NDArray[Any], parts: int) -> Parts:
+        shape = (parts * self.recipe.batch, self.recipe.context)
+        x, y = np.asarray(inputs), np.asarray(targets)
+        for what, array, least in (("inputs", x, 0), ("targets", y, -1)):
+            if array.shape != shape or array.dtype.kind not in "iu":
+                raise GlgptError(
+                    f"{what} are {array.dtype} {list(array.shape)}; a step takes whole numbers {list(shape)}"
+                )
+            if array.size and (array.min() < least or array.max() >= self.config.vocab_size):
+                wrong = array[(array < least) | (array >= self.config.vocab_size)][0]
+                raise GlgptError(f"{what} hold id {wrong}, outside the vocabulary of {self.config.vocab_size}")
+        x, y = x.astype(np.int64), y.astype(np.int64)
+        return [
+            (x[i : i + self.recipe.batch], y[i : i + self.recipe.batch]) for i in range(0, len(x), self.recipe.batch)
+        ]
+
+    def _upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
+        """Rows of every tensor are token * batch + sequence: ids go up position by position."""
+        ids = inputs.T.reshape(-1)
+        self._put(f"ids.{len(ids)}", ids[:, None])
+        self._put("targets", targets.T.reshape(-1)[:, None])
+        if train:
+            order, starts = sorted_index(ids, self.config.vocab_size)
+            self._put("order", order)
+            self._put("starts", starts)
+
+    def _put(self, name: str, matrix: NDArray[Any]) -> None:
+        self.player.write_matrix(name, programs.layout_of(self.player.program.views[name]), matrix.astype(np.float32))
+
+    # -- what it holds ------------------------------------------------------------------------------------------
+
+    def _write(self, name: str, array: NDArray[Any], suffix: str = "") -> None:
+        self._put(name + suffix, arrange(self.config, name, array))
+
+    def _read(self, name: str, prefix: str = "", suffix: str = "") -> Floats:
+        texture = f"{prefix}{name}{suffix}"
+        layout = programs.layout_of(self.player.program.views[texture])
+        array: Floats = restore(self.config, name, layout.unpack(self.player.read(texture)))
+        return array
+
+    def parameters(self) -> Arrays:
+        """Every parameter under its Hugging Face name (without `transformer.`), as a checkpoint holds it."""
+        return {name: self._read(name) for name in parameters(self.config)}
+
+    def gradients(self) -> Arrays:
+        """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
+        return {name: self._read(name, "d.") for name in parameters(self.config)}
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> None:
+        """Writes `config.json` and `model.safetensors` as Hugging Face's GPT-2 has them, and `state.safetensors`.
+
+        The state holds all that training goes on from, in one file, so that it is whole at any moment; each file takes
+        its place only when it is complete. Raises OSError where the folder cannot be written.
+        """
+        arrays = self.parameters()
+        moments = {f"{n}.{m}": self._read(n, "", f".{m}") for n in arrays for m in MOMENTS}
+        about = {"config": asdict(self.config), "recipe": asdict(self.recipe), "lr": self.lr, "seed": self.seed}
+        training_state.write(Path(folder), arrays, moments, about | {"step": self.steps_done})
+
+    @classmethod
+    def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
+        """Goes on from what `save` wrote: the same bits as never having stopped, unless `overrides` change a setting.
+
+        Raises GlgptError for a folder without a state, or a state that is damaged.
+        """
+        with training_state.opened(Path(folder)) as (about, tensor):
+            options = about["recipe"] | {"lr": about["lr"], "seed": about["seed"]} | overrides
+            trainer = cls(GPT2Config(**about["config"]), **options)
+            try:
+                for name in parameters(trainer.config):
+                    for suffix in ("", *(f".{m}" for m in MOMENTS)):
+                        trainer._write(name, tensor(name + suffix), suffix)
+            except BaseException:
+                trainer.close()
+                raise
+        trainer.steps_done = int(about["step"])
+        return trainer
+
+    def close(self) -> None:
+        """Releases every GL object. Closing twice is harmless."""
+        self._readback.close()
+        self.player.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,253 @@
+"""The steps of a run: what is drawn, noted, evaluated and saved when, and how a run is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glgpt import plots
+from glgpt.data import Data, batch, fixed_windows, starts, windows
+from glgpt.errors import GlgptError
+from glgpt.presets import Settings
+from glgpt.run_folder import RunFolder
+from glgpt.tokenizer import Tokenizer
+from glgpt.training_events import DivergedError, Hooks, Step, Trained
+
+if TYPE_CHECKING:
+    from glgpt.trainer import StepResult, Trainer
+
+RECENT = 50  # results over which tokens/s is measured
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[list[int]]:
+    """Collects the first SIGINT or SIGTERM in the list it gives; a second one raises KeyboardInterrupt."""
+    caught: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    here = threading.current_thread() is threading.main_thread()  # Python sets handlers from there alone
+    wanted = [s for s in (signal.SIGINT, signal.SIGTERM) if here and signal.getsignal(s) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in wanted}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Loop:
+    """Takes a trainer from the steps it has done to `settings.steps`."""
+
+    def __init__(
+        self, trainer: Trainer, data: Data, tokenizer: Tokenizer, settings: Settings, run: RunFolder, hooks: Hooks
+    ) -> None:
+        self.trainer, self.data, self.tokenizer = trainer, data, tokenizer
+        self.settings, self.run, self.hooks = settings, run, hooks
+        self.first = self.saved = trainer.steps_done
+        self.last: Step | None = None
+        self.validation: tuple[float, float] | None = None  # nats a token, bits a byte
+        self._stop: Sequence[int] = ()
+        self._rows = settings.batch * settings.accumulate
+        self._begun = time.perf_counter()
+        self._apart = 0.0  # seconds spent on other things than steps
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
+        self._lengths: np.ndarray | None = None
+
+    def go(self) -> Trained:
+        """Trains to the end, or to a first interrupt; both leave a checkpoint."""
+        with stoppable() as self._stop:
+            with self._aside():
+                self._make_up()
+            step = self.first
+            while step < self.settings.steps and not (self._stop and step > self.first):
+                step += 1
+                self._step(step)
+            if step > self.saved:
+                self._take(self.trainer.drain())
+                self._save(step)
+        tokens = (step - self.first) * self._rows * self.settings.context
+        nats, bits = self.validation or (None, None)
+        return Trained(
+            folder=self.run.path,
+            step=step,
+            loss=self.last.loss if self.last else None,
+            validation_loss=nats,
+            bits_per_byte=bits,
+            tokens=tokens,
+            seconds=time.perf_counter() - self._begun,
+            interrupted=bool(self._stop) and step < self.settings.steps,
+        )
+
+    def _step(self, step: int) -> None:
+        s = self.settings
+        inputs, targets = batch(self.data.train, s.seed, step, self._rows, s.context)
+        results = self.trainer.submit(inputs, targets, s.lr_at(step))
+        if not any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps)):
+            self._take(results)
+            return
+        results += self.trainer.drain()
+        self._take(results[:-1])
+        with self._aside():
+            evaluated = self._due(s.eval_every, step) and self._evaluate(step)
+        self._take(results[-1:], evaluated)
+        with self._aside():
+            if self._due(s.sample_every, step):
+                self._sample(step)
+            if self._due(s.save_every or s.steps, step):
+                self._save(step)
+
+    def _due(self, every: int, step: int) -> bool:
+        return bool(every) and (step % every == 0 or step == self.settings.steps)
+
+    def _make_up(self) -> None:
+        """The validation before the first step, and what an interrupt left out of the last one."""
+        lines, s = self.run.lines(), self.settings
+        last = next((line for line in reversed(lines) if line.get("validation_loss") is not None), None)
+        if last:
+            self.validation = last["validation_loss"], last["validation_bits_per_byte"]
+        if (
+            self._due(s.eval_every, self.first)
+            and not (last and last["step"] == self.first)
+            and self._evaluate(self.first)
+        ):
+            self.run.amend(self.first, self._validated())
+        if self.first and self._due(s.sample_every, self.first) and not self.run.sample_file(self.first).exists():
+            self._sample(self.first)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What takes place here is not counted in tokens/s."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._apart += time.perf_counter() - start
+
+    def _busy(self) -> float:
+        return time.perf_counter() - self._begun - self._apart
+
+    def _take(self, results: Sequence[StepResult], evaluated: bool = False) -> None:
+        """Notes steps whose results have come; with `evaluated`, the last validation is theirs."""
+        for result in results:
+            if result.step == self.first + 1:
+                self._recent.clear()  # what was made ready for the first step is over
+            self._recent.append((result.step, self._busy()))
+            (first, then), (last, now) = self._recent[0], self._recent[-1]
+            rate = (last - first) / (now - then) if now > then else 0.0
+            nats, bits = self.validation if evaluated and self.validation else (None, None)
+            self.last = Step(
+                result.step,
+                result.loss,
+                result.grad_norm,
+                self.settings.lr_at(result.step),
+                rate * self._rows * self.settings.context,
+                (time.perf_counter() - self._begun) / (last - self.first) * (self.settings.steps - last),
+                nats,
+                bits,
+            )
+            line = {"step": result.step, "loss": result.loss, "grad_norm": result.grad_norm, "lr": self.last.lr}
+            self._note(line | {"tokens_per_s": round(self.last.tokens_per_s, 1)} | (self._validated() if nats else {}))
+            if self.hooks.on_step:
+                self.hooks.on_step(self.last)
+            if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
+                raise self._diverged(result)
+
+    def _validated(self) -> dict[str, float]:
+        nats, bits = self.validation or (math.nan, math.nan)
+        return {"validation_loss": nats, "validation_bits_per_byte": bits}
+
+    def _note(self, line: dict[str, Any]) -> None:
+        self.run.note({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()})
+
+    def _diverged(self, result: StepResult) -> DivergedError:
+        self.trainer.drain()
+        tensor = self.trainer.not_finite()
+        what = f"the loss is {result.loss:g} and the gradient's norm {result.grad_norm:g}"
+        first = f"; the first tensor affected is {tensor}" if tensor else ""
+        self._picture()
+        return DivergedError(
+            f"step {result.step}: {what}{first}; the last good checkpoint is step {self.saved} in {self.run.path}: "
+            "resume it with a lower --lr or --clip"
+        )
+
+    def _evaluate(self, step: int) -> bool:
+        """The loss on fixed windows of the validation text; False where there is none, or an interrupt came."""
+        s, ids = self.settings, self.data.validation
+        if not len(ids):
+            return False
+        first = fixed_windows(ids, s.context, s.eval_tokens)
+        if self._lengths is None:
+            self._lengths = np.array([len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size)])
+        nats, size = 0.0, 0
+        for at in range(0, len(first), s.batch):
+            inputs, targets = windows(ids, first[at : at + s.batch], s.context)
+            nats += self.trainer.evaluate(inputs, targets) * targets.size
+            size += int(self._lengths[targets].sum())
+            self.hooks.part("validating")(min(at + s.batch, len(first)), len(first))
+            if self._stop:
+                return False
+        mean = nats / (len(first) * s.context)
+        self.validation = mean, nats / math.log(2) / max(1, size)
+        if self.hooks.on_validation:
+            self.hooks.on_validation(step, *self.validation)
+        return True
+
+    def _sample(self, step: int) -> None:
+        """A text as the model writes it now; where its context is full, it goes on from the later half of that."""
+        s, ids = self.settings, list(self._prompt())
+        prompt = len(ids)
+        while len(ids) - prompt < s.sample_tokens and not self._stop:
+            window = ids[-max(1, s.context // 2) :]
+            wanted = min(s.sample_tokens - (len(ids) - prompt), s.context - len(window))
+            seed = int(starts(s.seed, step, 1, 1 << 31)[0]) + len(ids)
+            before = len(ids)
+            for token in self.trainer.generate(window, max(1, wanted), temperature=0.8, seed=seed):
+                ids.append(int(token))
+                if self._stop:
+                    break
+            if len(ids) == before:
+                break
+        if self._stop:
+            return
+        text = self.tokenizer.decode(ids[prompt:])
+        self.run.sample(step, text)
+        if self.hooks.on_sample:
+            self.hooks.on_sample(step, text)
+
+    def _prompt(self) -> list[int]:
+        """A line's end; the text's own first token for a vocabulary that has none."""
+        try:
+            return self.tokenizer.encode("\n")
+        except GlgptError:
+            return [int(self.data.train[0])]
+
+    def _save(self, step: int) -> None:
+        self.run.sync()
+        self.hooks.part("saving a checkpoint")(0, 1)
+        self.trainer.save(self.run.path)
+        self.saved = step
+        self._picture()
+        self.hooks.part("saving a checkpoint")(1, 1)
+        if self.hooks.on_save:
+            self.hooks.on_save(step)
+
+    def _picture(self) -> None:
+        lines = self.run.lines()
+
+        def curve(key: str) -> np.ndarray:
+            return np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None]).reshape(-1, 2)
+
+        picture = self.run.path / "loss.png"
+        plots.loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)

@@ -1,0 +1,23 @@
+// AdamW (Loshchilov and Hutter 2019): moments m and s of the clipped gradient, decay apart from it. A gradient that is
+// not finite changes nothing, so that the parameters stay the last good ones.
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 w[Y_N], m[Y_N], s[Y_N];
+  vec4 norm = NORM(0, 0, 0);  // (norm, what to multiply gradients with, 1 if finite, 0)
+#define UPDATE(n, i, j) { \
+    int row = i * Y_H + p.y, c4 = j * Y_W + p.x; \
+    w[n] = X(i * X_TC + j, p.y, p.x); \
+    m[n] = M(i * X_TC + j, p.y, p.x); \
+    s[n] = S(i * X_TC + j, p.y, p.x); \
+    if (norm.z > 0.0 && row < G_ROWS && 4 * c4 < G_COLS) { \
+      vec4 g = g_at(row, c4) * norm.y; \
+      m[n] += (g - m[n]) * (1.0 - BETA1); \
+      s[n] += (g * g - s[n]) * (1.0 - BETA2); \
+      w[n] -= lr * (DECAY * w[n] + m[n] * unbias1 / (sqrt(s[n] * unbias2) + EPSILON)); \
+    } \
+  }
+  Y_TILES(UPDATE)
+  STORE_Y(w)
+  STORE_MOMENT(m)
+  STORE_SQUARES(s)
+}

@@ -1,0 +1,11 @@
+// y = x in another layout; y may be larger, zero beyond x.
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 v[Y_N];
+#define COPY(n, i, j) { \
+    int row = i * Y_H + p.y, c4 = j * Y_W + p.x; \
+    v[n] = row < X_ROWS && 4 * c4 < X_COLS ? x_at(row, c4) : vec4(0.0); \
+  }
+  Y_TILES(COPY)
+  STORE_Y(v)
+}

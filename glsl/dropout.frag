@@ -1,0 +1,18 @@
+// y = x / (1 - RATE) where a hash of (seed, step, part of the step, site, row, texel) keeps it, else 0: the same values
+// are dropped in the forward and the backward pass, on every device, with no mask kept.
+#include "hash.glsl"
+
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 v[Y_N];
+#define DROP(n, i, j) { \
+    int r = min(i * Y_H + p.y, Y_ROWS - 1), c4 = j * Y_W + p.x; \
+    v[n] = vec4(0.0); \
+    if (4 * c4 < Y_COLS) { \
+      uvec4 h = hash(hash(uvec4(r, c4, SITE, row)) ^ uvec4(seed, step, 0, 0)); \
+      v[n] = mix(vec4(0.0), x_at(r, c4) / (1.0 - RATE), lessThan(vec4(h >> 8u), vec4((1.0 - RATE) * 16777216.0))); \
+    } \
+  }
+  Y_TILES(DROP)
+  STORE_Y(v)
+}

@@ -1,0 +1,25 @@
+// d(wte)[c, id] = the sum of dy[row, c] over the rows whose token is id (+ plus). `order` lists (row, id % 4) of the rows
+// sorted by token, `starts` (first, end) in it of the four tokens of each texel: a gather, so nothing is blended and the
+// order of adding is fixed.
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 v[1];
+  v[0] = vec4(0.0);
+#define C4(j) (j * Y_W + p.x)
+#define GATHER(n, i, j) { \
+    int c = i * Y_H + p.y; \
+    vec4 run = 4 * C4(j) < Y_COLS && c < DY_COLS ? starts_at(0, C4(j)) : vec4(0.0); \
+    vec4 lane = vec4(equal(ivec4(c % 4), ivec4(0, 1, 2, 3))); \
+    int end = int(run.y); \
+    for (int k = int(run.x); k < end; k++) { \
+      vec4 entry = order_at(k, 0); \
+      v[0] += dot(dy_at(int(entry.x), c / 4), lane) * vec4(equal(vec4(entry.y), vec4(0.0, 1.0, 2.0, 3.0))); \
+    } \
+  }
+  Y_TILES(GATHER)
+#ifdef PLUS_W
+#define ADD(n, i, j) if (i * Y_H + p.y < Y_ROWS && 4 * C4(j) < Y_COLS) v[0] += plus_at(i * Y_H + p.y, C4(j));
+  Y_TILES(ADD)
+#endif
+  STORE_Y(v)
+}

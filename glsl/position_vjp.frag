@@ -1,0 +1,16 @@
+// d(wpe)[t] = the sum of dy over the batch at position t (+ plus); zero for positions the context does not reach.
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 v[Y_N];
+#define SUM(n, i, j) { \
+    int t = i * Y_H + p.y, c4 = j * Y_W + p.x; \
+    v[n] = vec4(0.0); \
+    if (4 * c4 < Y_COLS && t < DY_ROWS / BATCH) for (int b = 0; b < BATCH; b++) v[n] += dy_at(t * BATCH + b, c4); \
+  }
+  Y_TILES(SUM)
+#ifdef PLUS_W
+#define ADD(n, i, j) if (i * Y_H + p.y < Y_ROWS) v[n] += plus_at(i * Y_H + p.y, j * Y_W + p.x);
+  Y_TILES(ADD)
+#endif
+  STORE_Y(v)
+}
