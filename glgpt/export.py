@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from glgpt.model import DTYPES, GPT2
 from glgpt.models.config import GPT2Config, activation_names
 from glgpt.page_files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page_programs import capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page_training import training_files
 from glgpt.program import Program
 from glgpt.programs import weight_layouts
 from glgpt.tokenizer import load_tokenizer
@@ -41,10 +43,13 @@ def export(
     single_file: bool = False,
     embed: bool = False,
     prompt: str = PROMPT,
+    train: Sequence[str] = (),
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
+
+    `train` names the presets that the page can train.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -71,7 +76,7 @@ def export(
         else:
             shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
         with Checkpoint.open(name_or_path) as checkpoint:
-            manifest = _write(checkpoint, folder, dtype, shard_size, prompt, progress, options)
+            manifest = _write(checkpoint, folder, dtype, shard_size, prompt, train, progress, options)
         if single_file:
             _check_size(manifest)
             with written_whole(out) as file:
@@ -144,6 +149,7 @@ def _write(
     dtype: str,
     shard_size: int,
     prompt: str,
+    train: Sequence[str],
     progress: Progress | None,
     options: dict[str, Any],
 ) -> dict[str, Any]:
@@ -159,6 +165,13 @@ def _write(
         documents["reference.json"] = _json(reference_json(model, prompt, names))
     if tokenizer:
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
+    packed: dict[str, bytes] = {}
+    if train:
+        packed, index = training_files(train)
+        documents["training.json"] = _json(index)
+    for name, data in packed.items():
+        validate("program", json.loads(gzip.decompress(data)), name)
+        (folder / name).write_bytes(data)
     for name, text in documents.items():
         validate("program" if name in programs else name.removesuffix(".json"), json.loads(text), name)
         (folder / name).write_text(text, encoding="utf-8")
@@ -172,7 +185,11 @@ def _write(
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
         "activations": _activations(config),
-        "files": {name: _digest(text.encode()) for name, text in sorted(documents.items())},
+        "training": "training.json" if train else None,
+        "files": {
+            name: _digest(data)
+            for name, data in sorted((packed | {name: text.encode() for name, text in documents.items()}).items())
+        },
         "shards": write_weights(checkpoint, weight_layouts(generate, config), folder, shard_size, progress),
     }
     validate("manifest", manifest, "manifest.json")

@@ -246,8 +246,8 @@ def loss_curve(training: np.ndarray, validation: np.ndarray, title: str, path: P
         axes.plot(steps, losses, color="#9bb8d3", lw=0.7, label="training, each batch")
         reach = max(1, len(losses) // 50)
         sums = np.concatenate(([0.0], np.cumsum(losses)))
-        ends = np.arange(1, len(losses) + 1)
-        begins = np.maximum(0, ends - reach)
+        middle = np.arange(len(losses))
+        begins, ends = np.maximum(0, middle - reach // 2), np.minimum(len(losses), middle + reach // 2 + 1)
         mean = (sums[ends] - sums[begins]) / (ends - begins)
         axes.plot(steps, mean, color="#1f5a8c", lw=1.6, label="training, running mean")
     if len(validation):

@@ -19,9 +19,16 @@ from glgpt.shader import accessors, interface
 from glgpt.tape import Gradients, Tape, Tensor, Vjp
 from glgpt.tensor import Layout
 
-SCALARS = {  # pos: of the first token; row: of what is written or asked for; the others belong to training
-    **{"pos": "int", "row": "int", "seed": "int", "step": "int"},
-    **{"lr": "float", "unbias1": "float", "unbias2": "float"},
+# The uniform block's fields, in the order in which a program's JSON lists them (by name), since players go by that.
+# pos: of the first token; row: of what is written or asked for; the others belong to training.
+SCALARS = {
+    "lr": "float",
+    "pos": "int",
+    "row": "int",
+    "seed": "int",
+    "step": "int",
+    "unbias1": "float",
+    "unbias2": "float",
 }
 
 

@@ -39,6 +39,13 @@ class Recipe:
 
 
 def training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
+    """The program with the entries of `record_training`. Raises GlgptError where the limits forbid it."""
+    rec = Recorder(limits)
+    record_training(rec, config, recipe, kernel)
+    return rec.program()
+
+
+def record_training(rec: Recorder, config: GPT2Config, recipe: Recipe, kernel: Kernel) -> None:
     """Entries `init`, `backward`, `accumulate` (where a step has parts), `update`, `evaluate`, and a generation's.
 
     `init` makes fresh parameters from the scalar `seed`. `backward` leaves the gradients in the states
@@ -51,7 +58,6 @@ def training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel:
         raise GlgptError(f"a context of {recipe.context} tokens is beyond the model's n_positions {config.n_positions}")
     if recipe.accumulate > SLOTS:
         raise GlgptError(f"a step of {recipe.accumulate} parts is beyond {SLOTS}; use larger batches")
-    rec = Recorder(limits)
     batch = Batch(recipe.batch, recipe.dropout, recipe.recompute)
     network = Network(rec, config, kernel, batch=batch, role="state")
     with rec.entry("init"):
@@ -70,7 +76,6 @@ def training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel:
         for shape, (weight, gradient) in zip(parameters(config).values(), gradients.items(), strict=True):
             _step(network, weight, gradient, norm, recipe, recipe.weight_decay if len(shape) > 1 else 0.0)
     record_generation(Network(rec, config, kernel, role="state"))
-    return rec.program()
 
 
 def _loss(network: Network, recipe: Recipe) -> Tensor:

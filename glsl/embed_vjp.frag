@@ -3,22 +3,22 @@
 // order of adding is fixed.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
-  vec4 v[1];
-  v[0] = vec4(0.0);
+  vec4 v[Y_N];
 #define C4(j) (j * Y_W + p.x)
 #define GATHER(n, i, j) { \
     int c = i * Y_H + p.y; \
+    v[n] = vec4(0.0); \
     vec4 run = 4 * C4(j) < Y_COLS && c < DY_COLS ? starts_at(0, C4(j)) : vec4(0.0); \
     vec4 lane = vec4(equal(ivec4(c % 4), ivec4(0, 1, 2, 3))); \
     int end = int(run.y); \
     for (int k = int(run.x); k < end; k++) { \
       vec4 entry = order_at(k, 0); \
-      v[0] += dot(dy_at(int(entry.x), c / 4), lane) * vec4(equal(vec4(entry.y), vec4(0.0, 1.0, 2.0, 3.0))); \
+      v[n] += dot(dy_at(int(entry.x), c / 4), lane) * vec4(equal(vec4(entry.y), vec4(0.0, 1.0, 2.0, 3.0))); \
     } \
   }
   Y_TILES(GATHER)
 #ifdef PLUS_W
-#define ADD(n, i, j) if (i * Y_H + p.y < Y_ROWS && 4 * C4(j) < Y_COLS) v[0] += plus_at(i * Y_H + p.y, C4(j));
+#define ADD(n, i, j) if (i * Y_H + p.y < Y_ROWS && 4 * C4(j) < Y_COLS) v[n] += plus_at(i * Y_H + p.y, C4(j));
   Y_TILES(ADD)
 #endif
   STORE_Y(v)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from glgpt import ops
 from glgpt.models.config import texels
-from glgpt.record import Tensor
+from glgpt.tape import Tensor
 from glgpt.tensor import Layout
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def head_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 def head_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     """A row through the last norm and the head, as a token is decoded: its logits, by parts, and the best token."""
     x, gain = b.normal("x", 1, s.inner), b.normal("gain", 1, s.inner)
-    bias, w = b.normal("bias", 1, s.inner), b.weight("w", s.inner, s.vocab)
+    bias, w = b.normal("bias", 1, s.inner), b.weight("w", s.inner, s.vocab, s.panels)
     row, folded = ops.row_sum(b, x, gain, 1e-5, "row"), ops.norm_fold(b, gain, bias, w, None, "w")
     y = ops.combine(b, ops.matvec(b, row.scaled, w, "parts", near=s.near), "y", normed=(row, folded))
     token, a = b.fixed("token", Layout(1, 4), "state"), b.held
@@ -229,11 +229,18 @@ def attend(b: Bench, s: SimpleNamespace) -> list[Want]:
 def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     s = SimpleNamespace(**vars(s) | {"rows": 1, "pos": min(s.pos, b.limits.max_texture_size - 10)})
     v = _cache(b, s, "v")
-    x = b.given("x", _masked(b, s, v.rows))
-    b.pos = s.pos
-    z = ops.attend_row(b, x, v, s.n_head, "z")
-    pattern = ref.softmax(_cube(b.held["x"], s.n_head))
-    return [Want(z, ref.attend(pattern, np.nan_to_num(b.held["v"])))]
+    x, w = b.given("x", _masked(b, s, v.rows)), b.weight("w", v.cols, s.cols)
+    b.pos, reached = s.pos, s.pos + 1
+    z = ops.attend_row(b, x, v, s.n_head, "z", s.least)
+    y = ops.combine(b, ops.matvec(b, z, w, "parts", near=s.near), "y")
+    score, known = _cube(b.held["x"][:, :reached], s.n_head), b.held["v"][:reached]
+    whole = ref.attend(ref.softmax(score), known)
+    wants = [Want(y, ref.matmul(whole, b.held["w"][: v.cols]))]  # the ranges, weighed by the product that reads them
+    if isinstance(z, Tensor):
+        return [Want(z, whole), *wants]
+    values, logs = ref.attend_ranges(score, known, z.keys)
+    wants.append(Want(z.values, values, lambda m: m[: len(values)], bare=True))
+    return [Want(z.logs, logs, lambda m: m[: len(values), :: 4 * s.d4], bare=True), *wants]
 
 
 def act(b: Bench, s: SimpleNamespace) -> list[Want]:
@@ -261,8 +268,9 @@ ATTENTION = {"rows": st.integers(1, 13), "n_head": st.integers(1, 3), "d4": st.i
     "pos": st.integers(0, 9),
     "spare": st.integers(0, 9),  # positions of the context that are not reached yet
 }
-FAR = st.sampled_from([50, 40, 22, 15, 3])  # keys that one row takes by sixteens, and a rest
-VOCAB = st.sampled_from([300, 131, 50, 3, 1])  # the first, wider than a folded texture, is always drawn
+# `pos` + 1 keys, which one row takes by sixteens, and a rest; `least` of them make a range.
+RANGES = {"pos": st.sampled_from([50, 40, 22, 15, 3]), "least": st.sampled_from([16, 128]), "cols": COLS}
+VOCAB = st.sampled_from([250, 131, 50, 3, 1])  # the first, wider than a folded texture and two panels, is always drawn
 FLAG = st.sampled_from([True, False])  # the first is always drawn
 NEAR = st.sampled_from((0, 2, 4))
 PRODUCT = {"inner": st.integers(1, 100), "tiles": st.integers(1, 2), "parts": st.integers(1, 5), "near": NEAR} | {
@@ -277,13 +285,13 @@ CASES = {
     "norm_fold": Case(shapes(inner=COLS, cols=COLS, shift=FLAG), norm_fold, (2e-5, 2)),
     "matmul": Case(shapes(**MATRIX, inner=COLS, act=ACTS, bias=FLAG, residual=FLAG, plain=FLAG), matmul, (2e-5, 4)),
     "head_rows": Case(shapes(rows=ROWS, inner=COLS, vocab=VOCAB), head_rows, (2e-5, 2)),
-    "head_row": Case(shapes(inner=st.integers(3, 100), vocab=VOCAB, near=NEAR), head_row, (2e-5, 2)),
+    "head_row": Case(shapes(inner=st.integers(3, 100), vocab=VOCAB, near=NEAR, panels=FLAG), head_row, (2e-5, 2)),
     "matvec": Case(shapes(**PRODUCT, cols=COLS, act=ACTS, normed=FLAG), matvec, (2e-5, 8)),
     "split_qkv": Case(shapes(**ATTENTION, **PRODUCT, normed=FLAG), split_qkv, (2e-5, 8)),
     "scores": Case(shapes(**ATTENTION), scores, (4e-6, 2)),
     "softmax": Case(shapes(**ATTENTION), softmax, (1e-6, 8)),
     "attend": Case(shapes(**ATTENTION), attend, (4e-6, 2)),
-    "attend_row": Case(shapes(**ATTENTION | {"pos": FAR}), attend_row, (4e-6, 8)),
+    "attend_row": Case(shapes(**ATTENTION | RANGES | {"near": NEAR}), attend_row, (2e-5, 8)),
     "act": Case(shapes(**MATRIX, act=ACTS.filter(bool)), act, (2e-6, 8)),
     "add": Case(shapes(**MATRIX), add, (0.0, 1)),
     "argmax": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), argmax, (0.0, 0)),

@@ -88,6 +88,17 @@ def attend(pattern: Array, v: Array) -> Array:
     return z.transpose(1, 0, 2).reshape(z.shape[1], -1)
 
 
+def attend_ranges(score: Array, v: Array, keys: int) -> tuple[Array, Array]:
+    """One row by ranges of keys: what each attends to, `[ranges, n_head * d]`, and log of its summed exponentials.
+
+    score `[n_head, 1, reached]`, v `[reached, n_head * d]`; logs `[ranges, n_head]`.
+    """
+    starts = range(0, score.shape[2], keys)
+    values = [attend(softmax(score[:, :, s : s + keys]), v[s : s + keys])[0] for s in starts]
+    logs = [np.logaddexp.reduce(score[:, 0, s : s + keys], axis=1) for s in starts]
+    return np.array(values), np.array(logs)
+
+
 def argmax(x: Array) -> int:
     return int(np.argmax(x))
 

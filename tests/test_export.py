@@ -23,7 +23,7 @@ from glgpt.errors import GlgptError
 from glgpt.export import export, validate
 from glgpt.models.config import activation_names, arrange
 from glgpt.page_files import Shards
-from glgpt.page_programs import page_programs
+from glgpt.page_programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.program import Limits, Program, check
 from glgpt.programs import weight_layouts
 from glgpt.serve import server
@@ -34,6 +34,9 @@ def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A page that stands for the built one, so that these tests need no Node."""
     folder = tmp_path / "dist"
     (folder / "assets").mkdir(parents=True)
+    (folder / "embed").mkdir()
+    (folder / "embed" / "glgpt.js").write_text("export const open = 0;")
+    (folder / "embed" / "index.html").write_text("<script>")
     (folder / "assets" / "a.js").write_text("const end = '</script>';")
     (folder / "assets" / "a.css").write_text("body { margin: 0 }")
     (folder / "index.html").write_text(
@@ -61,7 +64,7 @@ def test_a_folder_is_complete(goldens: Path, tmp_path: Path, name: str, dtype: s
     assert set(listed) | {"manifest.json", "index.html", "assets/a.js", "assets/a.css"} == set(tree(out))
     assert all(shard["bytes"] <= 1 << 16 for shard in manifest["shards"])
     with Checkpoint.open(goldens / name) as checkpoint:
-        program = Program.from_json((out / "program.json").read_text())
+        program = Program.from_json((out / manifest["recordings"][0]["generate"]).read_text())
         layouts = weight_layouts(program, checkpoint.config)
         found = {
             n: np.zeros((t.layers, t.height, t.width, 16), np.uint8)
@@ -86,16 +89,27 @@ def test_a_folder_is_complete(goldens: Path, tmp_path: Path, name: str, dtype: s
 def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
     with Checkpoint.open(goldens / "wide") as checkpoint:
         config = checkpoint.config
-    for dtype in ("f32", "f16"):
+    for dtype, names in (
+        ("f32", ["4x4", "4x4-near", "4x8", "4x8-near", "8x4", "8x4-near"]),
+        ("f16", ["4x4", "4x8"]),
+    ):
+        recordings = page_recordings(dtype)
+        assert sorted(r.name for r in recordings) == names
         weights = []
-        for buffers in (8, 4):
-            for program in page_programs(config, buffers, dtype).values():
-                check(program, Limits(max_draw_buffers=buffers))
-                validate("program", json.loads(program.to_json()), "program")
-            generate = page_programs(config, buffers, dtype)["generate"]
+        for recording in recordings:
+            generate = generate_program(config, recording, dtype)
+            capture = capture_recording(config, recording, dtype)
+            for program in (generate, capture, *probe_programs(recording, dtype).values()):
+                check(program, Limits(max_draw_buffers=recording.draw_buffers))
+                document = json.loads(program.to_json())
+                validate("program", document, "program")
+                for text in program.shaders.values():  # a player fills the block in the document's order
+                    fields = re.findall(r"(?:int|float) (\w+);", re.search(r"uniform Scalars {(.*)}", text)[1])
+                    assert list(document["scalars"]) == fields
             weights.append({n: t for n, t in generate.textures.items() if t.role == "weight"})
-            assert {f"attention_{i}_1" for i in range(config.n_layer)} <= set(generate.entries)
-        assert weights[0] == weights[1]
+            own = {f"{what}_{i}_1" for what in ("attention", "ahead") for i in range(config.n_layer)}
+            assert own | {"lens"} <= set(generate.entries)
+        assert all(w == weights[0] for w in weights)
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path: Path) -> None:
@@ -129,7 +143,7 @@ def test_a_failed_export_changes_nothing(
     with pytest.raises(stop):
         export(goldens / "dhead2-gelu", out)
     with pytest.raises(stop):
-        export(goldens / "dhead2-gelu", tmp_path / "new")
+        export(goldens / "dhead2-gelu", tmp_path / "new" / "deep" / "page")
     assert tree(out) == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
 
@@ -149,17 +163,29 @@ def test_a_single_file_holds_everything(goldens: Path, tmp_path: Path) -> None:
         assert hashlib.sha256(found[shard["file"]]).hexdigest() == shard["sha256"]
 
 
+def test_a_module_comes_without_a_page_and_missing_folders_are_made(goldens: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a" / "b"
+    manifest = export(goldens / "one-f16", out, embed=True)
+    files = {*manifest["files"], *(shard["file"] for shard in manifest["shards"])}
+    assert set(tree(out)) == files | {"manifest.json", "glgpt.js", "index.html"}
+    export(goldens / "one-f16", out)  # it counts as an earlier export
+    assert (out / "assets").is_dir() and not (out / "glgpt.js").exists()
+
+
 def test_bad_input_is_refused(goldens: Path, tmp_path: Path) -> None:
     with pytest.raises(GlgptError, match=r"\.html"):
         export(goldens / "one-f16", tmp_path / "out", single_file=True)
-    with pytest.raises(GlgptError, match="no folder"):
-        export(goldens / "one-f16", tmp_path / "a" / "b")
+    with pytest.raises(GlgptError, match="is a file"):
+        export(goldens / "one-f16", tmp_path / "dist" / "index.html" / "b")
+    with pytest.raises(GlgptError, match="give one of them"):
+        export(goldens / "one-f16", tmp_path / "a.html", single_file=True, embed=True)
     with pytest.raises(GlgptError, match="shard size"):
         export(goldens / "one-f16", tmp_path / "out", shard_size=10)
     with pytest.raises(GlgptError, match="dtype"):
         export(goldens / "one-f16", tmp_path / "out", "f8")
-    with pytest.raises(GlgptError, match=r"program\.json.*required"):
-        validate("program", {"schema": 1, "textures": {"x": {"width": 0}}}, "program.json")
+    for schema in ("program", "manifest", "tokenizer", "reference"):
+        with pytest.raises(GlgptError, match=rf"{schema}\.json.*required"):
+            validate(schema, {"schema": 1}, f"{schema}.json")
     assert [p.name for p in tmp_path.iterdir()] == ["dist"]
 
 

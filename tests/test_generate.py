@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glgpt.checkpoint import embedded_weights
+from glgpt.decoder import Run
 from glgpt.errors import GlgptError
 from glgpt.generate import Generation, StopText
-from glgpt.model import GPT2, Run
+from glgpt.model import GPT2
 from glgpt.tokenizer import load_tokenizer
 
 PROMPT = "ROMEO:\nIs it"

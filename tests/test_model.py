@@ -21,7 +21,7 @@ from glgpt.record import KERNELS
 from glgpt.tune import FETCHES, STORAGES
 
 Array = NDArray[Any]
-GOLDENS = sorted(path.parent.name for path in (Path(__file__).parent / "goldens").glob("*/config.json"))
+GOLDENS = sorted(path.parent.name for path in (Path(__file__).parent / "goldens").glob("*/reference.npz"))
 ATOL, RTOL = 2e-4, 1e-5  # what the project promises of f32
 # Halves keep eleven bits. Each of a dozen products adds errors of about 2^-12 of its inputs' size, and a sharp softmax
 # multiplies what its scores are off: at worst 4% of an intermediate's own root mean square in the goldens.

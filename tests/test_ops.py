@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +13,20 @@ import numpy as np
 import pytest
 import reference as ref
 from cases import CASES, Want
+from cases_training import TRAINING
+from cases_vjp import VJPS, backward
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from glgpt import ops
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.models.config import texels
 from glgpt.program import Limits
-from glgpt.record import Recorder, Tensor
+from glgpt.programs import layout_of
+from glgpt.record import Recorder
+from glgpt.tape import Tensor
 from glgpt.tensor import Layout, fold
 
 Array = NDArray[Any]
@@ -57,6 +63,7 @@ class Bench(Recorder):
     def __init__(self, style: Style, seed: int = 0, change: Change | None = None) -> None:
         super().__init__(style.limits)
         self.style, self.rng, self.pos, self.row = style, np.random.default_rng(seed), 0, 0
+        self.more: dict[str, float] = {}  # scalars beside pos and row
         self.change = change or (lambda _, array: array)
         self.held: dict[str, Array] = {}  # what the textures hold, in float64
         self.seen: dict[str, Tensor] = {}
@@ -72,9 +79,9 @@ class Bench(Recorder):
         """A given tensor of normal values."""
         return self.given(name, self.rng.standard_normal((rows, cols)), layout, role)
 
-    def weight(self, name: str, rows: int, cols: int) -> Tensor:
-        """A weight as the model lays it out: rows padded to whole texels, folded where the limits ask."""
-        pairs = 2 if self.style.dtype == "f16" else 1
+    def weight(self, name: str, rows: int, cols: int, panels: bool = False) -> Tensor:
+        """A weight as the model lays it out: rows padded to whole texels, folded where the limits ask, or in panels."""
+        pairs = 2 if self.style.dtype == "f16" else ops.panels(self, rows, cols) if panels else 1
         layout = fold(texels(rows), cols, self.limits.max_texture_size, pairs, self.style.dtype)
         return self.given(name, np.pad(self.rng.standard_normal((rows, cols)), ((0, -rows % 4), (0, 0))), layout)
 
@@ -96,11 +103,16 @@ class Bench(Recorder):
 
 
 def play(device: Device, bench: Bench, record: Callable[[Bench], list[Want]]) -> list[tuple[Want, Array, Array]]:
-    """Records and plays over scratch full of NaN: (wanted, its matrix, all that its texture holds)."""
+    """Records and plays: (wanted, its matrix, all that its texture holds)."""
     with bench.entry("test"):
         wants = record(bench)
-        for want in wants:
-            bench.output(want.tensor)
+        for i, want in enumerate(wants):
+            bench.output(want.tensor, str(i))
+    return [(w, *held) for w, held in zip(wants, textures(device, bench), strict=True)]
+
+
+def textures(device: Device, bench: Bench) -> list[tuple[Array, Array]]:
+    """Plays what was recorded, over scratch full of NaN: of each output, (its matrix, all that its texture holds)."""
     program = bench.program()
     with Player(device, program, bench.style.options) as player:
         for t in program.textures.values():
@@ -109,9 +121,9 @@ def play(device: Device, bench: Bench, record: Callable[[Bench], list[Want]]) ->
                     player.write(t.name, layer, np.full((t.height, t.width, 4), np.nan, np.float32))
         for name, array in bench.held.items():
             player.write_matrix(name, bench.fixed_layout(name), array)
-        player.play("test", pos=bench.pos, row=bench.row)
-        views = program.entries["test"].outputs
-        return [(w, *unpacked(w.tensor.layout, player.read(views[w.tensor.name].texture))) for w in wants]
+        player.play("test", pos=bench.pos, row=bench.row, **bench.more)
+        views = program.entries["test"].outputs.values()
+        return [unpacked(layout_of(view), player.read(view.texture)) for view in views]
 
 
 def unpacked(layout: Layout, texels: Array) -> tuple[Array, Array]:
@@ -122,7 +134,7 @@ def unpacked(layout: Layout, texels: Array) -> tuple[Array, Array]:
 
 def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
     """Compares with the reference, and the texels' lanes beyond the matrix with zero."""
-    atol, k = CASES[case].near
+    atol, k = EVERY[case].near
     half = want.tensor.layout.dtype == "f16"
     ours = want.read(matrix) if want.read else matrix
     ref.within(ours, want.expected, atol, k * (HALF if half else EPS), f"{case}: {want.tensor.name}")
@@ -133,38 +145,42 @@ def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
 
 SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2, "d4": 2, "spare": 3, "row": 5} | {
     **{"act": "gelu", "bias": True, "residual": True, "shift": True, "plain": False, "normed": False, "named": True},
-    **{"tiles": 2, "parts": 3, "near": 0, "width": 20},
+    **{"tiles": 2, "parts": 3, "near": 0, "width": 20, "least": 16, "panels": True},
+    **{"batch": 2, "rate": 0.3, "seed": 5, "tensors": 3, "clip": 1.0, "so_far": True, "plain_dy": False},
 }
+EVERY = CASES | TRAINING
 SLOW = {"8x4", "1x4", "f16 4x8", "f16 folded"}  # to compile; the others cross every option with every op
+CROSSED = [
+    pytest.param(case, style, marks=[pytest.mark.slow] * (style in SLOW))
+    for case in EVERY
+    for style in STYLES
+    if case in CASES or STYLES[style].dtype == "f32"  # nothing that is trained is packed
+]
 
 
-@pytest.mark.parametrize("style", [pytest.param(s, marks=[pytest.mark.slow] * (s in SLOW)) for s in STYLES])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "style"), CROSSED)
 def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
     """An op in one layout, header, fetch or storage gives something else, or leaves garbage in its padding."""
 
     @settings(max_examples=2)
-    @given(CASES[case].shape, st.integers(0, 1000))
+    @given(EVERY[case].shape, st.integers(0, 1000))
     @example(SimpleNamespace(**SHAPE), 0)
     def run(shape: SimpleNamespace, seed: int) -> None:
-        for played in play(device, Bench(STYLES[style], seed), lambda b: CASES[case].record(b, shape)):
+        for played in play(device, Bench(STYLES[style], seed), lambda b: EVERY[case].record(b, shape)):
             held_to(case, *played)
 
     run()
 
 
-def stems(bench: Bench) -> set[str]:
-    return {p.shader.rsplit("-", 1)[0] for entry in bench.program().entries.values() for p in entry.passes}
-
-
 def test_every_shader_has_a_case() -> None:
-    """A shader was added that no case draws."""
-    drawn = set()
-    for case in CASES.values():
+    """A shader was added that no case draws, forward or backward."""
+    drawn, shape = set(), SimpleNamespace(**SHAPE)
+    records = [case.record for case in EVERY.values()] + [partial(backward, case=case) for case in VJPS]
+    for record in records:
         bench = Bench(STYLES["4x4"])
         with bench.entry("test"):
-            case.record(bench, SimpleNamespace(**SHAPE))
-        drawn |= stems(bench)
+            record(bench, s=shape)
+        drawn |= {p.shader.rsplit("-", 1)[0] for p in bench.program().entries["test"].passes}
     assert drawn == {path.stem for path in SHADERS.glob("*.frag")}
 
 
@@ -273,6 +289,6 @@ def test_a_norm_folded_behind_its_product_keeps_a_row_with_a_large_mean(device: 
     def shift(name: str, array: Array) -> Array:
         return array + 50 if name == "x" else array
 
-    shape = SimpleNamespace(inner=100, vocab=40, near=0)
+    shape = SimpleNamespace(inner=100, vocab=40, near=0, panels=False)
     want, logits, _ = play(device, Bench(STYLES["4x4"], 3, shift), lambda b: CASES["head_row"].record(b, shape))[0]
     ref.within(logits, want.expected, 50 * CASES["head_row"].near[0], where="head_row")

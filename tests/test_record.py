@@ -13,7 +13,8 @@ from glgpt.errors import GlgptError
 from glgpt.models.config import GPT2Config, activation_names
 from glgpt.models.gpt2 import Network
 from glgpt.program import Limits
-from glgpt.record import KERNELS, Recorder, Tensor
+from glgpt.record import KERNELS, Recorder
+from glgpt.tape import Tensor
 from glgpt.tensor import Layout
 
 CONFIG = GPT2Config(vocab_size=50, n_positions=70, n_embd=16, n_layer=3, n_head=2)
@@ -159,3 +160,9 @@ def test_a_product_costs_what_it_computes(kernel: str) -> None:
         assert sum(p.flops for p in passes) == 2 * 16 * 12 * 40
         assert sum(p.nbytes for p in passes) == w.layout.nbytes
         assert max(len(p.outputs) for p in passes) <= most
+
+
+def test_the_uniform_block_is_in_the_order_of_a_programs_json() -> None:
+    from glgpt.record import SCALARS
+
+    assert list(SCALARS) == sorted(SCALARS)  # the page fills the block in the order that it reads

@@ -1,7 +1,20 @@
-import { defineConfig } from "vite";
+import { defineConfig, type UserConfig } from "vite";
 
 // Relative addresses, so that the page works under any path; one script and one style, so that a single file can hold them.
-export default defineConfig({
+const page: UserConfig = {
   base: "./",
   build: { target: "es2022", assetsInlineLimit: 1 << 20, chunkSizeWarningLimit: 600, modulePreload: false },
-});
+};
+
+// The scriptable object as a module, and an example of its use.
+const embed: UserConfig = {
+  publicDir: "embed",
+  build: {
+    target: "es2022",
+    outDir: "dist/embed",
+    minify: "oxc",
+    lib: { entry: "src/embed.ts", formats: ["es"], fileName: () => "glgpt.js" },
+  },
+};
+
+export default defineConfig(({ mode }) => (mode === "embed" ? embed : page));

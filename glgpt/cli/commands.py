@@ -218,6 +218,13 @@ def run_bench(args: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             print(f"measuring {what}", file=sys.stderr)
 
+    if args.train is not None:
+        from glgpt import bench_train
+
+        options = {k: v for k, v in device_options(args).items() if k != "dtype"}
+        result = bench_train.run_bench_train(args.train, args.quick, report=doing, **options)
+        report(args, result, "" if args.json else bench_train.render(result))
+        return 0
     result = bench.run_bench(args.model, quick=args.quick, report=doing, **device_options(args))
     report(args, result, "" if args.json else bench.render(result))
     return 0
@@ -226,9 +233,13 @@ def run_bench(args: argparse.Namespace) -> int:
 def run_export(args: argparse.Namespace) -> int:
     """`glgpt export`."""
     from glgpt.export import export
+    from glgpt.page_training import OFFERED
 
+    if args.preset and not args.train:
+        raise GlgptError("--preset names what the page can train; give --train with it")
     out = Path(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
+    wanted["train"] = (args.preset or OFFERED) if args.train else ()
     options = wanted | device_options(args)
     with progress("exporting", "B") as show:
         manifest = export(args.model, out, progress=show, **options)

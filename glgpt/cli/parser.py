@@ -101,19 +101,29 @@ def build_parser() -> argparse.ArgumentParser:
     p = add("bench", commands.run_bench, "measure this device and the engine on it", "glgpt bench --json > bench.json")
     p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default: 124 M random weights)")
     p.add_argument("--quick", action="store_true", help="fewer shapes and repeats")
+    p.add_argument("--train", nargs="*", metavar="PRESET", help="training steps instead (default: nano and small)")
     _figures(p, memory=False)
 
     p = add(
         "export",
         commands.run_export,
         "write a model as a static web page",
-        "glgpt export --out page\n  glgpt export gpt2 --dtype f16 --out site/gpt2\n  glgpt export --embed --out module",
+        "glgpt export --out page\n  glgpt export gpt2 --dtype f16 --out site/gpt2\n  glgpt export --embed --out module"
+        "\n  glgpt export --train --out page",
     )
     p.add_argument("model", nargs="?", metavar="MODEL", help=f"{MODEL} (default: the embedded model)")
     p.add_argument("--out", required=True, metavar="DIR", help="folder to write, or an .html file with --single-file")
     p.add_argument("--shard-size", type=size, default=24 << 20, metavar="SIZE", help="of a weight file (24MiB)")
     p.add_argument("--single-file", action="store_true", help="one HTML file that opens from disk, for small models")
     p.add_argument("--embed", action="store_true", help="no page, but a module glgpt.js for pages of one's own")
+    p.add_argument("--train", action="store_true", help="a page that also trains models, of the sizes of --preset")
+    p.add_argument(
+        "--preset",
+        type=names,
+        action="extend",
+        metavar="NAME,NAME,...",
+        help="the sizes that the page can train (default nano,tiny)",
+    )
     _figures(p, memory=False)
 
     p = add("serve", commands.run_serve, "serve an exported page on this machine", "glgpt serve page")

@@ -45,10 +45,10 @@ def split_qkv(
         return
     rec.emit("split_qkv", inputs, outputs, defines, label=label)
 
-    def vjp(d: Sequence[Tensor], _: Gradients) -> Gradients:
+    def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         dx = rec.scratch(f"d.{label}", inputs["x"].layout)
         rec.emit("join_qkv", {"q": d[0], "k": d[1], "v": d[2]}, {"y": dx})
-        return [dx]
+        return [plus(rec, dx, sums[0])]
 
     rec.differentiable((q, k, v), (inputs["x"],), vjp)
 
@@ -102,9 +102,11 @@ def _scores(
 def _attend_vjp(rec: Recorder, x: Tensor, dz: Tensor, n_head: int, name: str, batch: int, scale: float = 1.0) -> Tensor:
     """y[s] = scale * sum over t of x[t, s] dz[t], per head and sequence: what keys and values get back."""
     dz = dz if dz.layout.layers == 1 else copy(rec, dz, Layout(dz.rows, dz.cols), dz.name)
+    turned = rec.scratch(f"{x.name}.turned", x.layout)
+    rec.emit("turn_pattern", {"x": x}, {"y": turned}, {"N_HEAD": n_head * batch, "ROWS": dz.rows // batch})
     y = rec.scratch(name, Layout(dz.rows, dz.cols, (x.layout.tiles[0], 1)))
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": dz.cols // n_head // 4, "SCALE": scale}
-    rec.emit("attend_vjp", {"x": x, "dz": dz}, {"y": y}, defines, flops=2 * dz.rows * x.cols * dz.cols)
+    rec.emit("attend_vjp", {"x": turned, "dz": dz}, {"y": y}, defines, flops=2 * dz.rows * x.cols * dz.cols)
     return y
 
 

@@ -7,7 +7,7 @@ Needs torch and transformers; the tests that read the goldens need neither. Each
 in one of the layouts that checkpoints come in, and `reference.npz`: `tokens` [T], `logits` [T, vocab], `greedy`
 (prompt and up to 16 greedy ids), and every intermediate under its dotted name, computed in float64 by transformers'
 modules with eager attention and rounded to float32. `checksums.json` has the SHA-256 of each
-tensor's values as row-major little-endian float32.
+tensor's values as row-major little-endian float32. `training` is the golden of a training, by `make_training.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from make_training import make_training
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -224,6 +225,7 @@ def make_all(folder: Path) -> None:
     """Writes every golden and `checksums.json` into `folder`."""
     checksums = {name: make(name, folder / name, seed) for seed, name in enumerate(CASES, SEED)}
     (folder / "checksums.json").write_text(json.dumps(checksums, indent=1) + "\n")
+    make_training(folder / "training", SEED)
 
 
 def differences(made: Path, kept: Path) -> list[str]:

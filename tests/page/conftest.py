@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -75,23 +75,24 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def browse(chromium: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens an address in a fresh profile; fails the test for an exception in the page."""
+    """Opens an address in a fresh profile; fails the test for an exception or a warning in the page."""
     thrown: list[str] = []
     with sync_playwright() as p:
         contexts = []
 
-        def open_page(address: str, init: str = "", flags: tuple[str, ...] = (), **options: Any) -> Any:
+        def open_page(address: str, init: str = "", flags: Sequence[str] = FLAGS, **options: Any) -> Any:
             context = p.chromium.launch_persistent_context(
                 str(tmp_path / f"profile{len(contexts)}"),
                 executable_path=chromium,
                 headless=True,
-                args=[*FLAGS, *flags],
+                args=[*flags],
                 **options,
             )
             contexts.append(context)
             page = context.pages[0]
             page.set_default_timeout(90_000)
             page.on("pageerror", lambda error: thrown.append(str(error)))
+            page.on("console", lambda said: thrown.append(said.text) if said.type == "warning" else None)
             if init:
                 page.add_init_script(init)
             page.goto(address)

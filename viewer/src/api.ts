@@ -6,6 +6,8 @@ import { Model, type ModelOptions, type Token } from "./model";
 import { parity, type Parity } from "./parity";
 import { PageError } from "./program";
 import { EmbeddedSource, HttpSource, type Source } from "./source";
+import { Training, type Trained, type TrainOptions } from "./training/training";
+import type { Files } from "./training/files";
 import type { Values } from "./capture";
 
 export interface GenerateOptions {
@@ -37,6 +39,8 @@ export class Glgpt {
   /** Resolves when the model can be used; rejects with a message for people. */
   readonly ready: Promise<void>;
   model!: Model;
+  /** What `train` drives; the sessions that the page shows. */
+  readonly training = new Training(() => this.model);
   onProgress: (progress: Progress) => void = () => {};
   private last: number[] = [];
   private turn: Promise<unknown> = Promise.resolve();
@@ -59,7 +63,11 @@ export class Glgpt {
   /** Calls wait for one another: there is one set of caches. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.ready;
-    const result = this.turn.then(work, work);
+    const mended = async () => {
+      if (this.model.stale) await this.model.recover();
+      return work();
+    };
+    const result = this.turn.then(mended, mended);
     this.turn = result.catch(() => {});
     return result;
   }
@@ -139,6 +147,39 @@ export class Glgpt {
     return this.queued(() => work(this.model));
   }
 
+  /** Trains a model of one of the sizes that the page was exported with; resolves when all steps are done. */
+  async train(options: TrainOptions): Promise<Trained> {
+    await this.ready;
+    const session = await this.training.create(options);
+    return new Promise((resolve, reject) => {
+      session.onEnd = () => {
+        if (session.status === "failed") reject(new PageError(session.problem));
+        if (session.status === "done") {
+          const last = session.points.at(-1)!;
+          const judged = session.points.findLast((p) => p.validation !== undefined);
+          resolve({ step: last.step, loss: last.loss, validation: judged?.validation ?? null });
+        }
+      };
+      void session.start();
+    });
+  }
+
+  /** Pauses the training under way; resolves when its checkpoint is kept. */
+  async pause(): Promise<void> {
+    await this.training.current().pause();
+  }
+
+  /** Goes on with the training, or with the one that an earlier visit left. */
+  async resume(): Promise<void> {
+    await this.ready;
+    void (this.training.session ?? (await this.training.restore()) ?? this.training.current()).start();
+  }
+
+  /** The trained model's files by name, as the desktop's `glgpt generate DIR` loads them. */
+  save(): Promise<Files> {
+    return this.training.current().files();
+  }
+
   info() {
     const { model } = this;
     const { device, manifest } = model;
@@ -149,6 +190,7 @@ export class Glgpt {
       renderer: device.renderer,
       limits: device.limits,
       kernel: model.recording.kernel,
+      rows: model.recording.rows,
       drawBuffers: model.recording.draw_buffers,
       ...model.options,
       probeMs: model.probe,

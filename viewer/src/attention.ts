@@ -1,18 +1,25 @@
-// Attention of the current text, from the entries `attention_LAYER_N`: drawn on the device; single rows are read to be named.
+// Attention of the current text, from the entries `attention_LAYER_N` and `ahead_LAYER_N`: drawn on the device; single
+// rows are read to be named.
 
 import { plan, sizes } from "./chunks";
 import { unpack } from "./layout";
 import type { Model } from "./model";
-import type { Grid, Painter } from "./gl/painter";
+import type { Grid, Painter, Slab } from "./gl/painter";
 import { must, type View } from "./program";
 
 const EDGE = 1100; // pixels that a grid may be wide or high
+const SPARE = 1.2; // a growing grid has room for so many times the tokens, so that a token adds a line and moves nothing
 
-export type Kind = "pattern" | "scores";
+/** What the squares show: scores of all pairs, those that the mask leaves, or the weights that softmax makes of them. */
+export const KINDS = ["pattern", "scores", "raw"] as const;
+export type Kind = (typeof KINDS)[number];
+
+type Entry = "attention" | "ahead";
 
 export class Attention {
   private drawn = 0; // tokens that the grid shows
-  private grid: Grid | null = null;
+  private kind: Kind = "pattern";
+  private current: Grid | null = null;
   private readonly known: number[];
 
   constructor(
@@ -25,7 +32,9 @@ export class Attention {
   async prepare(): Promise<void> {
     const { n_layer } = this.model.manifest.config;
     await this.painter.prepare();
-    const names = Array.from({ length: n_layer }, (_, i) => this.known.map((n) => `attention_${i}_${n}`)).flat();
+    const names = Array.from({ length: n_layer }, (_, i) =>
+      this.known.flatMap((n) => [`attention_${i}_${n}`, `ahead_${i}_${n}`]),
+    ).flat();
     await this.model.player.prepare(...names);
   }
 
@@ -33,70 +42,71 @@ export class Attention {
     this.drawn = 0;
   }
 
-  private view(layer: number, size: number, kind: Kind): View {
-    const entry = this.model.programs.generate.entries[`attention_${layer}_${size}`];
-    return must(entry?.outputs[`h.${layer}.attn.${kind}`], `${kind} of layer ${layer}`);
+  private view(entry: Entry, layer: number, size: number, kind: Kind): View {
+    const part = entry === "ahead" ? "ahead" : kind === "raw" ? "scores" : kind;
+    const outputs = this.model.programs.generate.entries[`${entry}_${layer}_${size}`]?.outputs;
+    return must(outputs?.[`h.${layer}.attn.${part}`], `${part} of layer ${layer}`);
   }
 
   /** Plays chunk by chunk over tokens from..total-1 of what the caches hold. */
-  private each(
-    layer: number,
-    from: number,
-    total: number,
-    kind: Kind,
-    use: (t: WebGLTexture, v: View, start: number, valid: number) => void,
-  ): void {
+  private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
     const { player, manifest } = this.model;
-    for (const chunk of plan(total, manifest.config.n_positions, this.known, from)) {
-      player.set("pos", chunk.start);
-      player.play(`attention_${layer}_${chunk.size}`);
-      const view = this.view(layer, chunk.size, kind);
-      use(player.texture(view.texture), view, chunk.start, chunk.valid);
+    const scores = kind !== "pattern";
+    for (const { start, valid, size } of plan(total, manifest.config.n_positions, this.known, from)) {
+      player.set("pos", start);
+      for (const entry of kind === "raw" ? (["attention", "ahead"] as const) : (["attention"] as const)) {
+        player.play(`${entry}_${layer}_${size}`);
+        const view = this.view(entry, layer, size, kind);
+        use({ texture: player.texture(view.texture), view, start, valid, scores, turned: entry === "ahead" });
+      }
     }
   }
 
-  /** Brings the grid of all layers and heads up to `total` tokens, drawing only the new rows. */
-  drawGrid(target: HTMLCanvasElement, total: number, growing: boolean): Grid {
+  /** Brings the grid of all layers and heads up to `total` tokens, drawing only what is new. */
+  drawGrid(target: HTMLCanvasElement, total: number, kind: Kind, growing: boolean): Grid {
     const { n_layer, n_head, n_positions } = this.model.manifest.config;
     let capacity = total;
     if (growing) {
-      capacity = 16; // doubled when it is full, so that a token adds a line and moves nothing
-      while (capacity < total) capacity *= 2;
-      capacity = Math.min(capacity, n_positions);
+      const roomy = this.current && this.current.capacity >= total && this.current.capacity <= 2 * SPARE * total;
+      capacity = roomy ? this.current!.capacity : Math.min(n_positions, 8 * Math.ceil((SPARE * total) / 8));
     }
     const room = Math.floor(EDGE / Math.max(n_layer, n_head)) - 4;
     const cell = Math.max(24, Math.min(room, 160));
-    if (!this.grid || this.grid.capacity !== capacity || total < this.drawn) this.drawn = 0;
-    this.grid = { cell, pitch: cell + 4, capacity, heads: n_head };
-    this.painter.grid(this.grid, n_layer, this.drawn === 0);
-    const grid = this.grid;
+    if (this.current?.capacity !== capacity || total < this.drawn || kind !== this.kind) this.drawn = 0;
+    const grid = (this.current = { cell, pitch: cell + 4, capacity, heads: n_head });
+    this.kind = kind;
+    this.painter.grid(grid, n_layer, this.drawn === 0);
     for (let layer = 0; layer < n_layer; layer++) {
-      this.each(layer, this.drawn, total, "pattern", (texture, view, start, valid) =>
-        this.painter.gridRows(grid, layer, texture, view, start, valid),
-      );
+      this.each(layer, this.drawn, total, kind, (slab) => this.painter.gridRows(grid, layer, slab));
     }
     this.drawn = total;
     this.painter.showGrid(target);
     return grid;
   }
 
+  /** One head, a pixel a pair of tokens. */
   drawHead(target: HTMLCanvasElement, layer: number, head: number, total: number, kind: Kind): void {
     const { n_head } = this.model.manifest.config;
-    const size = total * Math.max(1, Math.floor(560 / total));
-    this.painter.present(target, size, size, () => {
-      this.each(layer, 0, total, kind, (texture, view, start, valid) => {
-        this.model.device.gl.bindFramebuffer(this.model.device.gl.FRAMEBUFFER, null);
-        this.painter.headRows(size, total, n_head, head, texture, view, start, valid, kind === "scores" ? 8 : 0);
-      });
+    this.painter.present(target, total, total, () => {
+      this.each(layer, 0, total, kind, (slab) => this.painter.headRows(total, n_head, head, slab));
     });
   }
 
   /** What token `t` gives to tokens 0..t: one row of every head, `[heads][t + 1]`. */
-  async row(layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
+  row(layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
+    return this.read("attention", layer, t, kind);
+  }
+
+  /** The scores that tokens 0..s would give to token `s`, which for all but the last lies ahead of them. */
+  ahead(layer: number, s: number): Promise<Float32Array[]> {
+    return this.read("ahead", layer, s, "raw");
+  }
+
+  private async read(entry: Entry, layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
     const { player, manifest } = this.model;
     player.set("pos", t);
-    player.play(`attention_${layer}_1`);
-    const view = this.view(layer, 1, kind);
+    player.play(`${entry}_${layer}_1`);
+    const view = this.view(entry, layer, 1, kind);
     const matrix = unpack(view, await player.read(view.texture));
     const { n_head } = manifest.config;
     return Array.from({ length: n_head }, (_, h) => matrix.slice(h * view.cols, h * view.cols + t + 1));

@@ -22,6 +22,7 @@ export interface Progress {
 export class Loader {
   readonly progress: Progress = { done: 0, total: 0, cached: 0 };
   onProgress: (progress: Progress) => void = () => {};
+  private first: Promise<Uint8Array<ArrayBuffer>> | null = null;
 
   private constructor(
     readonly manifest: Manifest,
@@ -43,23 +44,40 @@ export class Loader {
     return parseJson(await this.file(name, expected), name);
   }
 
+  /** A gzipped JSON file. */
+  async packed(name: string): Promise<unknown> {
+    const expected = this.manifest.files[name];
+    if (!expected) throw new PageError(`${name} is not in the manifest.`);
+    const packed = new Blob([await this.file(name, expected)]).stream();
+    const bytes = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+    return parseJson(new Uint8Array(bytes), name);
+  }
+
+  /** Sets the first shard on its way, for `shards` to come. */
+  begin(): void {
+    this.progress.done = this.progress.cached = 0;
+    this.first = this.fetched(0);
+  }
+
   /** Every shard in order, checked; the next one is on its way while one is used. */
   async *shards(): AsyncGenerator<{ pieces: [string, number, number, number][]; data: Uint8Array<ArrayBuffer> }> {
-    this.progress.done = this.progress.cached = 0;
+    if (!this.first) this.begin();
     const list = this.manifest.shards;
-    const start = (i: number) => {
-      const shard = list[i];
-      const promise = shard ? this.file(shard.file, shard, (n) => this.count(n)) : null;
-      promise?.catch(() => {}); // it is awaited later
-      return promise;
-    };
-    let next = start(0);
+    let next = this.first;
+    this.first = null;
     for (let i = 0; i < list.length; i++) {
       const data = await next!;
-      next = start(i + 1);
+      next = this.fetched(i + 1);
       yield { pieces: list[i]!.pieces, data };
     }
     void this.forget();
+  }
+
+  private fetched(i: number): Promise<Uint8Array<ArrayBuffer>> | null {
+    const shard = this.manifest.shards[i];
+    const promise = shard ? this.file(shard.file, shard, (n) => this.count(n)) : null;
+    promise?.catch(() => {}); // it is awaited later
+    return promise;
   }
 
   private count(bytes: number): void {
@@ -83,7 +101,10 @@ export class Loader {
     let problem = "";
     for (let attempt = 1; attempt <= TRIES; attempt++) {
       let got = 0;
-      const counted: OnBytes | undefined = onBytes && ((n) => ((got += n), onBytes(n)));
+      const counted: OnBytes | undefined = onBytes && ((n) => {
+        got += n;
+        onBytes(n);
+      });
       try {
         const data = await this.source.bytes(name, counted, attempt > 1);
         if (await matches(data, expected)) {
@@ -136,7 +157,7 @@ export async function matches(data: Uint8Array<ArrayBuffer>, expected: Expected)
 
 /** SHA-256 in hexadecimal; the browser's own where the page is served securely. */
 export async function digest(data: Uint8Array<ArrayBuffer>): Promise<string> {
-  const subtle = globalThis.crypto?.subtle;
+  const subtle = crypto.subtle as SubtleCrypto | undefined;
   const bytes = subtle ? new Uint8Array(await subtle.digest("SHA-256", data)) : sha256(data);
   return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
 }

@@ -2,20 +2,20 @@
 
 import { ContextLost, Device, type Options } from "./gl/device";
 import { DRAW_FLOPS, Player } from "./gl/player";
-import { chooseFetch } from "./gl/probe";
+import { choose } from "./gl/probe";
 import { Reader } from "./gl/readback";
 import { pause } from "./gl/wait";
 import { Capture } from "./capture";
 import { plan, sizes, writeIds } from "./chunks";
 import { unpack } from "./layout";
 import type { Loader } from "./loader";
-import { parseProgram, type Manifest, type Recording } from "./manifest";
+import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
 import { must, PageError, textureBytes, type Program } from "./program";
 import { alternatives, Sampler, type Candidate, type Settings } from "./sampling";
-import { Tokenizer, type TokenizerData } from "./tokenizer";
+import { Tokenizer } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page gets a turn
-const AHEAD = 3; // greedy tokens under way at once: the device chooses them without us
+const AHEAD = 3; // greedy tokens under way at once behind the first: the device chooses them without us
 
 export interface ModelOptions {
   fetch?: Options["fetch"];
@@ -49,7 +49,11 @@ export class Model {
   probe: Record<string, number> = {};
   /** Tokens whose rows the caches hold. */
   cached: number[] = [];
+  /** Of the contexts, the one that its textures live in. */
+  private generation = -1;
   private captured: Capture | null = null;
+  private readonly tokenTexel = new Float32Array(4);
+  private readonly tokenBytes = new Uint8Array(this.tokenTexel.buffer);
   private known: number[] = [];
   times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
 
@@ -67,19 +71,24 @@ export class Model {
     const { manifest } = model;
     const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
     const fitting = manifest.recordings.filter((r) => r.draw_buffers <= buffers);
-    model.recording = fitting.sort((a, b) => b.draw_buffers - a.draw_buffers)[0] as Recording;
-    if (!model.recording) {
+    if (!fitting.length) {
       const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
       throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
     }
-    if (manifest.tokenizer) model.tokenizer = new Tokenizer((await loader.json(manifest.tokenizer)) as TokenizerData);
+    loader.begin(); // weights come while the device is measured and programs are read
+    if (manifest.tokenizer) {
+      model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
+    }
     const program = async (name: string) => parseProgram(await loader.json(name), name);
-    const { generate, capture, probe } = model.recording;
-    model.programs = { generate: await program(generate), capture: await program(capture) };
     const storage = wishes.storage ?? device.storage;
-    const chosen = await chooseFetch(device, await program(probe), storage, wishes.fetch);
+    const chosen = await choose(device, fitting, program, storage, wishes.fetch);
     model.probe = chosen.measured;
+    model.recording = chosen.recording;
     model.options = { fetch: chosen.fetch, storage };
+    model.programs = {
+      generate: await program(chosen.recording.generate),
+      capture: await program(chosen.recording.capture),
+    };
     model.known = [...sizes(Object.keys(model.programs.generate.entries), "prefill_"), 1];
     await model.build();
     model.times.readyMs = performance.now() - start;
@@ -109,6 +118,12 @@ export class Model {
     this.times.compileMs = performance.now() - start;
     this.player.play("prepare");
     if (device.lost) throw new ContextLost();
+    this.generation = device.generation;
+  }
+
+  /** Whether the context was lost since, and nothing has filled the new one. */
+  get stale(): boolean {
+    return this.device.lost || this.generation !== this.device.generation;
   }
 
   private async upload(pieces: [string, number, number, number][], data: Uint8Array): Promise<void> {
@@ -183,7 +198,7 @@ export class Model {
     const first = text.length;
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
-        for (; issued < count && issued - taken < (issued ? AHEAD : 1); issued++) {
+        for (; issued < count && issued - taken < (taken ? AHEAD : 1); issued++) {
           if (issued === 0) this.prefill(text);
           else this.decode(first + issued - 1);
           const token = this.chosen(run.alternatives);
@@ -191,7 +206,7 @@ export class Model {
           under.push(token);
         }
         const token = await under.shift()!;
-        this.cached = taken ? [...text] : this.cached;
+        if (taken) this.cached.push(text.at(-1)!);
         yield token;
         if (run.signal?.aborted) return;
       }
@@ -202,7 +217,8 @@ export class Model {
 
   private async *sampled(text: number[], count: number, run: Run, sampler: Sampler): AsyncGenerator<Token> {
     for (let taken = 0; taken < count; taken++) {
-      this.prefill(text);
+      if (taken) this.append(text.at(-1)!);
+      else this.prefill(text);
       const logits = await this.logitsRow();
       const id = sampler.choose(logits);
       yield { id, ...(run.alternatives ? alternatives(logits, run.alternatives, id) : {}) };
@@ -226,6 +242,13 @@ export class Model {
   private decode(position: number): void {
     this.player.set("pos", position);
     this.player.play("decode");
+  }
+
+  /** Plays one more token behind what the caches hold. */
+  private append(id: number): void {
+    this.writeToken(id);
+    this.decode(this.cached.length);
+    this.cached.push(id);
   }
 
   /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
@@ -255,7 +278,8 @@ export class Model {
   /** Puts scalars and inputs where `entry` begins for the last token (or chunk) of `ids`; what it writes will be the same. */
   rewind(ids: readonly number[], entry: string): void {
     this.fill(ids);
-    const size = Number(/^prefill_(\d+)$/.exec(entry)?.[1] ?? 0);
+    const inputs = this.programs.generate.entries[entry]?.inputs ?? [];
+    const size = Math.max(0, ...sizes(inputs, "ids."));
     if (size) {
       const from = Math.max(0, ids.length - size);
       const chunk = { start: from, valid: Math.min(size, ids.length - from), size };
@@ -269,7 +293,8 @@ export class Model {
   }
 
   private writeToken(id: number): void {
-    this.player.write("token", 0, 0, 1, new Uint8Array(new Float32Array([id, 0, 0, 0]).buffer));
+    this.tokenTexel[0] = id;
+    this.player.write("token", 0, 0, 1, this.tokenBytes);
   }
 
   get capture(): Capture {

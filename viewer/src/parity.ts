@@ -1,21 +1,9 @@
 // The reference run of the desktop, played again here.
 
+import { parseReference } from "./manifest";
 import type { Model } from "./model";
-import { PageError } from "./program";
 import { floatsFrom } from "./source";
 import type { Values } from "./capture";
-
-interface Reference {
-  schema: number;
-  prompt: string | null;
-  ids: number[];
-  greedy: number[];
-  device: string;
-  atol: number;
-  rtol: number;
-  logits: { first: number; data: string };
-  activations: Record<string, string>;
-}
 
 export interface Parity {
   pass: boolean;
@@ -32,8 +20,8 @@ export interface Parity {
 }
 
 export async function parity(model: Model): Promise<Parity> {
-  const reference = (await model.loader.json(model.manifest.reference)) as Reference;
-  if (reference.schema !== 1) throw new PageError(`reference.json has schema version ${reference.schema}, not 1.`);
+  const file = model.manifest.reference;
+  const reference = parseReference(await model.loader.json(file), file);
   const { atol, rtol, ids } = reference;
   const names = Object.keys(reference.activations);
   const found = await model.capture.run(ids, [...names, "logits"]);

@@ -30,11 +30,13 @@ export interface Pass {
   nbytes: number;
 }
 
+/** What a caller can play; after it the two states of each of `flips` (old, new) change names. */
 export interface Entry {
   name: string;
   inputs: string[];
   passes: Pass[];
   outputs: Record<string, View>;
+  flips?: [string, string][];
 }
 
 export interface Program {

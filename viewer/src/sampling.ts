@@ -17,10 +17,9 @@ export interface Candidate {
 
 /** The order of tokens by logit, best first; of equals the first wins. `count` limits it. */
 function order(logits: Float32Array, count: number): number[] {
-  const ids = Array.from(logits.keys());
   if (count < 64 && count < logits.length) {
     const best: number[] = [];
-    for (const id of ids) {
+    for (let id = 0; id < logits.length; id++) {
       const x = logits[id]!;
       if (best.length === count && x <= logits[best[count - 1]!]!) continue;
       let at = best.length;
@@ -30,6 +29,7 @@ function order(logits: Float32Array, count: number): number[] {
     }
     return best;
   }
+  const ids = Array.from(logits.keys());
   return ids.sort((a, b) => logits[b]! - logits[a]! || a - b).slice(0, count);
 }
 

@@ -1,20 +1,9 @@
 // Text to ids and back: js-tiktoken's engine with the exported ranks; same ids as the desktop.
 
 import { Tiktoken } from "js-tiktoken/lite";
+import type { TokenizerData } from "./manifest";
 import { PageError } from "./program";
 import { fromBase64 } from "./source";
-
-export interface TokenizerData {
-  schema: number;
-  pattern: string;
-  ranks: string;
-  ids: number[] | null;
-  others: Record<string, string>;
-  special: Record<string, number>;
-  prefix_space: boolean;
-  eos: number | null;
-  vocab_size: number;
-}
 
 const SHOWN: Record<string, string> = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
 

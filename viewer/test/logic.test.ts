@@ -2,9 +2,11 @@
 
 import { describe, expect, it, vi } from "vitest";
 import { plan, sizes } from "../src/chunks";
+import { memoryView, statistics } from "../src/field";
+import { pick } from "../src/gl/probe";
 import { fromHalf, unpack } from "../src/layout";
 import { digest, Loader } from "../src/loader";
-import { parseManifest, parseProgram } from "../src/manifest";
+import { parseManifest, parseProgram, parseReference, parseTokenizer, type Recording } from "../src/manifest";
 import { furthest } from "../src/parity";
 import { check } from "../src/gl/player";
 import { header, shaderError } from "../src/gl/shaders";
@@ -12,6 +14,9 @@ import { PageError, type Program } from "../src/program";
 import { Random, seedState } from "../src/random";
 import { alternatives, Sampler } from "../src/sampling";
 import type { Source } from "../src/source";
+import { Tokenizer } from "../src/tokenizer";
+import { meaning, parts } from "../src/ui/names";
+import { split } from "../src/ui/source";
 
 describe("chunks", () => {
   it("cover every prompt length once, the last alone padded, never beyond the context", () => {
@@ -124,6 +129,9 @@ describe("schemas", () => {
     expect(() => parseProgram(bad, "program.json")).toThrow(/program.json is damaged: #\/textures\/a\/width/);
     expect(() => parseManifest({ schema: 1 })).toThrow(/manifest.json is damaged/);
     expect(() => parseManifest(null)).toThrow(/schema version/);
+    const run = { schema: 1, prompt: null, ids: [1], greedy: [], device: "", atol: 0, rtol: 0, activations: {} };
+    expect(() => parseReference({ ...run, logits: { first: 0, data: "AAAA" } }, "reference.json")).not.toThrow();
+    expect(() => parseReference({ ...run, logits: { first: -1, data: "" } }, "reference.json")).toThrow(/logits/);
   });
 });
 
@@ -146,6 +154,63 @@ describe("player", () => {
   });
 });
 
+describe("the probe", () => {
+  const recording = (kernel: string, rows: "apart" | "near"): Recording => ({
+    ...{ draw_buffers: 8, kernel, rows },
+    ...{ generate: "", capture: "", product: kernel, row: rows },
+  });
+  const all = ["4x4", "4x8"].flatMap((kernel) => [recording(kernel, "apart"), recording(kernel, "near")]);
+  const both = ["texelFetch", "textureLod"] as const;
+  it("takes the fastest product, then the better rows with its fetch", () => {
+    const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5 };
+    const rows = { "apart texelFetch": 5, "near texelFetch": 4, "apart textureLod": 1, "near textureLod": 2 };
+    expect(pick(all, both, { ...measured, ...rows })).toEqual({ recording: all[3], fetch: "texelFetch" });
+    expect(pick(all, ["textureLod"], { ...measured, ...rows })).toEqual({ recording: all[2], fetch: "textureLod" });
+  });
+  it("takes the first where there was nothing to measure", () => {
+    expect(pick([all[1]!], ["textureLod"], {})).toEqual({ recording: all[1], fetch: "textureLod" });
+  });
+});
+
+describe("pictures", () => {
+  it("leave masked values out of the range", () => {
+    const found = statistics(Float32Array.from([-1e30, 1, 3, -2, 2]));
+    expect(found).toMatchObject({ low: -2, high: 3, mean: 1, inner: [-2, 3] });
+    expect(found.bins.reduce((a, b) => a + b)).toBe(4);
+  });
+  it("show texels as they lie in memory", () => {
+    const spec = { name: "x", width: 3, height: 2, layers: 4, format: "float", role: "scratch" } as const;
+    expect(memoryView(spec)).toMatchObject({ rows: 8, cols: 12, tiles: [4, 1], dtype: "f32" });
+    expect(memoryView({ ...spec, format: "uint" })).toMatchObject({ rows: 8, cols: 24, tiles: [4, 2], dtype: "f16" });
+  });
+  it("show a shader's own text apart from what the recorder put before it", () => {
+    const text = "#define X_W 4\n#define STORE_Y(v) out_0 = v[0];\n// y = x\nvoid main() {}\n";
+    expect(split(text)).toEqual(["#define X_W 4\n#define STORE_Y(v) out_0 = v[0];", "// y = x\nvoid main() {}"]);
+  });
+  it("know what names mean", () => {
+    expect(parts("h.11.attn.q")).toEqual([11, "attn.q"]);
+    expect(parts("embed")).toEqual([-1, "embed"]);
+    expect(meaning("h.3.attn.k")).toMatch(/keys/);
+  });
+});
+
+describe("the tokenizer", () => {
+  const ranks = [...Array(256).keys()].map((i) => btoa(String.fromCharCode(i)));
+  const data = {
+    ...{ schema: 1, pattern: "\\S+| +", ranks: [...ranks, btoa("ab")].join(" "), ids: null, others: {} },
+    ...{ special: { "<end>": 300 }, prefix_space: false, eos: 300, vocab_size: 301 },
+  };
+  it("merges by rank, keeps special texts whole, and decodes what it encoded", () => {
+    const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
+    expect(tokenizer.encode("ab ba<end>")).toEqual([256, 32, 98, 97, 300]);
+    expect(tokenizer.decode([256, 32, 98, 97])).toBe("ab ba");
+    expect(tokenizer.label(32)).toBe("·");
+  });
+  it("is refused where it is damaged", () => {
+    expect(() => parseTokenizer({ ...data, ranks: "%" }, "tokenizer.json")).toThrow(/tokenizer.json is damaged: #\/ranks/);
+  });
+});
+
 describe("parity", () => {
   it("finds where two arrays differ most", () => {
     expect(furthest(Float32Array.from([1, 2.5]), Float32Array.from([1, 2]), 0.5, 0)).toMatchObject({
@@ -159,7 +224,7 @@ describe("parity", () => {
 });
 
 describe("loader", () => {
-  const encode = (text: string) => new TextEncoder().encode(text) as Uint8Array<ArrayBuffer>;
+  const encode = (text: string) => new TextEncoder().encode(text);
   async function folder(answers: Uint8Array<ArrayBuffer>[]) {
     const good = encode("weights");
     const manifest = {
@@ -172,7 +237,9 @@ describe("loader", () => {
       activations: {},
       files: {},
       config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },
-      recordings: [{ draw_buffers: 8, kernel: "4x8", generate: "a", capture: "b", probe: "c" }],
+      recordings: [
+        { draw_buffers: 8, kernel: "4x8", rows: "near", generate: "a", capture: "b", product: "c", row: "d" },
+      ],
       shards: [{ file: "weights-00.bin", bytes: good.length, sha256: await digest(good), pieces: [["w", 0, 0, 1]] }],
     };
     const bytes = vi.fn(async (name: string, onBytes?: (n: number) => void) => {

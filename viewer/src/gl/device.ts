@@ -78,13 +78,14 @@ export class Device {
     this.parallel = gl.getExtension("KHR_parallel_shader_compile");
     const info = gl.getExtension("WEBGL_debug_renderer_info");
     this.renderer = String(gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
-    const announced = Math.min(gl.getParameter(gl.MAX_DRAW_BUFFERS), gl.getParameter(gl.MAX_COLOR_ATTACHMENTS));
+    const get = (what: number) => gl.getParameter(what) as number;
+    const announced = Math.min(get(gl.MAX_DRAW_BUFFERS), get(gl.MAX_COLOR_ATTACHMENTS));
     this.limits = {
-      maxTextureSize: gl.getParameter(gl.MAX_TEXTURE_SIZE),
-      maxLayers: gl.getParameter(gl.MAX_ARRAY_TEXTURE_LAYERS),
+      maxTextureSize: get(gl.MAX_TEXTURE_SIZE),
+      maxLayers: get(gl.MAX_ARRAY_TEXTURE_LAYERS),
       drawBuffers: announced >= 8 && this.renders(this.storage, 8) ? announced : Math.min(announced, 4),
-      textureUnits: gl.getParameter(gl.MAX_TEXTURE_IMAGE_UNITS),
-      uniformBlock: gl.getParameter(gl.MAX_UNIFORM_BLOCK_SIZE),
+      textureUnits: get(gl.MAX_TEXTURE_IMAGE_UNITS),
+      uniformBlock: get(gl.MAX_UNIFORM_BLOCK_SIZE),
     };
     gl.disable(gl.BLEND);
     gl.disable(gl.DITHER);

@@ -2,101 +2,12 @@
 
 import type { View } from "../program";
 import { must } from "../program";
+import type { Palette } from "../palettes";
 import type { Device, Options } from "./device";
 import { compileAll } from "./shaders";
+import { ATTENTION, MATRIX, REACH } from "./paint";
 
-const COMMON = `
-precision highp float;
-precision highp int;
-precision highp sampler2DArray;
-precision highp usampler2DArray;
-#ifdef STORAGE_UINT
-#define FLOAT_SAMPLER usampler2DArray
-#define TO_FLOAT(t) uintBitsToFloat(t)
-#else
-#define FLOAT_SAMPLER sampler2DArray
-#define TO_FLOAT(t) (t)
-#endif
-out vec4 color;
-// Positive values in one hue, negative in another, as transparent as they are small: right on light and on dark.
-vec4 paint(float v) {
-  float a = clamp(abs(v), 0.0, 1.0);
-  return vec4((v < 0.0 ? vec3(0.93, 0.45, 0.13) : vec3(0.20, 0.47, 0.96)) * a, a);
-}
-`;
-
-// Rows `start`.. of the score or pattern matrices of one layer, heads side by side; row (t - start) * heads + head.
-const ATTENTION = `${COMMON}
-uniform FLOAT_SAMPLER u_x;
-uniform ivec4 u_cell;  // pixels of a cell, pixels from one cell to the next, tokens across a cell, heads
-uniform ivec4 u_rows;  // first row, rows, rows of a tile, head (-1: all)
-uniform ivec2 u_origin;
-uniform float u_scale; // 0: probabilities, else scores are divided by it
-float at(int t, int s, int head) {
-  int row = (t - u_rows.x) * u_cell.w + head;
-  return TO_FLOAT(texelFetch(u_x, ivec3(s / 4, row % u_rows.z, row / u_rows.z), 0))[s % 4];
-}
-void main() {
-  ivec2 p = ivec2(gl_FragCoord.xy) - u_origin;
-  p.y = u_cell.x - 1 - p.y;
-  int head = u_rows.w < 0 ? p.x / u_cell.y : u_rows.w, x = u_rows.w < 0 ? p.x % u_cell.y : p.x;
-  if (x >= u_cell.x || head >= u_cell.w) discard;
-  ivec2 first = ivec2(x, p.y) * u_cell.z / u_cell.x;
-  ivec2 end = max(first + 1, min((ivec2(x, p.y) + 1) * u_cell.z / u_cell.x, first + 16));
-  float best = 0.0;
-  bool some = false;
-  for (int t = max(first.y, u_rows.x); t < min(end.y, u_rows.x + u_rows.y); t++) {
-    some = true;
-    for (int s = first.x; s < min(end.x, t + 1); s++) {
-      float v = at(t, s, head);
-      v = u_scale > 0.0 ? v / u_scale : pow(v, 0.4);  // small weights must show
-      if (abs(v) > abs(best)) best = v;
-    }
-  }
-  if (!some) discard;
-  color = paint(best);
-  color += (1.0 - color.a) * vec4(0.5, 0.5, 0.5, 1.0) * 0.07;  // the square itself
-}
-`;
-
-// Any texture: as the matrix it holds, or as it lies in memory, a texel's four values as a colour.
-const MATRIX = `${COMMON}
-#ifdef HALVES
-uniform usampler2DArray u_x;
-#else
-uniform FLOAT_SAMPLER u_x;
-#endif
-uniform ivec4 u_tile;   // rows and texels of a tile, column tiles, layers
-uniform ivec4 u_size;   // rows and columns shown, pixels across and down
-uniform float u_scale;
-uniform bool u_memory;
-vec4 texel(int layer, int y, int x, int odd) {
-#ifdef HALVES
-  uvec4 t = texelFetch(u_x, ivec3(x, y, layer), 0);
-  return odd == 0 ? vec4(unpackHalf2x16(t.x), unpackHalf2x16(t.y)) : vec4(unpackHalf2x16(t.z), unpackHalf2x16(t.w));
-#else
-  return TO_FLOAT(texelFetch(u_x, ivec3(x, y, layer), 0));
-#endif
-}
-void main() {
-  ivec2 p = ivec2(gl_FragCoord.xy);
-  p.y = u_size.w - 1 - p.y;
-  int row = p.y * u_size.x / u_size.w, column = p.x * u_size.y / u_size.z;
-  if (u_memory) {  // layers below one another
-    vec4 v = texel(row / u_tile.x, row % u_tile.x, column, 0) / u_scale;
-    color = vec4(clamp(0.5 + 0.5 * v.rgb, 0.0, 1.0), 1.0);
-    return;
-  }
-  int wide = 4 * u_tile.y, tile = column / wide, c = column % wide;
-#ifdef HALVES
-  int layer = (row / u_tile.x) * (u_tile.z / 2) + tile / 2;
-#else
-  int layer = (row / u_tile.x) * u_tile.z + tile;
-#endif
-  color = paint(texel(layer, row % u_tile.x, c / 4, tile % 2)[c % 4] / u_scale);
-}
-`;
-
+/** A picture of all heads: cells of `cell` pixels, `pitch` apart, that have room for `capacity` tokens. */
 export interface Grid {
   cell: number;
   pitch: number;
@@ -104,10 +15,32 @@ export interface Grid {
   heads: number;
 }
 
+/** Rows (or, turned, columns) `start`.. of one layer's scores or weights, as an entry left them. */
+export interface Slab {
+  texture: WebGLTexture;
+  view: View;
+  start: number;
+  valid: number;
+  /** Scores, not probabilities. */
+  scores: boolean;
+  /** Rows are keys and columns queries: the half above the diagonal. */
+  turned: boolean;
+}
+
+type Uniform = number | boolean | readonly number[] | Float32Array;
+
+interface Atlas {
+  framebuffer: WebGLFramebuffer;
+  texture: WebGLTexture;
+  width: number;
+  height: number;
+}
+
 export class Painter {
   private programs = new Map<string, WebGLProgram>();
   private places = new Map<string, WebGLUniformLocation | null>();
-  private atlas: { framebuffer: WebGLFramebuffer; texture: WebGLTexture; width: number; height: number } | null = null;
+  private atlas: Atlas | null = null;
+  private reach: { framebuffer: WebGLFramebuffer; texture: WebGLTexture } | null = null;
   private generation = -1;
 
   constructor(
@@ -118,45 +51,58 @@ export class Painter {
   /** To be awaited before drawing; again after a lost context. */
   async prepare(): Promise<void> {
     if (this.generation === this.device.generation) return;
-    const texts = new Map([
-      ["attention", ATTENTION],
+    const texts = new Map([["attention", ATTENTION]]);
+    for (const [name, text] of [
       ["matrix", MATRIX],
-      ["halves", `#define HALVES\n${MATRIX}`],
-    ]);
+      ["reach", REACH],
+    ] as const) {
+      texts.set(name, text);
+      texts.set(`${name} halves`, `#define HALVES\n${text}`);
+    }
     this.programs = await compileAll(this.device, texts, this.options);
+    const { device } = this;
+    const texture = device.texture(1, 1, 1, this.options.storage);
+    this.reach = { texture, framebuffer: device.framebuffer([[texture, 0]]) };
     this.places.clear();
     this.atlas = null;
-    this.generation = this.device.generation;
+    this.generation = device.generation;
   }
 
   get ready(): boolean {
     return this.generation === this.device.generation && !this.device.lost;
   }
 
-  private use(
-    name: string,
-    texture: WebGLTexture,
-    uniforms: Record<string, number | boolean | readonly number[]>,
-  ): void {
+  private use(name: string, textures: readonly WebGLTexture[], uniforms: Record<string, Uniform>): void {
     const { gl } = this.device;
     const program = must(this.programs.get(name), `shader ${name}`);
     gl.useProgram(program);
-    gl.activeTexture(gl.TEXTURE0);
-    gl.bindTexture(gl.TEXTURE_2D_ARRAY, texture);
+    textures.forEach((texture, unit) => {
+      gl.activeTexture(gl.TEXTURE0 + unit);
+      gl.bindTexture(gl.TEXTURE_2D_ARRAY, texture);
+      gl.uniform1i(this.place(program, name, unit ? "u_reach" : "u_x"), unit);
+    });
     for (const [key, value] of Object.entries(uniforms)) {
-      const id = `${name}.${key}`;
-      if (!this.places.has(id)) this.places.set(id, gl.getUniformLocation(program, key));
-      const at = this.places.get(id)!;
+      const at = this.place(program, name, key);
       if (typeof value === "boolean") gl.uniform1i(at, value ? 1 : 0);
       else if (typeof value === "number") gl.uniform1f(at, value);
-      else if (value.length === 2) gl.uniform2iv(at, value);
-      else gl.uniform4iv(at, value);
+      else if (!(value instanceof Float32Array)) gl[value.length === 2 ? "uniform2iv" : "uniform4iv"](at, value);
+      else gl[value.length === 2 ? "uniform2fv" : "uniform3fv"](at, value);
     }
   }
 
-  /** An image that is kept between calls; a new size starts it empty. */
-  private bindAtlas(width: number, height: number, clear: boolean): void {
+  private place(program: WebGLProgram, name: string, key: string): WebGLUniformLocation | null {
+    const id = `${name}.${key}`;
+    let found = this.places.get(id);
+    if (found === undefined) this.places.set(id, (found = this.device.gl.getUniformLocation(program, key)));
+    return found;
+  }
+
+  // -- attention --------------------------------------------------------------------------------------------------
+
+  /** Starts (`clear`) or goes on with the grid of `layers` rows of cells; a new size starts it empty. */
+  grid(grid: Grid, layers: number, clear: boolean): void {
     const { gl } = this.device;
+    const [width, height] = [grid.heads * grid.pitch, layers * grid.pitch];
     if (this.atlas && (this.atlas.width !== width || this.atlas.height !== height)) {
       gl.deleteFramebuffer(this.atlas.framebuffer);
       gl.deleteTexture(this.atlas.texture);
@@ -183,46 +129,30 @@ export class Painter {
     gl.clear(gl.COLOR_BUFFER_BIT);
   }
 
-  /** Starts (`clear`) or goes on with the grid of `layers` rows of cells. */
-  grid(grid: Grid, layers: number, clear: boolean): void {
-    this.bindAtlas(grid.heads * grid.pitch, layers * grid.pitch, clear);
-  }
-
-  /** Draws rows of one layer into the grid: `view` is the chunk's pattern or scores, whose first row is token `start`. */
-  gridRows(grid: Grid, layer: number, texture: WebGLTexture, view: View, start: number, valid: number): void {
-    const { gl } = this.device;
+  /** Draws a slab of one layer, all its heads, into the grid. */
+  gridRows(grid: Grid, layer: number, slab: Slab): void {
     const atlas = this.atlas!;
-    gl.bindFramebuffer(gl.FRAMEBUFFER, atlas.framebuffer);
+    this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, atlas.framebuffer);
     const bottom = atlas.height - layer * grid.pitch - grid.cell;
-    gl.viewport(0, bottom, atlas.width, grid.cell);
-    this.use("attention", texture, {
-      u_cell: [grid.cell, grid.pitch, grid.capacity, grid.heads],
-      u_rows: [start, valid, Math.ceil(view.rows / view.tiles[0]), -1],
-      u_origin: [0, bottom],
-      u_scale: 0,
-    });
-    gl.drawArrays(gl.TRIANGLES, 0, 3);
+    this.slab(slab, [0, bottom, atlas.width, grid.cell], [grid.cell, grid.pitch, grid.capacity, grid.heads], -1);
   }
 
-  /** One head of one layer into the image; `scale` 0 draws probabilities. */
-  headRows(
-    size: number,
-    tokens: number,
-    heads: number,
-    head: number,
-    texture: WebGLTexture,
-    view: View,
-    start: number,
-    valid: number,
-    scale: number,
-  ): void {
+  /** Draws a slab of one head onto the canvas that `present` is drawing, a pixel a pair of tokens. */
+  headRows(tokens: number, heads: number, head: number, slab: Slab): void {
+    this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
+    this.slab(slab, [0, 0, tokens, tokens], [tokens, tokens, tokens, heads], head);
+  }
+
+  private slab(slab: Slab, box: [number, number, number, number], cell: readonly number[], head: number): void {
     const { gl } = this.device;
-    gl.viewport(0, 0, size, size);
-    this.use("attention", texture, {
-      u_cell: [size, size, tokens, heads],
+    const { view, start, valid } = slab;
+    gl.viewport(...box);
+    this.use("attention", [slab.texture], {
+      u_cell: cell,
       u_rows: [start, valid, Math.ceil(view.rows / view.tiles[0]), head],
-      u_origin: [0, 0],
-      u_scale: scale,
+      u_origin: [box[0], box[1]],
+      u_scores: slab.scores,
+      u_turned: slab.turned,
     });
     gl.drawArrays(gl.TRIANGLES, 0, 3);
   }
@@ -232,43 +162,46 @@ export class Painter {
     const { gl } = this.device;
     const atlas = this.atlas;
     if (!atlas) return;
-    this.present(target, atlas.width, atlas.height, () => {
+    const { width, height } = atlas;
+    this.present(target, width, height, () => {
       gl.bindFramebuffer(gl.READ_FRAMEBUFFER, atlas.framebuffer);
-      gl.blitFramebuffer(
-        0,
-        0,
-        atlas.width,
-        atlas.height,
-        0,
-        0,
-        atlas.width,
-        atlas.height,
-        gl.COLOR_BUFFER_BIT,
-        gl.NEAREST,
-      );
+      gl.blitFramebuffer(0, 0, width, height, 0, 0, width, height, gl.COLOR_BUFFER_BIT, gl.NEAREST);
     });
   }
 
-  /** A texture as its matrix, or as it lies in memory; `rows` limits the matrix. */
+  // -- matrices ---------------------------------------------------------------------------------------------------
+
+  /**
+   * The first `rows` rows of the matrix that a texture holds, from row `first` of each tile on, in tiles of `height` rows.
+   * `range` maps values to colours; null: what the values themselves reach.
+   */
   matrix(
     target: HTMLCanvasElement,
     texture: WebGLTexture,
     view: View,
-    shown: { rows: number; memory: boolean; scale: number; width: number; height: number },
+    shown: { rows: number; first: number; height: number; range: readonly [number, number] | null; palette: Palette },
+    width: number,
+    height: number,
   ): void {
     const { gl } = this.device;
-    const { rows, memory, scale, width, height } = shown;
-    const [tr, tc] = view.tiles;
-    const halves = view.dtype === "f16";
-    const tileRows = Math.ceil(view.rows / tr);
-    const texels = Math.ceil(view.cols / (4 * tc));
-    const layers = (tr * tc) / (halves ? 2 : 1);
+    const { rows, first, range, palette } = shown;
+    const suffix = view.dtype === "f16" ? " halves" : "";
+    const tile = [shown.height, Math.ceil(view.cols / (4 * view.tiles[1])), view.tiles[1], first];
+    const size = [rows, view.cols, width, height];
+    if (!range) {
+      gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
+      gl.viewport(0, 0, 1, 1);
+      this.use(`reach${suffix}`, [texture], { u_tile: tile, u_size: size });
+      gl.drawArrays(gl.TRIANGLES, 0, 3);
+    }
     this.present(target, width, height, () => {
-      this.use(halves ? "halves" : "matrix", texture, {
-        u_tile: [tileRows, texels, tc, layers],
-        u_size: memory ? [tileRows * layers, texels, width, height] : [rows, view.cols, width, height],
-        u_scale: scale || 1,
-        u_memory: memory,
+      this.use(`matrix${suffix}`, [texture, this.reach!.texture], {
+        u_tile: tile,
+        u_size: size,
+        u_auto: range === null,
+        u_range: Float32Array.from(range ?? [-1, 1]),
+        u_signed: palette.signed,
+        u_palette: palette.colors,
       });
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     });

@@ -27,7 +27,10 @@ export class Player {
   private readonly own: WebGLTexture[] = [];
   private readonly shaders = new Map<string, WebGLProgram>();
   private readonly framebuffers = new Map<string, WebGLFramebuffer>();
+  /** Of an entry and the way in which the pairs that it touches lie. */
   private readonly steps = new Map<string, Step[]>();
+  private readonly pairs: Pairs;
+  private readonly numbers = new Map<WebGLTexture, number>();
   private readonly reader: Reader;
   private readonly names: string[];
   private readonly scalars: DataView;
@@ -43,6 +46,7 @@ export class Player {
     reader?: Reader,
   ) {
     check(program, device);
+    this.pairs = new Pairs(program);
     this.reader = reader ?? new Reader(device);
     this.names = Object.keys(program.scalars);
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
@@ -58,6 +62,7 @@ export class Player {
       const texture = given ?? device.texture(t.width, t.height, t.layers, this.stored(t));
       if (!given) this.own.push(texture);
       this.textures.set(t.name, texture);
+      this.numbers.set(texture, this.numbers.size);
     }
   }
 
@@ -111,7 +116,7 @@ export class Player {
   /** Compiles what entries need and lays out their commands; to be awaited before they are played. */
   async prepare(...entries: string[]): Promise<void> {
     const texts = new Map<string, string>();
-    const todo = entries.filter((name) => !this.steps.has(name));
+    const todo = entries.filter((name) => !this.steps.has(this.pairs.key(name)));
     for (const name of todo) {
       for (const p of must(this.program.entries[name], `entry ${name}`).passes) {
         if (!this.shaders.has(p.shader))
@@ -120,14 +125,19 @@ export class Player {
     }
     for (const [name, program] of await compileAll(this.device, texts, this.options)) this.shaders.set(name, program);
     if (this.device.lost) throw new ContextLost();
-    for (const name of todo) {
-      const passes = must(this.program.entries[name], `entry ${name}`).passes;
-      this.steps.set(
-        name,
-        passes.map((p) => this.step(p, texts.delete(p.shader))),
-      );
-    }
+    for (const name of todo) this.laidOut(name, texts);
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
+  }
+
+  /** An entry's commands as the pairs lie now: laid out once for each way; `fresh` are shaders not used before. */
+  private laidOut(entry: string, fresh = new Map<string, string>()): Step[] {
+    const key = this.pairs.key(entry);
+    let found = this.steps.get(key);
+    if (!found) {
+      const { passes } = must(this.program.entries[entry], `entry ${entry}`);
+      this.steps.set(key, (found = passes.map((p) => this.step(p, fresh.delete(p.shader)))));
+    }
+    return found;
   }
 
   private step(p: Pass, fresh: boolean): Step {
@@ -152,7 +162,7 @@ export class Player {
   }
 
   private framebuffer(outputs: readonly (readonly [string, number])[]): WebGLFramebuffer {
-    const key = outputs.map(([name, layer]) => `${name}:${layer}`).join();
+    const key = outputs.map(([name, layer]) => `${this.numbers.get(this.texture(name))}:${layer}`).join();
     let found = this.framebuffers.get(key);
     if (!found) {
       found = this.device.framebuffer(outputs.map(([name, layer]) => [this.texture(name), layer] as const));
@@ -171,7 +181,7 @@ export class Player {
   /** Issues a prepared entry's commands, or those of passes first..end-1. Nothing waits and nothing is read back. */
   play(entry: string, first = 0, end = Infinity): void {
     const { gl } = this.device;
-    const steps = must(this.steps.get(entry), `prepared entry ${entry}`);
+    const steps = this.laidOut(entry);
     const block = this.blocks[(this.turn = (this.turn + 1) % BLOCKS)]!;
     gl.bindBuffer(gl.UNIFORM_BUFFER, block);
     gl.bufferSubData(gl.UNIFORM_BUFFER, 0, this.scalars);
@@ -194,6 +204,7 @@ export class Player {
       if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
       else this.banded(s);
     }
+    if (last === steps.length) this.pairs.flip(entry, this.textures);
   }
 
   private banded(s: Step): void {
@@ -210,7 +221,7 @@ export class Player {
 
   /** How many draws an entry takes: its passes, or more where some are sliced. */
   draws(entry: string): number {
-    return must(this.steps.get(entry), `prepared entry ${entry}`).reduce((sum, s) => sum + s.bands, 0);
+    return this.laidOut(entry).reduce((sum, s) => sum + s.bands, 0);
   }
 
   close(): void {
@@ -220,6 +231,45 @@ export class Player {
     this.own.forEach((t) => gl.deleteTexture(t));
     this.blocks.forEach((b) => gl.deleteBuffer(b));
     this.steps.clear();
+  }
+}
+
+/** The pairs of states that change names (`Entry.flips`), and how they lie. */
+class Pairs {
+  private readonly flipped: boolean[] = [];
+  private readonly of = new Map<string, number[]>(); // the pairs that an entry flips
+  private readonly touched = new Map<string, number[]>();
+  private readonly entries: Program["entries"];
+
+  constructor(program: Program) {
+    this.entries = program.entries;
+    const numbers = new Map<string, number>();
+    for (const { name, flips } of Object.values(program.entries)) {
+      const mine = (flips ?? []).map(([old, next]) => {
+        const at = numbers.get(old) ?? this.flipped.push(false) - 1;
+        numbers.set(old, at).set(next, at);
+        return at;
+      });
+      this.of.set(name, mine);
+    }
+    for (const { name, passes } of Object.values(program.entries)) {
+      const names = passes.flatMap((p) => [...p.inputs.map(([, t]) => t), ...p.outputs.map(([t]) => t)]);
+      this.touched.set(name, [...new Set(names.flatMap((t) => numbers.get(t) ?? []))]);
+    }
+  }
+
+  /** The entry's name, and how the pairs that it touches lie. */
+  key(entry: string): string {
+    const touched = this.touched.get(entry) ?? [];
+    return touched.length ? `${entry} ${touched.map((i) => Number(this.flipped[i])).join("")}` : entry;
+  }
+
+  flip(entry: string, textures: Map<string, WebGLTexture>): void {
+    for (const i of this.of.get(entry) ?? []) this.flipped[i] = !this.flipped[i];
+    for (const [old, next] of this.entries[entry]?.flips ?? []) {
+      const was = textures.get(old)!;
+      textures.set(old, textures.get(next)!).set(next, was);
+    }
   }
 }
 

@@ -1,52 +1,90 @@
-// Choosing how texels are fetched by measuring once per driver, as the desktop does.
+// Choosing how texels are fetched and which recording is played, by measuring once per driver, as the desktop does.
 
+import type { Recording } from "../manifest";
 import type { Program } from "../program";
 import type { Device, Options } from "./device";
 import { Player } from "./player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
-const TURNS = 4;
+const TURNS = 3; // the first warms up
 const REPEATS = 3;
+const VERSION = 2; // of what a remembered probe means
+
+type Fetch = Options["fetch"];
 
 export interface Chosen {
-  fetch: Options["fetch"];
-  /** Milliseconds of the probe's product by fetch; empty where the choice was forced. */
+  recording: Recording;
+  fetch: Fetch;
+  /** Milliseconds of the probes by "kernel fetch" and "rows fetch"; of those that leave a choice. */
   measured: Record<string, number>;
 }
 
-export async function chooseFetch(
+/** The fastest kernel and fetch in the product, then the faster way of one-row products with that fetch. */
+export async function choose(
   device: Device,
-  program: Program,
+  recordings: readonly Recording[],
+  load: (file: string) => Promise<Program>,
   storage: Options["storage"],
-  forced?: Options["fetch"],
+  forced?: Fetch,
 ): Promise<Chosen> {
-  if (forced) return { fetch: forced, measured: {} };
-  const key = `glgpt probe 1 ${device.renderer} ${storage} ${device.limits.drawBuffers}`;
-  const measured = remembered(key) ?? (await measure(device, program, storage));
+  const fetches = forced ? [forced] : FETCHES;
+  const kernels = new Map(recordings.map((r) => [r.kernel, r.product]));
+  const rows = new Map(recordings.map((r) => [r.rows, r.row]));
+  const wanted = new Map([...(kernels.size * fetches.length > 1 ? kernels : []), ...(rows.size > 1 ? rows : [])]);
+  const names = [...wanted.keys()].flatMap((name) => fetches.map((fetch) => `${name} ${fetch}`));
+  const key = `glgpt probe ${VERSION} ${device.renderer} ${storage} ${[...wanted.values()].join()}`;
+  const measured = remembered(key, names) ?? (await measure(device, wanted, load, storage, fetches));
   try {
     localStorage.setItem(key, JSON.stringify(measured));
   } catch {
     // a browser that keeps nothing only measures again
   }
-  return { fetch: measured["textureLod"]! < measured["texelFetch"]! ? "textureLod" : "texelFetch", measured };
+  return { ...pick(recordings, fetches, measured), measured };
 }
 
-function remembered(key: string): Record<string, number> | null {
+export function pick(
+  recordings: readonly Recording[],
+  fetches: readonly Fetch[],
+  measured: Readonly<Record<string, number>>,
+): Pick<Chosen, "recording" | "fetch"> {
+  const ms = (name: string) => measured[name] ?? 0;
+  const all = recordings.flatMap((recording) => fetches.map((fetch) => ({ recording, fetch })));
+  const product = (c: (typeof all)[number]) => ms(`${c.recording.kernel} ${c.fetch}`);
+  const row = (c: (typeof all)[number]) => ms(`${c.recording.rows} ${c.fetch}`);
+  return all.reduce((a, b) => (product(b) - product(a) || row(b) - row(a)) < 0 ? b : a);
+}
+
+function remembered(key: string, names: readonly string[]): Record<string, number> | null {
   try {
     const found = JSON.parse(localStorage.getItem(key) ?? "null") as Record<string, number> | null;
-    return found && FETCHES.every((name) => typeof found[name] === "number") ? found : null;
+    return found && names.every((name) => typeof found[name] === "number") ? found : null;
   } catch {
     return null;
   }
 }
 
-async function measure(device: Device, program: Program, storage: Options["storage"]): Promise<Record<string, number>> {
+async function measure(
+  device: Device,
+  files: ReadonlyMap<string, string>,
+  load: (file: string) => Promise<Program>,
+  storage: Options["storage"],
+  fetches: readonly Fetch[],
+): Promise<Record<string, number>> {
   const times: Record<string, number> = {};
-  const players = FETCHES.map((fetch) => [fetch, new Player(device, program, { fetch, storage })] as const);
-  const output = Object.values(program.entries["probe"]!.outputs)[0]!.texture;
+  const players: [string, Player, string][] = [];
+  const shared = new Map<string, ReadonlyMap<string, WebGLTexture>>(); // inputs, by the shapes that they have
   try {
-    for (const [, player] of players) await player.prepare("probe");
-    const run = async (player: Player, repeats: number): Promise<number> => {
+    for (const [name, file] of files) {
+      const program = await load(file);
+      const form = JSON.stringify(Object.values(program.textures).filter((t) => t.role === "state"));
+      for (const fetch of fetches) {
+        const player = new Player(device, program, { fetch, storage }, shared.get(form));
+        if (!shared.has(form)) shared.set(form, player.shared(["state"]));
+        await player.prepare("probe");
+        players.push([`${name} ${fetch}`, player, Object.values(program.entries["probe"]!.outputs)[0]!.texture]);
+      }
+    }
+    const run = async (player: Player, output: string, repeats: number): Promise<number> => {
       await player.read(output, 0, 1);
       const start = performance.now();
       for (let i = 0; i < repeats; i++) player.play("probe");
@@ -54,14 +92,14 @@ async function measure(device: Device, program: Program, storage: Options["stora
       return performance.now() - start;
     };
     for (let turn = 0; turn < TURNS; turn++) {
-      for (const [fetch, player] of players) {
-        const once = await run(player, 1); // the difference leaves out what a read costs
-        const ms = ((await run(player, 1 + REPEATS)) - once) / REPEATS;
-        if (turn) times[fetch] = Math.min(times[fetch] ?? Infinity, Math.max(ms, 0.001));
+      for (const [name, player, output] of players) {
+        const once = await run(player, output, 1); // the difference leaves out what a read costs
+        const ms = ((await run(player, output, 1 + REPEATS)) - once) / REPEATS;
+        if (turn) times[name] = Math.min(times[name] ?? Infinity, Math.max(ms, 0.001));
       }
     }
   } finally {
-    for (const [, player] of players) player.close();
+    for (const [, player] of players.reverse()) player.close();
   }
   return times;
 }

@@ -35,7 +35,7 @@ export async function compileAll(
     const shader = gl.createShader(gl.FRAGMENT_SHADER)!;
     gl.shaderSource(shader, header(options) + text);
     gl.compileShader(shader);
-    const program = gl.createProgram()!;
+    const program = gl.createProgram();
     gl.attachShader(program, vertex);
     gl.attachShader(program, shader);
     gl.linkProgram(program);

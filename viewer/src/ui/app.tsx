@@ -1,63 +1,84 @@
 // The page's frame: what is loading or wrong, and the views.
 
+import { useSignal } from "@preact/signals";
+import type { ComponentType } from "preact";
 import { AttentionView } from "./attention";
+import { BlocksView } from "./blocks";
 import { DeviceView } from "./device";
 import { PassesView } from "./passes";
+import { TextView } from "./text";
+import { TrainView } from "./train";
 import { TexturesView } from "./textures";
-import { Write } from "./write";
 import * as state from "./state";
 
-const TITLES = { write: "Write", attention: "Attention", textures: "Textures", passes: "Passes", device: "Device" };
+/** The tabs, in the order of `state.VIEWS`. */
+const TABS: Record<state.ViewName, { title: string; View: ComponentType }> = {
+  text: { title: "Text", View: TextView },
+  attention: { title: "Attention", View: AttentionView },
+  blocks: { title: "Blocks", View: BlocksView },
+  textures: { title: "Textures", View: TexturesView },
+  passes: { title: "Passes", View: PassesView },
+  train: { title: "Train", View: TrainView },
+  device: { title: "Device", View: DeviceView },
+};
 
 export function App() {
-  const ready = state.phase.value === "ready";
+  const phase = state.phase.value;
+  const trains = phase === "ready" && Boolean(state.engine().model.manifest.training);
+  const view = state.view.value === "train" && phase === "ready" && !trains ? "text" : state.view.value;
+  const { View } = TABS[view];
   return (
     <>
       <header>
         <h1>
-          glgpt <small>{ready ? state.engine().model.manifest.model : ""}</small>
+          glgpt <small>{phase === "ready" ? state.engine().model.manifest.model : ""}</small>
         </h1>
         <p>A language model drawn by fragment shaders, here in this browser. Nothing you type leaves it.</p>
+        {phase === "ready" && <CopyLink />}
       </header>
       <nav aria-label="Views">
-        {state.VIEWS.map((name) => (
+        {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
           <button
             key={name}
-            aria-current={state.view.value === name ? "page" : undefined}
+            aria-current={view === name ? "page" : undefined}
             onClick={() => state.show(name)}
           >
-            {TITLES[name]}
+            {TABS[name].title}
           </button>
         ))}
       </nav>
-      <main>{state.phase.value === "failed" ? <Failed /> : ready ? <View /> : <Loading />}</main>
+      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Loading />}</main>
     </>
   );
 }
 
-function View() {
-  switch (state.view.value) {
-    case "write":
-      return <Write />;
-    case "attention":
-      return <AttentionView />;
-    case "textures":
-      return <TexturesView />;
-    case "passes":
-      return <PassesView />;
-    case "device":
-      return <DeviceView />;
-  }
+function CopyLink() {
+  const said = useSignal("");
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      said.value = "Copied";
+    } catch {
+      said.value = "Copy the address above"; // a page that is not served securely has no clipboard
+    }
+    setTimeout(() => (said.value = ""), 2000);
+  };
+  return (
+    <button class="quiet" onClick={() => void copy()} title="Prompt, settings and view are in the address">
+      <span role="status">{said.value || "Copy link"}</span>
+    </button>
+  );
 }
 
 const mib = (bytes: number) => (bytes / 2 ** 20).toFixed(1);
 
 function Loading() {
   const { done, total, cached, speed } = state.progress.value;
+  const fetched = total > 0 && done >= total;
   return (
     <section class="panel loading" aria-label="Loading">
-      <h2>{total && done >= total ? "Preparing the shaders" : "Fetching the model"}</h2>
-      <progress value={done} max={total || 1} aria-label="Weights loaded" />
+      <h2>{fetched ? "Preparing the shaders" : "Fetching the model"}</h2>
+      <progress value={fetched ? undefined : done} max={total || 1} aria-label="Weights loaded" />
       <p>
         {total ? `${mib(done)} of ${mib(total)} MiB` : "Reading the manifest"}
         {cached > 0 ? `, ${mib(cached)} MiB from this browser's cache` : ""}

@@ -1,217 +1,292 @@
 // Which tokens each head looks at: all heads as they grow, one of them large, and one token's looks as arcs.
 
-import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useSignal, type Signal } from "@preact/signals";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { Kind } from "../attention";
 import type { Grid } from "../gl/painter";
 import * as state from "./state";
-import { drawing, drawingNow, short, useDevice } from "./tools";
+import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
-const ARCS = 48; // tokens that the arcs span
-const ARC_COUNT = 12; // the greatest weights that get an arc
+const ARCS = 10; // the greatest weights that get an arc
+const LEAST = 11; // pixels of a cell beside which a label can be read
+const KIND_NAMES: Record<Kind, string> = {
+  pattern: "weights (softmax)",
+  scores: "scores, masked",
+  raw: "raw scores, every pair",
+};
+const EXPLAINED: Record<Kind, string> = {
+  pattern: "How much each token (line) takes from each token before it (column). A line adds up to 100%.",
+  scores: "How well the line's query matches the column's key, before softmax; the mask hides what comes later.",
+  raw: "The same for every pair, also those above the diagonal, which the model never uses: a token must not see ahead.",
+};
+
+/** What token `t` of these gives to those up to it, in the head that is enlarged. */
+interface Row {
+  tokens: readonly state.Tok[];
+  t: number;
+  values: Float32Array;
+}
 
 export function AttentionView() {
   const { n_layer, n_head, n_positions } = state.engine().model.manifest.config;
-  const layer = useSignal(0);
-  const head = useSignal(0);
-  const kind = useSignal<Kind>("pattern");
+  const { layer, head, kind } = state.place;
   const total = Math.min(state.tokens.value.length, n_positions);
-  const busy = state.running.value;
+  const row = useSignal<Row | null>(null);
   return (
     <section class="attention" aria-label="Attention">
-      <div class="panel">
+      <div class="panel all">
         <h2>Every layer and head</h2>
-        <p class="dim">
-          One row of squares a layer, one square a head. In a square, each line is a token and shows how much it takes
-          from the tokens before it. Choose one to enlarge it.
-        </p>
-        <GridCanvas
-          total={total}
-          busy={busy}
-          chosen={[layer.value, head.value]}
-          choose={(l, h) => ((layer.value = l), (head.value = h))}
-        />
+        <p class="dim">A row of squares is a layer, a square is a head. Choose one to enlarge it.</p>
+        <GridCanvas total={total} />
       </div>
-      <div class="panel">
+      <div class="panel one">
         <h2>
           Layer {layer.value}, head {head.value}
         </h2>
         <div class="buttons">
-          <Stepper label="Layer" of={layer.value} count={n_layer} set={(v) => (layer.value = v)} />
-          <Stepper label="Head" of={head.value} count={n_head} set={(v) => (head.value = v)} />
+          <Choice label="Layer" of={layer.value} count={n_layer} set={(v) => (layer.value = v)} />
+          <Choice label="Head" of={head.value} count={n_head} set={(v) => (head.value = v)} />
           <label class="inline">
             Show
             <select value={kind.value} onChange={(e) => (kind.value = e.currentTarget.value as Kind)}>
-              <option value="pattern">weights (softmax)</option>
-              <option value="scores">scores (masked)</option>
+              {Object.entries(KIND_NAMES).map(([value, name]) => (
+                <option key={value} value={value}>
+                  {name}
+                </option>
+              ))}
             </select>
           </label>
         </div>
-        {busy ? (
-          <p class="dim">The large square appears when the text is complete.</p>
-        ) : (
-          <Head layer={layer.value} head={head.value} kind={kind.value} total={total} />
-        )}
+        <p class="dim explained">{EXPLAINED[kind.value]}</p>
+        <Head row={row} />
       </div>
+      {row.value && (
+        <div class="panel takes">
+          <Arcs row={row.value} scores={kind.value !== "pattern"} />
+        </div>
+      )}
     </section>
   );
 }
 
-function Stepper({
-  label,
-  of,
-  count,
-  set,
-}: {
+interface ChoiceProps {
   label: string;
   of: number;
   count: number;
   set: (value: number) => void;
-}) {
+}
+
+function Choice({ label, of, count, set }: ChoiceProps) {
   return (
     <label class="inline">
       {label}
       <select value={of} onChange={(e) => set(Number(e.currentTarget.value))}>
         {Array.from({ length: count }, (_, i) => (
-          <option value={i}>{i}</option>
+          <option key={i} value={i}>
+            {i}
+          </option>
         ))}
       </select>
     </label>
   );
 }
 
-function GridCanvas(props: {
-  total: number;
-  busy: boolean;
-  chosen: [number, number];
-  choose: (layer: number, head: number) => void;
-}) {
+function GridCanvas({ total }: { total: number }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const grid = useSignal<Grid | null>(null);
-  const { total, busy, chosen, choose } = props;
-  const { n_layer } = state.engine().model.manifest.config;
+  const { n_layer, n_head } = state.engine().model.manifest.config;
+  const { layer, head, kind } = state.place;
+  const busy = state.running.value;
   useDevice(
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
-      const ids = state.ids.value.slice(0, total);
-      model.fill(ids);
+      model.fill(state.ids.value.slice(0, total));
       attention.forget();
-      grid.value = attention.drawGrid(canvas.current, total, false);
+      grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
     },
-    [busy, total && !busy ? state.ids.value.join() : 0],
+    [busy, kind.value, total && !busy ? state.ids.value.join() : 0],
   );
   useEffect(() => {
     let due = false;
     let latest = 0;
     const listen = (count: number) => {
-      // The caches hold what the device was given: all but the token that was chosen last.
-      latest = count - 1;
+      latest = count - 1; // the caches hold what the device was given: all but the token that was chosen last
       if (due) return;
       due = true;
       requestAnimationFrame(() => {
         due = false;
-        const { model } = state.engine();
-        const now = drawingNow(model);
+        const now = drawingNow(state.engine().model);
         if (now && canvas.current && state.running.value && latest > 0)
-          grid.value = now.attention.drawGrid(canvas.current, latest, true);
+          grid.value = now.attention.drawGrid(canvas.current, latest, kind.value, true);
       });
     };
     state.listeners.add(listen);
-    return () => void state.listeners.delete(listen);
+    return () => {
+      state.listeners.delete(listen);
+    };
   }, []);
-  const at = (e: MouseEvent): [number, number] => {
-    const box = (e.currentTarget as HTMLElement).getBoundingClientRect();
-    const pitch = box.width / (grid.value?.heads ?? 1);
-    return [
-      Math.min(n_layer - 1, Math.floor((e.clientY - box.top) / pitch)),
-      Math.min((grid.value?.heads ?? 1) - 1, Math.floor((e.clientX - box.left) / pitch)),
-    ];
+  const choose = (e: MouseEvent) => {
+    const [x, y] = fraction(e);
+    layer.value = Math.floor(y * n_layer);
+    head.value = Math.floor(x * n_head);
   };
-  const g = grid.value;
+  const walk = (e: KeyboardEvent) => {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];
+    if (!step) return;
+    e.preventDefault();
+    layer.value = Math.min(n_layer - 1, Math.max(0, layer.value + step[0]!));
+    head.value = Math.min(n_head - 1, Math.max(0, head.value + step[1]!));
+  };
   return (
-    <div class="grid" style={{ aspectRatio: `${g?.heads ?? 1} / ${g ? n_layer : 1}` }}>
-      <canvas
-        ref={canvas}
-        role="img"
-        aria-label={`Attention weights of ${n_layer} layers over ${total} tokens`}
-        onClick={(e) => choose(...at(e))}
-      />
-      {g && (
+    <div class="grid" style={{ "--layers": n_layer, "--heads": n_head }}>
+      <div class="columns" aria-hidden="true">
+        {Array.from({ length: n_head }, (_, i) => (
+          <span key={i}>{i ? i : "head 0"}</span>
+        ))}
+      </div>
+      <div class="lines" aria-hidden="true">
+        {Array.from({ length: n_layer }, (_, i) => (
+          <span key={i}>{i ? i : "layer 0"}</span>
+        ))}
+      </div>
+      <div class="squares">
+        <canvas
+          ref={canvas}
+          tabIndex={0}
+          role="img"
+          aria-label={`${KIND_NAMES[kind.value]} of ${n_layer} layers with ${n_head} heads over ${total} tokens. Arrow keys choose a head: layer ${layer.value}, head ${head.value}.`}
+          onClick={choose}
+          onKeyDown={walk}
+        />
         <span
           class="frame"
           style={{
-            left: `${(100 * chosen[1]) / g.heads}%`,
-            top: `${(100 * chosen[0]) / n_layer}%`,
-            width: `${100 / g.heads}%`,
+            left: `${(100 * head.value) / n_head}%`,
+            top: `${(100 * layer.value) / n_layer}%`,
+            width: `${100 / n_head}%`,
             height: `${100 / n_layer}%`,
           }}
         />
+      </div>
+    </div>
+  );
+}
+
+/** One head with its tokens on both sides; while text comes it shows the text before. */
+function Head({ row }: { row: Signal<Row | null> }) {
+  const { n_positions } = state.engine().model.manifest.config;
+  const { layer, head, kind } = state.place;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const scroll = useRef<HTMLDivElement>(null);
+  const zoom = useSignal(0); // pixels of a cell; 0: what fits
+  const room = useSignal(480);
+  const kept = useRef<state.Tok[]>([]);
+  const above = useSignal<{ s: number; values: Float32Array } | null>(null);
+  const over = useSignal<[number, number] | null>(null); // (query, key) under the cursor
+  const busy = state.running.value;
+  if (!busy || !kept.current.length) kept.current = state.tokens.value.slice(0, n_positions);
+  const tokens = kept.current;
+  const total = tokens.length;
+  const last = total - 1;
+  const t = Math.min(over.value?.[0] ?? state.chosen.value ?? last, last);
+  const k = over.value && (over.value[1] <= t || kind.value === "raw") ? over.value[1] : t;
+  useDevice(
+    async (model) => {
+      if (!total || !canvas.current || busy) return;
+      const { attention } = await drawing(model);
+      model.fill(tokens.map((tok) => tok.id));
+      attention.drawHead(canvas.current, layer.value, head.value, total, kind.value);
+    },
+    [layer.value, head.value, kind.value, busy, tokens.map((tok) => tok.id).join()],
+  );
+  useDevice(
+    async (model) => {
+      if (!total || busy) return;
+      const { attention } = await drawing(model);
+      model.fill(tokens.map((tok) => tok.id));
+      row.value = { tokens, t, values: (await attention.row(layer.value, t, kind.value))[head.value]! };
+      if (k > t) above.value = { s: k, values: (await attention.ahead(layer.value, k))[head.value]! };
+    },
+    [layer.value, head.value, kind.value, t, k > t ? k : -1, busy, tokens.map((tok) => tok.id).join()],
+  );
+  useLayoutEffect(() => {
+    const fit = () => (room.value = Math.max(200, (scroll.current?.clientWidth ?? 500) - 92));
+    fit();
+    const observer = new ResizeObserver(fit);
+    if (scroll.current) observer.observe(scroll.current);
+    return () => observer.disconnect();
+  }, []);
+  const fit = room.value / Math.max(1, total);
+  const cell = Math.max(zoom.value || Math.min(26, Math.max(LEAST + 2, fit)), 2);
+  const r = row.value;
+  const value = k > t ? (above.value?.s === k ? above.value.values[t] : undefined) : r?.t === t ? r.values[k] : undefined;
+  const name = (i: number) => tokens[i]?.label ?? "";
+  const said = value === undefined ? "…" : kind.value === "pattern" ? `${(100 * value).toFixed(2)}%` : short(value);
+  const point = (e: MouseEvent) => {
+    const [x, y] = fraction(e);
+    over.value = [Math.floor(y * total), Math.floor(x * total)];
+  };
+  return (
+    <>
+      <p class="reading" role="status">
+        <code>{name(t)}</code> {k > t ? "would look ahead at" : "looks at"} <code>{name(k)}</code>: <b>{said}</b>
+        <span class="spacer" />
+        <Legend kind={kind.value} />
+        <label class="inline zoom">
+          Zoom
+          <input
+            type="range"
+            min={2}
+            max={32}
+            step={1}
+            value={Math.round(cell)}
+            onInput={(e) => (zoom.value = Number(e.currentTarget.value))}
+          />
+        </label>
+      </p>
+      <div class="head" ref={scroll} tabIndex={0} aria-label="The enlarged head, which can be scrolled">
+        <div class="table" style={{ "--cell": `${cell}px`, "--total": total }}>
+          <Labels list={tokens} side="columns" at={k} shown={cell >= LEAST} />
+          <Labels list={tokens} side="lines" at={t} shown={cell >= LEAST} />
+          <div class={`square ${kind.value}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (state.chosen.value = t)}>
+            <canvas ref={canvas} role="img" aria-label={`Attention of layer ${layer.value}, head ${head.value}`} />
+            {over.value && (
+              <>
+                <span class="line" style={{ top: `calc(var(--cell) * ${t})` }} />
+                <span class="column" style={{ left: `calc(var(--cell) * ${k})` }} />
+              </>
+            )}
+          </div>
+        </div>
+      </div>
+    </>
+  );
+}
+
+function Labels({ list, side, at, shown }: { list: readonly state.Tok[]; side: string; at: number; shown: boolean }) {
+  return (
+    <div class={side} aria-hidden="true">
+      {shown ? (
+        list.map((tok, i) => (
+          <span key={i} class={i === at ? "on" : ""}>
+            {tok.label}
+          </span>
+        ))
+      ) : (
+        <i>{side === "lines" ? "each line looks" : "at these tokens"}; zoom in to read them</i>
       )}
     </div>
   );
 }
 
-function Head({ layer, head, kind, total }: { layer: number; head: number; kind: Kind; total: number }) {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const row = useSignal<{ t: number; weights: Float32Array } | null>(null);
-  const over = useSignal<[number, number] | null>(null); // (query, key) under the cursor
-  const text = state.ids.value.slice(0, total);
-  const t = Math.min(over.value?.[0] ?? state.chosen.value ?? total - 1, total - 1);
-  useDevice(
-    async (model) => {
-      if (!total || !canvas.current) return;
-      const { attention } = await drawing(model);
-      model.fill(text);
-      attention.drawHead(canvas.current, layer, head, total, kind);
-    },
-    [layer, head, kind, text.join()],
-  );
-  useDevice(
-    async (model) => {
-      if (!total) return;
-      const { attention } = await drawing(model);
-      model.fill(text);
-      row.value = { t, weights: (await attention.row(layer, t, kind))[head]! };
-    },
-    [layer, head, kind, t, text.join()],
-  );
-  const point = (e: MouseEvent) => {
-    const box = (e.currentTarget as HTMLElement).getBoundingClientRect();
-    const q = Math.floor(((e.clientY - box.top) / box.height) * total);
-    const k = Math.floor(((e.clientX - box.left) / box.width) * total);
-    over.value = q >= 0 && q < total && k >= 0 && k < total ? [q, k] : null;
-  };
-  const r = row.value;
-  const k = Math.min(over.value?.[1] ?? t, t);
-  const name = (i: number) => state.tokens.value[i]?.label ?? "";
-  const value = r?.t === t ? r.weights[k] : undefined;
+function Legend({ kind }: { kind: Kind }) {
   return (
-    <>
-      <div class="head">
-        <canvas ref={canvas} role="img" aria-label={`Attention of layer ${layer}, head ${head}`} onMouseMove={point} />
-        {over.value && (
-          <span
-            class="cross"
-            style={{
-              top: `${(100 * (over.value[0] + 0.5)) / total}%`,
-              left: `${(100 * (over.value[1] + 0.5)) / total}%`,
-            }}
-          />
-        )}
-      </div>
-      <p class="reading" role="status">
-        <code>{name(t)}</code> looks at <code>{name(k)}</code>:{" "}
-        <b>{value === undefined ? "…" : kind === "pattern" ? `${(100 * value).toFixed(2)}%` : short(value)}</b>
-      </p>
-      {r && (
-        <Arcs
-          t={r.t}
-          weights={kind === "pattern" ? r.weights : softmax(r.weights)}
-          choose={(i) => ((over.value = null), (state.chosen.value = i))}
-        />
-      )}
-    </>
+    <span class={`ramp ${kind === "pattern" ? "" : "signed"}`}>
+      <small>{kind === "pattern" ? "0" : "−8"}</small>
+      <i aria-hidden="true" />
+      <small>{kind === "pattern" ? "100%" : "8"}</small>
+    </span>
   );
 }
 
@@ -222,47 +297,60 @@ function softmax(scores: Float32Array): Float32Array {
   return e.map((x) => x / sum);
 }
 
-/** The chosen token and what it looks at, as arcs over the tokens. */
-function Arcs({ t, weights, choose }: { t: number; weights: Float32Array; choose: (t: number) => void }) {
-  const strip = useRef<HTMLDivElement>(null);
-  const from = Math.max(0, t - ARCS + 1);
-  const shown = state.tokens.value.slice(from, t + 1);
-  const step = 56;
-  const least = [...weights].sort((a, b) => b - a)[ARC_COUNT] ?? 0;
-  const x = (i: number) => (i - from + 0.5) * step;
-  useEffect(() => {
-    if (strip.current) strip.current.scrollLeft = strip.current.scrollWidth;
-  }, [t]);
+/** The text with one token chosen, shaded by what that token takes from each, and arcs to those it takes most from. */
+function Arcs({ row, scores }: { row: Row; scores: boolean }) {
+  const { tokens, t } = row;
+  const weights = scores ? softmax(row.values) : row.values;
+  const box = useRef<HTMLDivElement>(null);
+  const paths = useSignal<{ d: string; w: number }[]>([]);
+  const width = useSignal(0);
+  const most = Math.max(...weights);
+  useLayoutEffect(() => {
+    const frame = box.current;
+    if (!frame) return;
+    const observer = new ResizeObserver(() => (width.value = frame.clientWidth));
+    observer.observe(frame);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    const spans = box.current?.querySelectorAll<HTMLElement>("button") ?? [];
+    const top = (i: number): [number, number] => {
+      const { offsetLeft, offsetTop, offsetWidth } = spans[i]!;
+      return [offsetLeft + offsetWidth / 2, offsetTop];
+    };
+    const order = Array.from(weights.keys())
+      .filter((i) => i !== t && weights[i]! > 0.01 && spans[i])
+      .sort((a, b) => weights[b]! - weights[a]!);
+    const [x, y] = spans[t] ? top(t) : [0, 0];
+    paths.value = order.slice(0, ARCS).map((i) => {
+      const [u, v] = top(i);
+      const up = Math.max(2, Math.min(v, y) - 12 - Math.min(40, Math.abs(x - u) / 5));
+      return { d: `M${x} ${y} C${x} ${up} ${u} ${up} ${u} ${v}`, w: weights[i]! };
+    });
+  }, [row, scores, width.value]);
   return (
-    <div class="arcs" ref={strip}>
-      <svg width={shown.length * step} height={96} aria-hidden="true">
-        {shown.map((_, j) => {
-          const i = from + j;
-          const w = weights[i] ?? 0;
-          if (i === t || w < 0.005 || w <= least) return null;
-          const high = Math.min(88, 18 + Math.abs(x(t) - x(i)) / 4);
-          return (
-            <path
-              key={i}
-              d={`M${x(t)} 96 C${x(t)} ${96 - high} ${x(i)} ${96 - high} ${x(i)} 96`}
-              style={{ strokeWidth: 0.5 + 7 * w, opacity: 0.25 + 0.75 * Math.sqrt(w) }}
-            />
-          );
-        })}
-      </svg>
-      <div class="strip">
-        {shown.map((tok, j) => (
+    <>
+      <h2>
+        What <code>{tokens[t]?.label}</code> takes from the text before it
+      </h2>
+      <div class="arcs" ref={box}>
+        {tokens.map((tok, i) => (
           <button
-            key={from + j}
-            class={from + j === t ? "on" : ""}
-            style={{ width: `${step}px`, "--weight": (weights[from + j] ?? 0).toFixed(3) }}
-            title={`${tok.label} ${(100 * (weights[from + j] ?? 0)).toFixed(1)}%`}
-            onClick={() => choose(from + j)}
+            key={i}
+            class={i === t ? "on" : i > t ? "later" : ""}
+            style={{ "--weight": i <= t ? ((weights[i] ?? 0) / most).toFixed(3) : "0" }}
+            title={i <= t ? `${tok.label} ${percent(weights[i] ?? 0)}` : tok.label}
+            onClick={() => (state.chosen.value = i)}
           >
             {tok.label}
           </button>
         ))}
+        <svg aria-hidden="true">
+          {paths.value.map(({ d, w }, i) => (
+            <path key={i} d={d} style={{ strokeWidth: 1 + 5 * w, opacity: 0.3 + 0.7 * Math.sqrt(w) }} />
+          ))}
+        </svg>
       </div>
-    </div>
+    </>
   );
 }

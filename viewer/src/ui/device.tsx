@@ -7,19 +7,19 @@ import { engine } from "./state";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
+const ROWS = { near: "neighbouring columns", apart: "columns half a row apart" };
+
 export function DeviceView() {
   const info = engine().info();
   const { generate, capture } = engine().model.programs;
-  const probe = Object.entries(info.probeMs)
-    .map(([name, ms]) => `${name} ${ms.toFixed(2)} ms`)
-    .join(", ");
+  const probes = Object.entries(info.probeMs).sort((a, b) => a[1] - b[1]);
   const passes = (name: string) => generate.entries[name]?.passes.length ?? 0;
   const rows: [string, string][] = [
     ["GPU", info.renderer],
     ["Texture size", `${info.limits.maxTextureSize} x ${info.limits.maxTextureSize}, ${info.limits.maxLayers} layers`],
     ["Draw buffers", `${info.limits.drawBuffers}, of which ${info.drawBuffers} are used`],
-    ["Kernel", `${info.kernel} values a fragment`],
-    ["Fetch", probe ? `${info.fetch} (measured: ${probe})` : info.fetch],
+    ["Kernel", `${info.kernel} values a fragment; products of one row take ${ROWS[info.rows]}`],
+    ["Fetch", info.fetch],
     ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, floats bit for bit"],
     ["Weights", `${info.dtype}, ${mib(info.textureBytes["weight"] ?? 0)}`],
     ["Caches", mib(info.textureBytes["state"] ?? 0)],
@@ -50,6 +50,21 @@ export function DeviceView() {
             ))}
           </tbody>
         </table>
+        {probes.length > 0 && (
+          <details>
+            <summary>What was measured to choose them</summary>
+            <table>
+              <tbody>
+                {probes.map(([name, ms]) => (
+                  <tr key={name}>
+                    <th scope="row">{name}</th>
+                    <td>{ms.toFixed(2)} ms</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </details>
+        )}
       </div>
     </section>
   );

@@ -2,180 +2,368 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { sleep } from "../gl/wait";
 import type { Model } from "../model";
-import type { Entry, View } from "../program";
+import { memoryView } from "../field";
+import { PALETTES } from "../palettes";
+import type { Entry, Pass } from "../program";
+import { timePasses, type Timing } from "../timing";
+import { parts } from "./names";
+import { Plane, type Subject } from "./plane";
+import { Source } from "./source";
 import * as state from "./state";
 import { drawing, useDevice } from "./tools";
 
+const PACES: readonly [string, number][] = [
+  ["slow", 700],
+  ["steady", 300],
+  ["fast", 90],
+];
+const THUMB = [72, 44] as const;
+
 export function PassesView() {
   const { model } = state.engine();
-  const entries = Object.keys(model.programs.generate.entries).filter((n) => !n.startsWith("attention_"));
-  const name = useSignal("decode");
-  const at = useSignal(0);
+  const { entries } = model.programs.generate;
+  const names = Object.keys(entries).filter((name) => !/^(attention|ahead)_/.test(name));
+  const { entry: name, pass: at } = state.place;
+  const entry = entries[name.value] ?? entries["decode"]!;
+  const place = Math.min(at.value, entry.passes.length - 1);
+  const pass = entry.passes[place]!;
   const playing = useSignal(false);
-  const entry = model.programs.generate.entries[name.value]!;
-  const pass = entry.passes[at.value] ?? entry.passes[0]!;
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const list = useRef<HTMLOListElement>(null);
+  const pace = useSignal(1);
+  const timing = useSignal<{ entry: string; timing: Timing } | null>(null);
   const busy = state.running.value;
-  useDevice(
-    async (m) => {
-      if (canvas.current && !busy) await playTo(m, entry, at.value, canvas.current);
-    },
-    [name.value, at.value, busy],
-  );
   useEffect(() => {
     if (!playing.value) return;
     const timer = setInterval(() => {
-      at.value = (at.value + 1) % entry.passes.length;
-    }, 350);
+      if (at.value + 1 < entry.passes.length) at.value++;
+      else playing.value = false;
+    }, PACES[pace.value]![1]);
     return () => clearInterval(timer);
-  }, [playing.value, name.value]);
-  useEffect(() => list.current?.querySelector(".on")?.scrollIntoView({ block: "nearest" }), [at.value, name.value]);
-  const move = (by: number) => (
-    (playing.value = false),
-    (at.value = Math.min(entry.passes.length - 1, Math.max(0, at.value + by)))
-  );
-  const to = (texture: string) => {
-    const writer = entry.passes.findLastIndex((p, i) => i < at.value && p.outputs.some(([t]) => t === texture));
-    if (writer >= 0) move(writer - at.value);
+  }, [playing.value, pace.value, entry]);
+  const move = (to: number) => {
+    playing.value = false;
+    at.value = Math.min(entry.passes.length - 1, Math.max(0, to));
   };
+  const toggle = () => {
+    if (!playing.value && place === entry.passes.length - 1) at.value = 0;
+    playing.value = !playing.value;
+  };
+  const t = timing.value?.entry === entry.name ? timing.value.timing : null;
   return (
     <section class="passes" aria-label="Passes">
       <div class="panel names">
         <h2>Passes</h2>
-        <label class="inline">
-          Entry
-          <select value={name.value} onChange={(e) => ((name.value = e.currentTarget.value), (at.value = 0))}>
-            {entries.map((n) => (
-              <option key={n} value={n}>
-                {n} ({model.programs.generate.entries[n]!.passes.length})
-              </option>
-            ))}
-          </select>
-        </label>
-        <ol ref={list} start={0}>
-          {entry.passes.map((p, i) => (
-            <li key={i}>
-              <button
-                class={i === at.value ? "on" : ""}
-                aria-current={i === at.value ? "step" : undefined}
-                onClick={() => move(i - at.value)}
-              >
-                <span>{i}</span> <code>{p.label}</code> <small>{p.shader.split("-")[0]}</small>
-              </button>
-            </li>
-          ))}
-        </ol>
+        <div class="buttons">
+          <label class="inline">
+            Entry
+            <select
+              value={entry.name}
+              onChange={(e) => {
+                name.value = e.currentTarget.value;
+                move(0);
+              }}
+            >
+              {names.map((n) => (
+                <option key={n} value={n}>
+                  {n} ({entries[n]!.passes.length})
+                </option>
+              ))}
+            </select>
+          </label>
+          <TimeButton entry={entry} disabled={busy} found={(found) => (timing.value = { entry: entry.name, timing: found })} />
+        </div>
+        {t && <Shares entry={entry} timing={t} />}
+        <List entry={entry} at={place} timing={t} choose={move} />
       </div>
       <div class="panel">
-        <h2>
-          <code>{pass.label}</code>
-        </h2>
-        <div class="buttons">
-          <button onClick={() => move(-1)} disabled={at.value === 0}>
+        <div class="buttons transport">
+          <button onClick={() => move(0)} disabled={place === 0}>
+            First
+          </button>
+          <button onClick={() => move(place - 1)} disabled={place === 0}>
             Back
           </button>
-          <button class="primary" onClick={() => (playing.value = !playing.value)}>
+          <button class="primary" onClick={toggle} disabled={busy}>
             {playing.value ? "Pause" : "Play"}
           </button>
-          <button onClick={() => move(1)} disabled={at.value === entry.passes.length - 1}>
+          <button onClick={() => move(place + 1)} disabled={place === entry.passes.length - 1}>
             Step
           </button>
+          <label class="inline">
+            Pace
+            <select value={pace.value} onChange={(e) => (pace.value = Number(e.currentTarget.value))}>
+              {PACES.map(([title], i) => (
+                <option key={title} value={i}>
+                  {title}
+                </option>
+              ))}
+            </select>
+          </label>
           <span class="dim">
-            pass {at.value} of {entry.passes.length}
+            pass {place + 1} of {entry.passes.length}
           </span>
         </div>
-        <div class="plane">
-          <canvas ref={canvas} role="img" aria-label={`What ${pass.label} has written`} />
-        </div>
-        <dl class="facts">
-          <dt>Reads</dt>
-          <dd>
-            {pass.inputs.map(([sampler, texture]) => (
-              <button
-                key={sampler}
-                class="link"
-                title={`${sampler}: go to the pass that wrote it`}
-                onClick={() => to(texture)}
-              >
-                {texture}
-              </button>
-            ))}
-          </dd>
-          <dt>Writes</dt>
-          <dd>{pass.outputs.map(([texture, layer]) => `${texture}[${layer}]`).join(", ")}</dd>
-          <dt>Size</dt>
-          <dd>
-            {pass.viewport.join(" x ")} fragments{pass.row ? ` from row ${pass.row}` : ""}
-            {pass.flops ? `, ${(pass.flops / 1e6).toFixed(1)} MFLOP` : ""}
-            {pass.nbytes ? `, ${(pass.nbytes / 2 ** 20).toFixed(2)} MiB of weights` : ""}
-          </dd>
-        </dl>
-        <details open>
-          <summary>
-            Shader <code>{pass.shader}</code>
-          </summary>
-          <Source text={model.programs.generate.shaders[pass.shader] ?? ""} />
-        </details>
+        <p class="dim explained">{describe(entry.name)}</p>
+        <Sheet entry={entry} at={place} choose={move} />
+        <Details entry={entry} at={place} pass={pass} us={t?.us[place]} move={move} />
       </div>
     </section>
   );
 }
 
-const WORDS =
-  /(\/\/[^\n]*)|(^\s*#[a-z]+)|\b(void|int|float|uint|vec[234]|[iub]vec[234]|const|uniform|layout|in|out|if|else|for|return|precision|highp|u?sampler2DArray)\b|\b(\d[\w.]*)\b/gm;
+function describe(entry: string): string {
+  const label = state.tokens.value.at(-1)?.label ?? "";
+  if (entry === "decode") return `Everything that is drawn for one token: here the last one of the text, “${label}”.`;
+  if (entry === "prepare") return "Played once, when the weights have come: folds every norm into the product behind it.";
+  if (entry === "lens") return "What the tab Blocks plays: the logits behind every block, not only the last.";
+  return `Everything that is drawn for ${entry.replace(/\D+/, "")} tokens at once, as a prompt is read.`;
+}
 
-/** GLSL with its comments, directives, words and numbers marked; the prelude is folded away. */
-function Source({ text }: { text: string }) {
-  const parts = [];
-  let end = 0;
-  for (const match of text.matchAll(WORDS)) {
-    if (match.index > end) parts.push(text.slice(end, match.index));
-    const kind = match[1] ? "comment" : match[2] ? "directive" : match[3] ? "word" : "number";
-    parts.push(<span class={kind}>{match[0]}</span>);
-    end = match.index + match[0].length;
-  }
-  parts.push(text.slice(end));
+interface ListProps {
+  entry: Entry;
+  at: number;
+  timing: Timing | null;
+  choose: (at: number) => void;
+}
+
+function List({ entry, at, timing, choose }: ListProps) {
+  const list = useRef<HTMLOListElement>(null);
+  const most = timing ? Math.max(...timing.us) : 1;
+  useEffect(() => {
+    const [box, on] = [list.current, list.current?.querySelector<HTMLElement>(".on")];
+    if (!box || !on) return;
+    if (on.offsetTop < box.scrollTop || on.offsetTop + on.offsetHeight > box.scrollTop + box.clientHeight)
+      box.scrollTop = on.offsetTop - box.clientHeight / 3;
+  }, [at, entry]);
   return (
-    <pre class="source" tabIndex={0}>
-      {parts}
-    </pre>
+    <ol ref={list}>
+      {entry.passes.map((p, i) => (
+        <li key={i}>
+          <button class={i === at ? "on" : ""} aria-current={i === at ? "step" : undefined} onClick={() => choose(i)}>
+            <span>{i + 1}</span>
+            <code>{p.label}</code>
+            <small>{timing ? micro(timing.us[i]!) : stem(p)}</small>
+            {timing && <i class="bar" style={{ width: `${(100 * timing.us[i]!) / most}%` }} aria-hidden="true" />}
+          </button>
+        </li>
+      ))}
+    </ol>
   );
 }
 
-/** Plays an entry's passes 0..last for the last token of the text, and draws what the last one wrote. */
-async function playTo(model: Model, entry: Entry, last: number, canvas: HTMLCanvasElement): Promise<void> {
-  const ids = state.ids.value.slice(0, model.manifest.config.n_positions);
-  if (!ids.length) return;
-  const { painter } = await drawing(model);
-  await model.player.prepare(entry.name);
-  model.rewind(ids, entry.name);
-  model.player.play(entry.name, 0, last + 1);
-  const pass = entry.passes[last]!;
-  const [texture] = pass.outputs[0]!;
-  const spec = model.player.spec(texture);
-  const view: View = model.programs.generate.views[texture] ?? {
-    texture,
-    rows: spec.height * spec.layers,
-    cols: spec.width * (spec.format === "uint" ? 8 : 4),
-    tiles: [spec.layers, spec.format === "uint" ? 2 : 1],
-    dtype: spec.format === "uint" ? "f16" : "f32",
+const stem = (p: Pass) => p.shader.replace(/-[0-9a-f]+$/, "");
+const micro = (us: number) => (us === 0 ? "≈ 0" : us >= 1000 ? `${(us / 1000).toFixed(2)} ms` : `${us.toFixed(us < 10 ? 1 : 0)} µs`);
+
+interface TimeProps {
+  entry: Entry;
+  disabled: boolean;
+  found: (timing: Timing) => void;
+}
+
+function TimeButton({ entry, disabled, found }: TimeProps) {
+  const done = useSignal(-1);
+  const run = async () => {
+    done.value = 0;
+    try {
+      await state.engine().borrow(async (model) => {
+        const ids = state.ids.value.slice(0, model.manifest.config.n_positions);
+        found(await timePasses(model, ids, entry, (n, of) => (done.value = n / of)));
+      });
+    } finally {
+      done.value = -1;
+    }
   };
-  const rows = pass.row ? Math.min(view.rows, ids.length) : view.rows;
-  const values = await model.player.read(texture);
-  let scale = 0;
-  if (values instanceof Float32Array)
-    for (const v of values) if (Math.abs(v) < 1e29) scale = Math.max(scale, Math.abs(v));
-  const width = Math.min(1024, view.cols * Math.max(1, Math.floor(640 / view.cols)));
-  const height = Math.min(640, rows * Math.max(1, Math.floor(160 / rows)));
-  painter.matrix(canvas, model.player.texture(texture), view, {
-    rows,
-    memory: false,
-    scale: scale / 2 || 1,
-    width,
-    height,
+  return (
+    <button disabled={disabled || done.value >= 0} onClick={() => void run()}>
+      {done.value < 0 ? "Time them" : `${(100 * done.value).toFixed(0)}%`}
+    </button>
+  );
+}
+
+/** Which shaders the time goes to. */
+function Shares({ entry, timing }: { entry: Entry; timing: Timing }) {
+  const sums = new Map<string, number>();
+  entry.passes.forEach((p, i) => sums.set(stem(p), (sums.get(stem(p)) ?? 0) + timing.us[i]!));
+  const total = timing.us.reduce((a, b) => a + b, 0) || 1;
+  const first = [...sums].sort((a, b) => b[1] - a[1]).slice(0, 4);
+  return (
+    <p class="dim">
+      {micro(total)} together, by {timing.how}: {first.map(([name, us]) => `${name} ${((100 * us) / total).toFixed(0)}%`).join(", ")}
+    </p>
+  );
+}
+
+interface SheetProps {
+  entry: Entry;
+  at: number;
+  choose: (at: number) => void;
+}
+
+/** A little picture of what each pass wrote, filled as the passes are played. */
+function Sheet({ entry, at, choose }: SheetProps) {
+  const sheet = useRef<HTMLDivElement>(null);
+  const painted = useRef({ key: "", upTo: -1 });
+  const busy = state.running.value;
+  const ids = busy ? "" : state.ids.value.join();
+  useDevice(
+    async (model) => {
+      const canvases = sheet.current?.querySelectorAll("canvas");
+      const text = state.ids.value.slice(0, model.manifest.config.n_positions);
+      if (busy || !canvases || !text.length) return;
+      const key = `${entry.name} ${ids}`;
+      if (painted.current.key !== key) painted.current = { key, upTo: -1 };
+      const from = painted.current.upTo + 1;
+      if (from > at) return;
+      const { painter } = await drawing(model);
+      await playTo(model, entry, from - 1);
+      for (let i = from; i <= at; i++) {
+        const [texture] = entry.passes[i]!.outputs[0]!;
+        const view = memoryView(model.player.spec(texture));
+        model.player.play(entry.name, i, i + 1);
+        const shown = { rows: view.rows, first: 0, height: view.rows / view.tiles[0], range: null, palette: PALETTES[0] };
+        painter.matrix(canvases[i]!, model.player.texture(texture), view, shown, ...THUMB);
+      }
+      painted.current.upTo = at;
+    },
+    [entry, at, busy, ids],
+  );
+  const groups: number[][] = [];
+  entry.passes.forEach((p, i) => {
+    const before = entry.passes[i - 1];
+    if (before && parts(before.label)[0] === parts(p.label)[0]) groups.at(-1)!.push(i);
+    else groups.push([i]);
   });
-  await sleep(0);
+  return (
+    <div class="sheet" ref={sheet} role="group" aria-label="What each pass wrote">
+      {groups.map((group) => {
+        const block = parts(entry.passes[group[0]!]!.label)[0];
+        return (
+          <div key={group[0]} class="row">
+            <span class="dim">{block < 0 ? "" : `block ${block}`}</span>
+            {group.map((i) => {
+              const { label } = entry.passes[i]!;
+              return (
+                <button
+                  key={i}
+                  class={i === at ? "on" : i > at ? "later" : ""}
+                  title={`${i + 1}: ${label}`}
+                  aria-label={`Pass ${i + 1}, ${label}`}
+                  aria-current={i === at ? "step" : undefined}
+                  onClick={() => choose(i)}
+                >
+                  <canvas width={THUMB[0]} height={THUMB[1]} />
+                </button>
+              );
+            })}
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+interface DetailsProps {
+  entry: Entry;
+  at: number;
+  pass: Pass;
+  us: number | undefined;
+  move: (at: number) => void;
+}
+
+function Details({ entry, at, pass, us, move }: DetailsProps) {
+  const { generate } = state.engine().model.programs;
+  const out = useSignal(0);
+  const written = [...new Set(pass.outputs.map(([texture]) => texture))];
+  const texture = written[out.value] ?? written[0]!;
+  const busy = state.running.value;
+  const play = async (model: Model): Promise<Subject | null> => {
+    if (state.running.value || !state.ids.value.length) return null;
+    await playTo(model, entry, at);
+    return outcome(model, entry, pass, texture);
+  };
+  return (
+    <>
+      <h2>
+        <code>{pass.label}</code> <small class="dim">{stem(pass)}</small>
+      </h2>
+      {written.length > 1 && (
+        <div class="buttons">
+          {written.map((name, i) => (
+            <button key={name} aria-pressed={name === texture} onClick={() => (out.value = i)}>
+              {name}
+            </button>
+          ))}
+        </div>
+      )}
+      <Plane
+        label={`${texture} after ${pass.label}`}
+        play={play}
+        inputs={[entry, at, texture, busy, busy ? "" : state.ids.value.join()]}
+      />
+      <dl class="facts">
+        <dt>Reads</dt>
+        <dd>
+          {pass.inputs.map(([sampler, name]) => (
+            <Link key={sampler} entry={entry} at={at} name={name} move={move} />
+          ))}
+        </dd>
+        <dt>Writes</dt>
+        <dd>
+          {written.map((name) => {
+            const layers = pass.outputs.filter(([other]) => other === name).map(([, layer]) => layer);
+            return (
+              <span key={name} class="io">
+                <button class="link" onClick={() => state.showTexture(name)}>
+                  {name}
+                </button>
+                {layers.length > 1 ? `layers ${layers[0]} to ${layers.at(-1)}` : ""}
+              </span>
+            );
+          })}
+        </dd>
+        <dt>Size</dt>
+        <dd>
+          {pass.viewport.join(" x ")} fragments{pass.row ? `, from row ${pass.row} on` : ""}
+          {pass.flops ? `, ${(pass.flops / 1e6).toFixed(1)} million operations` : ""}
+          {pass.nbytes ? `, ${(pass.nbytes / 2 ** 20).toFixed(2)} MiB of weights` : ""}
+        </dd>
+        <dt>Time</dt>
+        <dd>{us === undefined ? "not measured yet: “Time them” does it" : micro(us)}</dd>
+      </dl>
+      <Source name={pass.shader} text={generate.shaders[pass.shader] ?? ""} />
+    </>
+  );
+}
+
+/** An input: a link to the texture, and to the pass that wrote it last. */
+function Link({ entry, at, name, move }: { entry: Entry; at: number; name: string; move: (at: number) => void }) {
+  const writer = entry.passes.findLastIndex((p, i) => i < at && p.outputs.some(([texture]) => texture === name));
+  return (
+    <span class="io">
+      <button class="link" title="See it among the textures" onClick={() => state.showTexture(name)}>
+        {name}
+      </button>
+      {writer >= 0 && (
+        <button class="link by" title="Go to the pass that wrote it" onClick={() => move(writer)}>
+          from {entry.passes[writer]!.label}
+        </button>
+      )}
+    </span>
+  );
+}
+
+/** Plays an entry's passes 0..last for the last token of the text. */
+export async function playTo(model: Model, entry: Entry, last: number): Promise<void> {
+  await model.player.prepare(entry.name);
+  model.rewind(state.ids.value.slice(0, model.manifest.config.n_positions), entry.name);
+  if (last >= 0) model.player.play(entry.name, 0, last + 1);
+}
+
+/** What a pass left in a texture: as the matrix it is known to be, else as it lies in memory. */
+export function outcome(model: Model, entry: Entry, pass: Pass, texture: string): Subject {
+  const { player, programs } = model;
+  const named = Object.entries(entry.outputs).find(([name, view]) => name === pass.label && view.texture === texture);
+  const view = programs.generate.views[texture] ?? named?.[1] ?? memoryView(player.spec(texture));
+  const rows = pass.row ? Math.min(view.rows, state.ids.value.length) : view.rows;
+  return { player, view, rows };
 }

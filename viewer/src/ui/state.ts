@@ -1,7 +1,8 @@
 // What the page shows, and what a person can do with it.
 
-import { batch, computed, signal } from "@preact/signals";
+import { batch, computed, effect, signal } from "@preact/signals";
 import type { Glgpt } from "../api";
+import { KINDS, type Kind } from "../attention";
 import type { Progress } from "../loader";
 import type { Candidate } from "../sampling";
 
@@ -14,7 +15,7 @@ export interface Tok {
   top?: Candidate[];
 }
 
-export const VIEWS = ["write", "attention", "textures", "passes", "device"] as const;
+export const VIEWS = ["text", "attention", "blocks", "textures", "passes", "train", "device"] as const;
 export type ViewName = (typeof VIEWS)[number];
 
 export const SAMPLE = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\n";
@@ -27,7 +28,7 @@ const number = (key: string, otherwise: number) => {
 export const phase = signal<"loading" | "ready" | "failed">("loading");
 export const failure = signal("");
 export const progress = signal<Progress & { speed: number }>({ done: 0, total: 0, cached: 0, speed: 0 });
-export const view = signal<ViewName>(VIEWS.find((v) => v === link.get("view")) ?? "write");
+export const view = signal<ViewName>(VIEWS.find((v) => v === link.get("view")) ?? "text");
 export const prompt = signal(link.get("prompt") ?? SAMPLE);
 export const settings = {
   tokens: signal(number("tokens", 120)),
@@ -36,6 +37,15 @@ export const settings = {
   topP: signal(number("p", 1)),
   seed: signal(number("seed", 1)),
   stop: signal(link.get("stop") ?? ""),
+};
+/** Where in a view one is; a link carries it. */
+export const place = {
+  layer: signal(number("layer", 0)),
+  head: signal(number("head", 0)),
+  kind: signal<Kind>(KINDS.find((kind) => kind === link.get("kind")) ?? "pattern"),
+  texture: signal(link.get("texture") ?? "embed"),
+  entry: signal(link.get("entry") ?? "decode"),
+  pass: signal(number("pass", 0)),
 };
 export const tokens = signal<Tok[]>([]);
 export const running = signal(false);
@@ -62,6 +72,8 @@ export function start(instance: Glgpt): void {
   glgpt.ready.then(
     () => {
       phase.value = "ready";
+      effect(share); // the address follows every setting
+      addEventListener("hashchange", () => location.reload()); // another link was pasted
       document.title = `${glgpt.model.manifest.model} · glgpt`;
       if (!glgpt.model.tokenizer && !link.has("prompt")) prompt.value = "1 2 3";
       void write();
@@ -84,12 +96,23 @@ export function share(): void {
     seed: String(settings.seed.value),
   };
   if (settings.stop.value) fields["stop"] = settings.stop.value;
+  const { layer, head, kind, texture, entry, pass } = place;
+  if (view.value === "attention")
+    Object.assign(fields, { layer: String(layer.value), head: String(head.value), kind: kind.value });
+  if (view.value === "textures") fields["texture"] = texture.value;
+  if (view.value === "passes") Object.assign(fields, { entry: entry.value, pass: String(pass.value) });
   history.replaceState(null, "", `#${new URLSearchParams(fields)}`);
 }
 
 export function show(name: ViewName): void {
   view.value = name;
-  share();
+  scrollTo({ top: 0 });
+}
+
+/** Goes to a texture, named as in the list of the view. */
+export function showTexture(name: string): void {
+  place.texture.value = name;
+  show("textures");
 }
 
 function given(list: readonly number[]): Tok[] {
@@ -138,7 +161,6 @@ export async function go(count: number, from?: number, instead?: number): Promis
       running.value = true;
       note.value = "";
     });
-    share();
     await stream(count, kept);
   });
 }

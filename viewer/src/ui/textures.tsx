@@ -1,149 +1,182 @@
-// Every intermediate by its name: as a matrix and as it lies in memory.
+// Every texture by its name: intermediates, weights, and what is kept between tokens.
 
 import { useSignal } from "@preact/signals";
-import { useRef } from "preact/hooks";
 import type { Chunk } from "../chunks";
 import { plan, sizes, writeIds } from "../chunks";
-import { unpack } from "../layout";
+import { memoryView } from "../field";
 import type { Model } from "../model";
 import { must, type View } from "../program";
+import { meaning, parts } from "./names";
+import { playTo } from "./passes";
+import { Plane, type Subject } from "./plane";
 import * as state from "./state";
-import { drawing, short, useDevice } from "./tools";
 
-interface Shown {
-  name: string;
+/** What a chunk left of an intermediate. */
+interface Found {
   view: View;
   chunk: Chunk;
-  matrix: Float32Array;
-  low: number;
-  high: number;
-  mean: number;
-  bins: number[];
-  texels: string;
+  chunks: Chunk[];
 }
 
-const SIDE = 640;
-const BINS = 48;
-
 export function TexturesView() {
-  const names = Object.keys(state.engine().model.manifest.activations);
-  const name = useSignal(names[0]!);
+  const { model } = state.engine();
+  const { activations, config } = model.manifest;
+  const chosen = state.place.texture;
   const memory = useSignal(false);
-  const shown = useSignal<Shown | null>(null);
-  const point = useSignal<[number, number] | null>(null);
-  const canvas = useRef<HTMLCanvasElement>(null);
+  const part = useSignal(-1); // which chunk of the text; -1: the longest
+  const found = useSignal<Found | null>(null);
+  const name = chosen.value;
+  const isActivation = name in activations;
+  const spec = isActivation ? null : (model.programs.generate.textures[name] ?? null);
   const busy = state.running.value;
-  useDevice(
-    async (model) => {
-      if (!canvas.current || busy || !state.ids.value.length) return;
-      const found = await load(model, state.ids.value, name.value);
-      shown.value = found;
-      await drawShown(model, canvas.current, found, memory.value);
-    },
-    [name.value, memory.value, busy, busy ? 0 : state.ids.value.join()],
-  );
-  const s = shown.value;
-  const rows = s ? rowsOf(s) : 1;
-  const over = point.value;
-  const value = s && over ? s.matrix[over[0] * s.view.cols + over[1]] : undefined;
+  const texts = state.ids.value.slice(0, config.n_positions);
+  const play = async (m: Model): Promise<Subject | null> => {
+    if (state.running.value || !texts.length) return null;
+    if (!isActivation) return playState(m, texts, name, memory.value);
+    const last = await playActivation(m, texts, name, part.value);
+    found.value = last;
+    const { player } = m.capture;
+    const inner = player.spec(last.view.texture);
+    const view = memory.value ? memoryView(inner) : last.view;
+    return { player, view, rows: memory.value ? view.rows : rowsOf(m, name, last) };
+  };
+  const f = isActivation ? found.value : null;
+  const kind = activations[name];
+  const token = (t: number) => state.tokens.value[t]?.label ?? "padding";
+  const rowName = (row: number): string => {
+    if (!f) return token(row);
+    if (kind === "scores" || kind === "pattern") {
+      return `${token(f.chunk.start + Math.floor(row / config.n_head))}, head ${row % config.n_head}`;
+    }
+    return token(kind === "cache" ? row : f.chunk.start + row);
+  };
+  const byToken = !memory.value && (isActivation || parts(name)[1].startsWith("attn.")) && !name.endsWith("weight");
   return (
     <section class="textures" aria-label="Textures">
-      <div class="panel names">
-        <h2>Intermediates</h2>
-        <select
-          size={14}
-          aria-label="Intermediate"
-          value={name.value}
-          onChange={(e) => (name.value = e.currentTarget.value)}
-        >
-          {names.map((n) => (
-            <option key={n} value={n}>
-              {n}
-            </option>
-          ))}
-        </select>
-      </div>
+      <Names />
       <div class="panel">
         <h2>
-          <code>{name.value}</code>
+          <code>{name}</code>
         </h2>
+        <p class="dim explained">
+          {spec?.role === "scratch"
+            ? `As pass ${state.place.pass.value + 1} of ${state.place.entry.value} leaves it; other passes use it for something else.`
+            : meaning(name)}
+        </p>
         <div class="buttons">
           <label class="inline">
-            <input type="checkbox" checked={memory.value} onChange={(e) => (memory.value = e.currentTarget.checked)} />{" "}
+            <input type="checkbox" checked={memory.value} onChange={(e) => (memory.value = e.currentTarget.checked)} />
             as it lies in memory
           </label>
+          {f && f.chunks.length > 1 && (
+            <label class="inline">
+              Tokens
+              <select
+                value={f.chunks.indexOf(f.chunk)}
+                onChange={(e) => (part.value = Number(e.currentTarget.value))}
+              >
+                {f.chunks.map((c, i) => (
+                  <option key={i} value={i}>
+                    {c.start} to {c.start + c.valid - 1}
+                  </option>
+                ))}
+              </select>
+            </label>
+          )}
         </div>
-        <div class="plane">
-          <canvas
-            ref={canvas}
-            role="img"
-            aria-label={`Values of ${name.value}`}
-            onMouseLeave={() => (point.value = null)}
-            onMouseMove={(e) => {
-              const box = e.currentTarget.getBoundingClientRect();
-              const x = (e.clientX - box.left) / box.width;
-              const y = (e.clientY - box.top) / box.height;
-              point.value =
-                s && !memory.value
-                  ? [Math.min(rows - 1, Math.floor(y * rows)), Math.min(s.view.cols - 1, Math.floor(x * s.view.cols))]
-                  : null;
-            }}
+        {isActivation || spec ? (
+          <Plane
+            label={name}
+            play={play}
+            inputs={[name, memory.value, part.value, busy, busy ? 0 : texts.join()]}
+            {...(byToken ? { rowName } : {})}
           />
-        </div>
-        <p class="reading" role="status">
-          {over && value !== undefined
-            ? `row ${over[0]}, column ${over[1]}: ${short(value)}`
-            : memory.value
-              ? "A texel's first three values as red, green and blue; layers below one another."
-              : "Blue is positive, orange negative."}
-        </p>
-        {s && (
-          <>
-            <p class="dim">
-              {rows} x {s.view.cols}, tiles {s.view.tiles.join(" x ")}, {s.view.dtype}; tokens {s.chunk.start} to{" "}
-              {s.chunk.start + s.chunk.valid - 1}; {s.texels}. Range {short(s.low)} to {short(s.high)}, mean{" "}
-              {short(s.mean)}.
-            </p>
-            <Histogram bins={s.bins} low={s.low} high={s.high} />
-          </>
+        ) : (
+          <p>There is no texture of this name in this model.</p>
         )}
+        <Facts name={name} found={f} memory={memory.value} />
       </div>
     </section>
   );
 }
 
-function Histogram({ bins, low, high }: { bins: number[]; low: number; high: number }) {
-  const most = Math.max(1, ...bins.map((b) => Math.log1p(b)));
+function Facts({ name, found, memory }: { name: string; found: Found | null; memory: boolean }) {
+  const { model } = state.engine();
+  const { generate, capture } = model.programs;
+  const spec = found ? capture.textures[found.view.texture] : generate.textures[name];
+  const view = found?.view ?? generate.views[name];
+  if (!spec || !view) return null;
+  const halves = spec.format === "uint" && view.dtype === "f16";
   return (
-    <figure class="histogram">
-      <svg
-        viewBox={`0 0 ${BINS} 20`}
-        preserveAspectRatio="none"
-        role="img"
-        aria-label="Histogram of the values, logarithmic"
-      >
-        {bins.map((b, i) => (
-          <rect
-            key={i}
-            x={i + 0.08}
-            width={0.84}
-            y={20 - (20 * Math.log1p(b)) / most}
-            height={(20 * Math.log1p(b)) / most}
-          />
+    <p class="dim">
+      Matrix of {view.rows} x {view.cols}
+      {view.tiles[0] * view.tiles[1] > 1 && `, cut into ${view.tiles[0]} x ${view.tiles[1]} tiles`}; texture of{" "}
+      {spec.width} x {spec.height} texels in {spec.layers} {spec.layers > 1 ? "layers" : "layer"}, each texel{" "}
+      {halves ? "eight halves" : "four floats"}.
+      {memory && " Layers are below one another, a texel's values side by side."}
+    </p>
+  );
+}
+
+/** The list: a block, then its textures. */
+function Names() {
+  const { model } = state.engine();
+  const { activations, config } = model.manifest;
+  const { textures } = model.programs.generate;
+  const chosen = state.place.texture;
+  const block = parts(chosen.value)[0];
+  const names = Object.keys(activations);
+  const kept = (role: string) => Object.values(textures).filter((t) => t.role === role).map((t) => t.name);
+  const known = new Set(names);
+  const groups: [string, string[]][] = [
+    ["Intermediates of the text", names],
+    ["Weights", kept("weight")],
+    ["Kept between tokens", kept("state").filter((name) => !known.has(name))],
+    ["Used again and again", chosen.value.startsWith("scratch.") ? [chosen.value] : []],
+  ];
+  const go = (to: number) => {
+    const [, rest] = parts(chosen.value);
+    const wanted = to < 0 ? "embed" : `h.${to}.${rest}`;
+    chosen.value = wanted in activations || wanted in textures ? wanted : `h.${to}.ln_1`;
+  };
+  return (
+    <div class="panel names">
+      <div class="blocks-row" role="group" aria-label="Block">
+        {Array.from({ length: config.n_layer + 1 }, (_, i) => (
+          <button key={i} aria-pressed={block === i - 1} onClick={() => go(i - 1)}>
+            {i ? i - 1 : "outside"}
+          </button>
         ))}
-      </svg>
-      <figcaption>
-        <span>{short(low)}</span>
-        <span>how often, logarithmic</span>
-        <span>{short(high)}</span>
-      </figcaption>
-    </figure>
+      </div>
+      <h2>{block < 0 ? "Before and after the blocks" : `Block ${block}`}</h2>
+      <div class="list">
+        {groups.map(([title, all]) => {
+          const some = all.filter((name) => parts(name)[0] === block);
+          return some.length ? (
+            <div key={title} role="group" aria-label={title}>
+              <h3>{title}</h3>
+              {some.map((name) => (
+                <button
+                  key={name}
+                  class={name === chosen.value ? "on" : ""}
+                  aria-pressed={name === chosen.value}
+                  title={meaning(name)}
+                  onClick={() => (chosen.value = name)}
+                >
+                  {parts(name)[1]}
+                </button>
+              ))}
+            </div>
+          ) : null;
+        })}
+      </div>
+    </div>
   );
 }
 
 /** Rows that hold something: a chunk may be padded, and caches reach to the end of the context. */
-function rowsOf({ name, view, chunk }: Pick<Shown, "name" | "view" | "chunk">): number {
-  const { activations, config } = state.engine().model.manifest;
+function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
+  const { activations, config } = model.manifest;
   const kind = activations[name];
   const rows =
     kind === "scores" || kind === "pattern"
@@ -154,52 +187,39 @@ function rowsOf({ name, view, chunk }: Pick<Shown, "name" | "view" | "chunk">): 
   return Math.min(view.rows, rows);
 }
 
-/** Plays the text up to its last chunk and takes that chunk's texture. */
-async function load(model: Model, text: readonly number[], name: string): Promise<Shown> {
+/** Plays the text up to the wanted chunk and says where that left the intermediate. */
+async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
   const { player } = model.capture;
-  const ids = text.slice(0, model.manifest.config.n_positions);
-  const chunks = plan(
-    ids.length,
-    model.manifest.config.n_positions,
-    sizes(Object.keys(player.program.entries), "logits_"),
-  );
-  for (const chunk of chunks) {
+  const known = sizes(Object.keys(player.program.entries), "logits_");
+  const chunks = plan(ids.length, model.manifest.config.n_positions, known);
+  const longest = chunks.reduce((a, b, i) => (b.valid > chunks[a]!.valid ? i : a), 0);
+  const wanted = part < 0 ? longest : Math.min(part, chunks.length - 1);
+  for (const chunk of chunks.slice(0, wanted + 1)) {
     await player.prepare(`logits_${chunk.size}`);
     writeIds(player, ids, chunk);
     player.set("pos", chunk.start);
     player.play(`logits_${chunk.size}`);
   }
-  const chunk = chunks.at(-1)!;
+  const chunk = chunks[wanted]!;
   const view = must(player.program.entries[`logits_${chunk.size}`]?.outputs[name], `output ${name}`);
-  const spec = player.spec(view.texture);
-  const matrix = unpack(view, await player.read(view.texture));
-  const values = matrix.subarray(0, rowsOf({ name, view, chunk }) * view.cols).filter((v) => v > -1e29);
-  let low = Infinity;
-  let high = -Infinity;
-  let sum = 0;
-  for (const v of values) {
-    low = Math.min(low, v);
-    high = Math.max(high, v);
-    sum += v;
-  }
-  const bins = new Array<number>(BINS).fill(0);
-  for (const v of values) bins[Math.min(BINS - 1, Math.floor(((v - low) / (high - low || 1)) * BINS))]!++;
-  const texels = `${spec.width} x ${spec.height} x ${spec.layers} texels of ${spec.format === "float" ? "four floats" : "eight halves"}`;
-  return { name, view, chunk, matrix, low, high, mean: sum / values.length, bins, texels };
+  return { view, chunk, chunks };
 }
 
-async function drawShown(model: Model, canvas: HTMLCanvasElement, s: Shown, memory: boolean): Promise<void> {
-  const { painter } = await drawing(model);
-  const spec = model.capture.player.spec(s.view.texture);
-  const rows = memory ? spec.height * spec.layers : rowsOf(s);
-  const cols = memory ? spec.width : s.view.cols;
-  const times = (n: number) => (n >= SIDE ? Math.min(n, 1024) : n * Math.floor(SIDE / n));
-  const scale = Math.max(Math.abs(s.low), Math.abs(s.high)) || 1;
-  const size = { width: times(cols), height: Math.min(times(rows), 1024) };
-  painter.matrix(canvas, model.capture.player.texture(s.view.texture), s.view, {
-    rows,
-    memory,
-    scale: scale / 2,
-    ...size,
-  });
+/** A weight, a state as the text left it, or what the pass that is chosen among the passes has left in a texture. */
+async function playState(model: Model, ids: readonly number[], name: string, memory: boolean): Promise<Subject | null> {
+  const { player, programs } = model;
+  const view = programs.generate.views[name];
+  if (programs.generate.textures[name]?.role === "scratch") {
+    const entry = programs.generate.entries[state.place.entry.value];
+    const last = entry?.passes[state.place.pass.value];
+    if (!entry || !last) return null;
+    await playTo(model, entry, entry.passes.indexOf(last));
+    const seen = memoryView(player.spec(name));
+    return { player, view: seen, rows: seen.rows };
+  }
+  if (!view) return null;
+  model.fill(ids);
+  const seen = memory ? memoryView(player.spec(name)) : view;
+  const byPosition = view.rows === model.manifest.config.n_positions && player.spec(name).role === "state";
+  return { player, view: seen, rows: byPosition && !memory ? Math.min(ids.length, view.rows) : seen.rows };
 }

@@ -1,5 +1,6 @@
 // What the drawing views share.
 
+import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { Attention } from "../attention";
 import { Painter } from "../gl/painter";
@@ -29,22 +30,39 @@ export function drawingNow(model: Model): Tools | null {
   return tools && tools.generation === model.device.generation && tools.painter.ready ? tools : null;
 }
 
-/** Runs `work` on the device after each change of `inputs`, one at a time, the latest last. */
-export function useDevice(work: (model: Model) => Promise<void>, inputs: readonly unknown[]): void {
+/** Runs `work` on the device after each change of `inputs`, one at a time, the latest last; says whether it is at it. */
+export function useDevice(work: (model: Model) => Promise<void>, inputs: readonly unknown[]): ReadonlySignal<boolean> {
   const turn = useRef(0);
+  const busy = useSignal(true);
   useEffect(() => {
     const mine = ++turn.current;
     const run = async () => {
+      busy.value = true;
       await engine().borrow(async (model) => {
-        if (mine === turn.current) await work(model);
+        if (mine === turn.current && !model.device.lost) await work(model);
       });
+      if (mine === turn.current) busy.value = false;
     };
     run().catch((error: unknown) => console.warn("drawing:", error));
-    return () => void turn.current++;
+    return () => {
+      turn.current++;
+    };
   }, inputs);
+  return busy;
 }
 
 export function short(value: number): string {
   if (value === 0 || !Number.isFinite(value)) return String(value);
   return Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(2) : value.toPrecision(4);
+}
+
+export function percent(p: number): string {
+  return `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)}%`;
+}
+
+/** Where in an element the mouse is, as fractions from 0 to 1. */
+export function fraction(event: MouseEvent): [number, number] {
+  const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
+  const part = (at: number, size: number) => Math.min(0.999999, Math.max(0, at / size));
+  return [part(event.clientX - box.left, box.width), part(event.clientY - box.top, box.height)];
 }

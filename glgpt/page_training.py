@@ -1,0 +1,111 @@
+"""Training in an exported page: a recorded program for each size it offers, and what it must know of them."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from glgpt.data_files import data_path
+from glgpt.errors import GlgptError
+from glgpt.models.config import GPT2Config, arrange, parameters
+from glgpt.models.gpt2 import Network
+from glgpt.page_programs import page_recordings
+from glgpt.presets import PRESETS, Settings, parameter_count, settings_for
+from glgpt.program import Limits, Program
+from glgpt.record import Kernel, Recorder
+from glgpt.tokenizer_train import bpe_size
+from glgpt.training_program import Recipe, record_training
+
+SCHEMA = 1  # of training.json
+OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
+TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
+LOOK = 64  # tokens of the text whose attention is shown
+STARTER = "tests/data/shakespeare-validation.txt"
+
+
+def training_files(presets: Sequence[str]) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """The programs by file (JSON, gzipped), and the content of training.json.
+
+    Raises GlgptError for a preset that is none, or that no page can train.
+    """
+    files: dict[str, bytes] = {}
+    sizes = [_size(name, tokenizer, files) for name in dict.fromkeys(presets) for tokenizer in _tokenizers(name)]
+    text = data_path(STARTER).read_text(encoding="utf-8")
+    index = {"schema": SCHEMA, "text": text[text.index("\n\n") + 2 :], "look": LOOK, "sizes": sizes}
+    return files, index
+
+
+def _tokenizers(preset: str) -> tuple[str, ...]:
+    if preset not in PRESETS:
+        raise GlgptError(f"preset {preset!r} is not one of {', '.join(PRESETS)}")
+    if PRESETS[preset].tokenizer == "gpt2":
+        raise GlgptError(f"preset {preset} is beyond what a page can train; {', '.join(OFFERED)} are meant for it")
+    return tuple(dict.fromkeys((*TOKENIZERS, PRESETS[preset].tokenizer)))
+
+
+def _size(preset: str, tokenizer: str, files: dict[str, bytes]) -> dict[str, Any]:
+    """What a page must know of one size; its programs are added to `files`."""
+    vocab = bpe_size(tokenizer) or 256
+    settings = _settings(preset, tokenizer)
+    config = settings.model_config(vocab)
+    recipe = Recipe(
+        batch=settings.batch,
+        context=settings.context,
+        betas=(settings.beta1, settings.beta2),
+        weight_decay=settings.weight_decay,
+        clip=settings.clip,
+    )
+    programs = []
+    for kernel, buffers in dict.fromkeys((replace(r.kernel, near=4), r.draw_buffers) for r in page_recordings("f32")):
+        name = f"training-{preset}-{vocab}-{kernel.name}.bin"  # no .gz, which some hosts would unpack on their own
+        program = page_training_program(config, recipe, Limits(max_draw_buffers=buffers), kernel)
+        files[name] = gzip.compress(program.to_json().encode(), 9, mtime=0)
+        programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": name})
+    return {
+        "name": preset,
+        "tokenizer": tokenizer,
+        "config": asdict(config),
+        "recipe": asdict(recipe),
+        "settings": {name: getattr(settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
+        "count": parameter_count(config),
+        "bytes": program.nbytes(),
+        "parameters": [
+            {"name": name, "shape": shape, "turned": _turned(config, name, shape)}
+            for name, shape in parameters(config).items()
+        ],
+        "programs": programs,
+    }
+
+
+def _settings(preset: str, tokenizer: str) -> Settings:
+    """The preset's; a batch that is too large for the textures every device has is made smaller."""
+    p = PRESETS[preset]
+    batch = min(p.batch, Limits().max_texture_size // p.context)
+    return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch})
+
+
+def _turned(config: GPT2Config, name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a texture holds the transpose of its parameter; otherwise it holds its rows, a vector being one row."""
+    array = np.arange(math.prod(shape)).reshape(shape)
+    matrix = arrange(config, name, array)
+    if np.array_equal(matrix.ravel(), array.ravel()):
+        return False
+    if not np.array_equal(matrix, array.T):
+        raise GlgptError(f"{name}: a page cannot train heads or widths that are padded")
+    return True
+
+
+def page_training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
+    """`training_program` with an entry `look` more: it lists every layer's attention on LOOK tokens or a whole context."""
+    rec = Recorder(limits)
+    record_training(rec, config, recipe, kernel)
+    tokens = min(LOOK, config.n_positions)
+    names = {f"h.{i}.attn.pattern" for i in range(config.n_layer)}
+    with rec.entry("look"):
+        Network(rec, config, kernel, names=names, role="state").rows(tokens)
+    return rec.program()

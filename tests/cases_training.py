@@ -1,0 +1,189 @@
+"""More rows of `cases`: the forward ops that only training uses, which are f32 alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import reference_training as more
+from cases import COLS, FLAG, MATRIX, ROWS, VOCAB, Array, Case, Want, shapes
+from hypothesis import strategies as st
+
+from glgpt import ops
+from glgpt.models.config import texels
+from glgpt.ops.pointwise import column_sums as recorded_column_sums
+from glgpt.tape import Tensor
+from glgpt.tensor import Layout, fold
+
+if TYPE_CHECKING:
+    from test_ops import Bench
+
+
+def transpose(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x = b.normal("x", s.rows, s.cols, b.many(s.rows, s.cols))
+    y = ops.transpose(b, x, fold(texels(s.cols), s.rows, b.limits.max_texture_size), "y")
+    return [Want(y, np.pad(b.held["x"].T, ((0, -s.cols % 4), (0, 0))))]
+
+
+def copy(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x = b.normal("x", s.rows, s.cols, b.many(s.rows, s.cols))
+    y = ops.copy(b, x, fold(s.rows + s.spare, s.cols, b.limits.max_texture_size, s.tiles), "y")
+    return [Want(y, np.pad(b.held["x"], ((0, s.spare), (0, 0))))]
+
+
+def place_row(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x, y = b.normal("x", 1, s.cols), b.normal("y", s.rows, s.cols, role="state")
+    b.row, after = s.row % s.rows, b.held["y"].copy()
+    after[b.row] = b.held["x"][0]
+    ops.place_row(b, x, y, "row")
+    return [Want(y, after)]
+
+
+def column_sums(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x = b.normal("x", s.rows, s.cols, b.many(s.rows, s.cols))
+    y = recorded_column_sums(b, x, "y", b.normal("so_far", 1, s.cols) if s.shift else None)
+    return [Want(y, b.held["x"].sum(axis=0, keepdims=True) + b.held.get("so_far", 0))]
+
+
+def dropout(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x = b.normal("x", s.rows, s.cols, b.stream(s.rows, s.cols))
+    b.row, b.more = s.row, {"seed": s.seed, "step": 7}
+    y = ops.dropout(b, x, s.rate, 3, "y")
+    return [Want(y, b.held["x"] * more.kept(s.rows, s.cols, s.rate, 3, s.seed, 7, s.row))]
+
+
+def embed_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
+    ids = b.given("ids", b.rng.integers(0, s.vocab, (s.rows * s.batch, 1)), role="input")
+    wte, wpe, a = b.weight("wte", s.cols, s.vocab), b.normal("wpe", s.rows + s.spare, s.cols), b.held
+    y = ops.embed(b, ids, wte, wpe, b.stream(s.rows * s.batch, s.cols), batch=s.batch)
+    return [Want(y, more.embed(a["ids"][:, 0].astype(int), a["wte"][: s.cols], a["wpe"], s.batch))]
+
+
+def unfolded(b: Bench) -> None:
+    """Lifts a style's limit for what is not folded, and never comes near a device's."""
+    b.limits = replace(b.limits, max_texture_size=256)
+
+
+def scores_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
+    q, k = (b.normal(name, s.rows * s.batch, 4 * s.d4 * s.n_head) for name in "qk")
+    y = ops.scores(b, q, k, s.rows, score_tiles(b, s), s.n_head, 0.4, "y", s.batch)
+    wanted = more.scores(b.held["q"], b.held["k"], s.n_head, 0.4, s.batch)
+    return [Want(y, wanted, lambda m: m[: len(wanted)], bare=True)]
+
+
+def score_tiles(b: Bench, s: SimpleNamespace) -> int:
+    """Row tiles of scores: with a batch they must divide the rows."""
+    unfolded(b)
+    return int(np.gcd(s.rows, b.style.tiles[0])) if s.batch > 1 else b.style.tiles[0]
+
+
+def score_rows(b: Bench, s: SimpleNamespace) -> tuple[Layout, int]:
+    """The layout of scores from position 0, and how many of its rows count."""
+    tr = score_tiles(b, s)
+    return Layout(-(-s.rows // tr) * tr * s.n_head * s.batch, s.rows, (tr, 1)), s.rows * s.batch * s.n_head
+
+
+def reached(b: Bench, s: SimpleNamespace) -> Array:
+    """1 where a row of scores has reached the key, else 0: there patterns, and gradients of scores, are zero."""
+    positions = np.arange(score_rows(b, s)[0].rows) // (s.n_head * s.batch)
+    return (np.arange(s.rows) <= positions[:, None]).astype(float)
+
+
+def attend_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
+    (layout, used), v = score_rows(b, s), b.normal("v", s.rows * s.batch, 4 * s.d4 * s.n_head)
+    x = b.given("x", b.rng.standard_normal((layout.rows, s.rows)) * reached(b, s), layout)
+    z = ops.attend(b, x, v, s.rows, s.n_head, "z", "f32", s.batch, 0.7)
+    return [Want(z, more.attend(b.held["x"][:used], b.held["v"], s.n_head, s.batch, 0.7))]
+
+
+def targets(b: Bench, s: SimpleNamespace) -> Tensor:
+    """Targets of `rows` rows, about one in four below zero, the last id among them."""
+    ids = np.where(b.rng.random((s.rows, 1)) < 0.25, -1, b.rng.integers(0, s.vocab, (s.rows, 1)))
+    ids[-1] = s.vocab - 1
+    return b.given("targets", ids, role="input")
+
+
+def logits(b: Bench, s: SimpleNamespace) -> Tensor:
+    """Logits in the layout of a product with the head."""
+    tr, tc = b.style.tiles
+    layout = Layout(s.rows, s.vocab, (tr, fold(1, s.vocab, b.limits.max_texture_size, tc).tiles[1]))
+    return b.given("x", 4 * b.rng.standard_normal((s.rows, s.vocab)), layout)
+
+
+def cross_entropy(b: Bench, s: SimpleNamespace) -> list[Want]:
+    y, a = ops.cross_entropy(b, logits(b, s), targets(b, s), 1.0), b.held
+    ids = a["targets"][:, 0].astype(int)
+    wanted = np.array([[more.cross_entropy(a["x"], ids), (ids >= 0).sum()]])
+    return [Want(y, wanted, lambda m: m[:, :2], bare=True)]
+
+
+def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
+    unfolded(b)
+    sizes = [(s.rows, s.cols), (1, s.cols), (s.rows, 1)] * 6
+    given = [b.normal(f"g{i}", *size, b.many(*size)) for i, size in enumerate(sizes[: s.tensors])]
+    y = ops.gradient_norm(b, given, s.clip)
+    return [Want(y, np.array([[*more.gradient_norm(list(b.held.values()), s.clip), 1.0, 0.0]]))]
+
+
+def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """A parameter of padded rows and its moments, found under their own names since the new ones take their places."""
+    rows, lr, step, betas, decay, eps = texels(s.rows), 1e-2, 5, (0.9, 0.99), 0.1 * s.shift, 1e-3
+    layout = fold(rows, s.cols, b.limits.max_texture_size)
+
+    def padded(values: Array) -> Array:
+        return np.pad(values, ((0, rows - s.rows), (0, 0)))
+
+    size = s.rows, s.cols
+    x, m, squares = (
+        b.given(n, padded(b.rng.standard_normal(size) ** p), layout, "state") for n, p in PARAMETER.items()
+    )
+    g = b.given("g", padded(b.rng.standard_normal(size)), Layout(rows, s.cols, (b.style.tiles[0], 1)))
+    norm = b.given("norm", np.array([[2.0, 0.5, 1.0, 0.0]]))  # clipped to half
+    b.more = {"lr": lr, "unbias1": 1 / (1 - betas[0] ** step), "unbias2": 1 / (1 - betas[1] ** step)}
+    pairs = [(t, b.fixed(f"{t.name}.next", layout, "state")) for t in (x, m, squares)]
+    ops.adamw(b, *pairs, g, norm, betas, eps, decay)
+    a = b.held
+    after = more.adamw(a["x"], a["m"], a["s"], 0.5 * a["g"], lr, betas, eps, decay, step)
+    return [Want(old, value) for (old, _), value in zip(pairs, after, strict=True)]
+
+
+PARAMETER = {"x": 1, "m": 1, "s": 2}  # the power of a normal value each holds: squares are not negative
+
+
+def normal(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """A parameter's first values: of every five rows three are in use, of every eight columns six."""
+    layout = fold(texels(s.rows), s.cols, b.limits.max_texture_size)
+    x, m, squares = (b.given(name, b.rng.standard_normal((layout.rows, s.cols)), layout, "state") for name in "xms")
+    b.more = {"seed": s.seed}
+    ops.normal(b, x, (m, squares), 0.5, s.rate, 3, (5, 3), (8, 6))
+    rows, cols = np.arange(layout.rows)[:, None], np.arange(s.cols)
+    wanted = more.normal(layout.rows, s.cols, 0.5, s.rate, 3, s.seed)
+    none = np.zeros((layout.rows, s.cols))
+    return [Want(x, np.where((rows % 5 < 3) & (cols % 8 < 6), wanted, 0)), Want(m, none), Want(squares, none)]
+
+
+SPARE = {"spare": st.integers(0, 9)}
+PART = {"row": st.integers(0, 28)}
+BATCH = {"rows": st.sampled_from([8, 1, 3, 12, 7]), "batch": st.sampled_from([2, 1, 3])}
+HEADS = BATCH | {"n_head": st.integers(1, 3), "d4": st.integers(1, 3)}
+RATES = {"rate": st.sampled_from([0.1, 0.5, 0.9]), "seed": st.sampled_from([2**31 - 1, 0, 3])}
+TRAINING = {
+    "transpose": Case(shapes(rows=ROWS, cols=st.sampled_from([100, 37, 6, 1])), transpose, (0.0, 0)),
+    "copy": Case(shapes(**MATRIX, **SPARE, tiles=st.integers(1, 2)), copy, (0.0, 0)),
+    "place_row": Case(shapes(**MATRIX, **PART), place_row, (0.0, 0)),
+    "column_sums": Case(shapes(**MATRIX, shift=FLAG), column_sums, (4e-6, 2)),
+    "dropout": Case(shapes(**MATRIX, **RATES, **PART), dropout, (0.0, 3)),
+    "embed_batch": Case(shapes(**BATCH, **SPARE, cols=COLS, vocab=st.integers(1, 64)), embed_batch, (0.0, 1)),
+    "scores_batch": Case(shapes(**HEADS), scores_batch, (4e-6, 2)),
+    "attend_batch": Case(shapes(**HEADS), attend_batch, (1e-5, 2)),
+    "cross_entropy": Case(shapes(rows=ROWS, vocab=VOCAB), cross_entropy, (4e-5, 4)),
+    "gradient_norm": Case(
+        shapes(**MATRIX, tensors=st.sampled_from([17, 1, 3]), clip=st.sampled_from([1.0, 0.0, 1e3])),
+        gradient_norm,
+        (0.0, 16),
+    ),
+    "normal": Case(shapes(**MATRIX, **RATES), normal, (1e-5, 8)),
+    "adamw": Case(shapes(**MATRIX, shift=FLAG), adamw, (1e-7, 8)),
+}

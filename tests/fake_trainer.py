@@ -1,0 +1,163 @@
+"""A stand-in for `glgpt.trainer` in numpy, to test what is around it: it learns how often each token occurs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from glgpt.checkpoint import Checkpoint
+from glgpt.data_files import written_whole
+from glgpt.models.config import GPT2Config
+
+LATE = 3
+BREAK_AT = int(os.environ.get("FAKE_BREAK_AT", "0"))  # the step whose loss is NaN
+SECONDS = float(os.environ.get("FAKE_SECONDS", "0"))  # a step's time
+
+
+@dataclass(frozen=True)
+class StepResult:
+    step: int
+    loss: float
+    grad_norm: float
+
+
+class Trainer:
+    def __init__(
+        self,
+        model: GPT2Config | str | Path,
+        *,
+        batch: int,
+        context: int | None = None,
+        accumulate: int = 1,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        clip: float | None = 1.0,
+        dropout: float = 0.0,
+        recompute: bool = False,
+        seed: int = 0,
+        device: str | int = "auto",
+    ) -> None:
+        self.config = model if isinstance(model, GPT2Config) else Checkpoint.open(model).config
+        self.batch, self.context, self.accumulate = batch, context or self.config.n_positions, accumulate
+        self.steps_done, self.seed, self.closed = 0, seed, False
+        self.logits = np.random.default_rng(seed).standard_normal(self.config.vocab_size) * 0.02
+        self.moment = np.zeros_like(self.logits)
+        self.memory = {"weight": self.logits.nbytes, "state": 2 * self.logits.nbytes}
+        self._late: list[StepResult] = []
+
+    def _loss(self, targets: np.ndarray) -> tuple[float, np.ndarray]:
+        p = np.exp(self.logits - self.logits.max())
+        p /= p.sum()
+        share = np.bincount(targets.ravel(), minlength=len(p)) / targets.size
+        return float(-(share * np.log(p)).sum()), p - share
+
+    def submit(self, inputs: np.ndarray, targets: np.ndarray, lr: float | None = None) -> list[StepResult]:
+        assert inputs.shape == targets.shape == (self.accumulate * self.batch, self.context)
+        assert (inputs[:, 1:] == targets[:, :-1]).all() and not self.closed
+        time.sleep(SECONDS)
+        loss, gradient = self._loss(targets)
+        self.moment = 0.9 * self.moment + gradient
+        self.logits = self.logits - (lr or 0.0) * 100 * self.moment
+        self.steps_done += 1
+        if self.steps_done == BREAK_AT:
+            loss = float("nan")
+        self._late.append(StepResult(self.steps_done, loss, float(np.linalg.norm(gradient))))
+        return [self._late.pop(0)] if len(self._late) > LATE else []
+
+    def drain(self) -> list[StepResult]:
+        results, self._late = self._late, []
+        return results
+
+    def evaluate(self, inputs: np.ndarray, targets: np.ndarray) -> float:
+        assert inputs.shape == targets.shape and inputs.shape[1] == self.context
+        return self._loss(targets)[0]
+
+    def generate(self, ids: Any, tokens: int, *, temperature: float, top_k: Any = None, seed: int) -> Iterator[int]:
+        assert len(ids) + tokens <= self.context + 1
+        p = np.exp(self.logits / temperature)
+        yield from np.random.default_rng(seed).choice(len(p), tokens, p=p / p.sum()).tolist()
+
+    def not_finite(self) -> str | None:
+        return "h.0.mlp.c_fc.weight"
+
+    def save(self, folder: str | Path) -> None:
+        with written_whole(Path(folder) / "config.json") as file:
+            file.write(json.dumps({"model_type": "gpt2"} | asdict(self.config)).encode())
+        with written_whole(Path(folder) / "state.safetensors") as file:
+            tensors = {"logits": self.logits, "moment": self.moment, "step": np.array([self.steps_done, self.seed])}
+            about = {"config": json.dumps(asdict(self.config)), "context": str(self.context)}
+            file.write(save(tensors, about))
+
+    @classmethod
+    def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
+        data = (Path(folder) / "state.safetensors").read_bytes()
+        about = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        state = load(data)
+        step, seed = state["step"].tolist()
+        options = {"context": int(about["context"]), "seed": seed} | overrides
+        trainer = cls(GPT2Config(**json.loads(about["config"])), **options)
+        trainer.logits, trainer.moment, trainer.steps_done = state["logits"], state["moment"], step
+        return trainer
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# What the tests of a run share
+
+PLAY = (Path(__file__).parent / "data/shakespeare-validation.txt").read_text()
+SMALL: dict[str, Any] = {
+    "steps": 40,
+    "n_layer": 1,
+    "n_embd": 8,
+    "n_head": 1,
+    "context": 16,
+    "batch": 4,
+    "device": "software",
+}
+OFTEN: dict[str, Any] = {
+    "eval_every": 10,
+    "sample_every": 20,
+    "save_every": 10,
+    "sample_tokens": 30,
+    "eval_tokens": 640,
+}
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder of its own with a play in it, and this module for a trainer."""
+    monkeypatch.setitem(sys.modules, "glgpt.trainer", sys.modules[__name__])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "play.txt").write_text(PLAY)
+
+
+def metrics(run: str | Path) -> list[dict[str, Any]]:
+    """The lines without what time decides."""
+    lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "tokens_per_s"} for line in lines]
+
+
+if __name__ == "__main__":  # `python fake_trainer.py train …` is the command with this trainer
+    sys.modules["glgpt.trainer"] = sys.modules["__main__"]
+    from glgpt.cli import main
+
+    sys.exit(main())

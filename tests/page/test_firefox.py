@@ -1,0 +1,107 @@
+"""The exported page in the Firefox that is installed, driven over WebDriver BiDi, which it speaks by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from glgpt import GPT2
+
+PROMPT = "First Citizen:\nBefore we proceed"
+# Firefox makes no WebGL without a display, headless or not; the software driver under Xvfb is on none of its lists.
+PREFERENCES = 'user_pref("webgl.force-enabled", true);\nuser_pref("browser.shell.checkDefaultBrowser", false);\n'
+Evaluate = Callable[[str], Any]
+
+
+@pytest.fixture
+def display() -> Iterator[str]:
+    """An X server without a screen."""
+    if not shutil.which("Xvfb"):
+        pytest.fail("no Xvfb on this machine: install it (Debian, Ubuntu: apt install xvfb)")
+    read, write = os.pipe()
+    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1280x900x24", "-nolisten", "tcp"]
+    process = subprocess.Popen(command, pass_fds=[write], stderr=subprocess.DEVNULL)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        number = pipe.readline().strip()
+    assert number, "Xvfb did not start"
+    yield f":{number}"
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture
+def firefox(display: str, tmp_path: Path) -> Iterator[str]:
+    """The address at which a Firefox of its own profile takes BiDi commands."""
+    found = shutil.which("firefox-esr") or shutil.which("firefox")
+    if not found:
+        pytest.fail("no Firefox on this machine: install it (Debian: apt install firefox-esr)")
+    (tmp_path / "user.js").write_text(PREFERENCES)
+    process = subprocess.Popen(
+        [found, "--no-remote", "--profile", str(tmp_path), "--remote-debugging-port", "0", "about:blank"],
+        env=os.environ | {"DISPLAY": display, "LIBGL_ALWAYS_SOFTWARE": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stderr
+    said = (re.search(r"WebDriver BiDi listening on (ws://\S+)", line) for line in process.stderr)
+    address = next((match[1] for match in said if match), None)
+    assert address, "Firefox ended before it listened"
+    yield address
+    process.terminate()
+    process.stderr.close()
+    process.wait()
+
+
+@pytest.fixture
+def browse(firefox: str) -> Iterator[Callable[[str], Evaluate]]:
+    """Opens an address; the answer evaluates JavaScript in the page, awaiting what it promises."""
+    numbers = count(1)
+    with connect(f"{firefox}/session", max_size=None) as socket:
+
+        def call(method: str, **parameters: Any) -> dict[str, Any]:
+            number = next(numbers)
+            socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+            while (answer := json.loads(socket.recv(timeout=600))).get("id") != number:
+                pass  # an event
+            assert answer["type"] == "success", answer
+            return dict(answer["result"])
+
+        def open_page(address: str) -> Evaluate:
+            call("session.new", capabilities={})
+            context = call("browsingContext.getTree")["contexts"][0]["context"]
+            call("browsingContext.navigate", context=context, url=address, wait="complete")
+
+            def evaluate(script: str) -> Any:
+                expression = f"Promise.resolve({script}).then(JSON.stringify)"
+                answer = call("script.evaluate", expression=expression, target={"context": context}, awaitPromise=True)
+                assert answer["type"] == "success", answer["exceptionDetails"]["text"]
+                return json.loads(answer["result"].get("value", "null"))
+
+            return evaluate
+
+        yield open_page
+
+
+def test_firefox_says_what_the_desktop_says(
+    exported: Path, serve: Callable[..., str], browse: Callable[[str], Evaluate]
+) -> None:
+    evaluate = browse(serve(exported))
+    evaluate("glgpt.ready")
+    assert "llvmpipe" in evaluate("glgpt.info().renderer")
+    ids = evaluate(f"glgpt.generate({json.dumps({'prompt': PROMPT, 'tokens': 48, 'temperature': 0})}).then(r => r.ids)")
+    with GPT2.from_pretrained() as desktop:
+        assert ids == list(desktop.generate(PROMPT, 48, temperature=0))
+    parity = evaluate("glgpt.parity()")
+    assert parity["pass"] and parity["maxError"] < 1e-4, parity

@@ -1,0 +1,188 @@
+"""What a visitor sees: every view draws what the model computed, at phone width, by keyboard, from a link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt.model import GPT2
+
+pytestmark = pytest.mark.slow
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+WRITTEN = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length === 30"
+PAINTED = """(selector) => {
+  const canvas = document.querySelector(selector), copy = new OffscreenCanvas(canvas.width, canvas.height);
+  const flat = copy.getContext('2d');
+  flat.drawImage(canvas, 0, 0);
+  const {data} = flat.getImageData(0, 0, copy.width, copy.height);
+  let some = 0;
+  for (let i = 3; i < data.length; i += 4) some += data[i] > 8;
+  return some / (data.length / 4);
+}"""
+
+
+@pytest.fixture
+def page(exported: Path, serve: Serve, browse: Browse) -> Any:
+    """The page at phone width, with a text of 30 tokens behind `To be`."""
+    page = browse(serve(exported) + "#prompt=To+be&tokens=30&temperature=0", viewport={"width": 390, "height": 844})
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(WRITTEN)
+    return page
+
+
+def go(page: Any, title: str) -> None:
+    page.get_by_role("navigation", name="Views").get_by_role("button", name=title).click()
+
+
+def painted(page: Any, selector: str, least: float) -> None:
+    """Waits until that share of a canvas is not transparent."""
+    page.wait_for_function(f"({PAINTED})({selector!r}) > {least}")
+
+
+def test_every_view_draws_and_fits_a_phone(page: Any) -> None:
+    drawn = {
+        "Attention": ((".squares canvas", 0.3), (".square canvas", 0.4)),
+        "Blocks": (),
+        "Textures": ((".plane canvas", 0.5),),
+        "Passes": ((".plane canvas", 0.5), (".sheet canvas", 0.5)),
+        "Device": (),
+    }
+    for title, canvases in drawn.items():
+        go(page, title)
+        for selector, least in canvases:
+            painted(page, selector, least)
+        if title == "Blocks":
+            page.wait_for_function("document.querySelectorAll('.lens td button:not(:empty)').length >= 60")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, title
+        assert f"view={title.lower()}" in page.url
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_function("/PASS/.test(document.querySelector('.verdict').textContent)")
+
+
+def test_raw_scores_are_those_of_every_pair(page: Any) -> None:
+    ids = page.evaluate("glgpt.encode('First Citizen: hear me')")
+    with GPT2.from_pretrained() as desktop:
+        _, found = desktop.run_with_cache(ids, ["h.2.attn.q", "h.2.attn.k", "h.2.attn.pattern"])
+    expected = found["h.2.attn.q"] @ found["h.2.attn.k"].transpose(0, 2, 1) / np.sqrt(found["h.2.attn.q"].shape[-1])
+    script = """([ids, s]) => glgpt.borrow(async (model) => {
+      const {attention} = await glgpt.drawing(model);
+      model.fill(ids);
+      const raw = [await attention.row(2, s, 'raw'), await attention.ahead(2, s)];
+      return [...raw, await attention.row(2, s, 'pattern')].map((heads) => heads.map((x) => Array.from(x)));
+    })"""
+    for s in (0, 3, len(ids) - 1):
+        row, ahead, pattern = (np.array(x) for x in page.evaluate(script, [ids, s]))
+        np.testing.assert_allclose(row, expected[:, s, : s + 1], atol=1e-4)
+        np.testing.assert_allclose(ahead, expected[:, : s + 1, s], atol=1e-4)
+        np.testing.assert_allclose(pattern, found["h.2.attn.pattern"][:, s, : s + 1], atol=1e-5)
+
+
+def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
+    ids = page.evaluate("glgpt.encode('First Citizen: hear me')")
+    blocks = page.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)
+    with GPT2.from_pretrained() as desktop:
+        logits, found = desktop.run_with_cache(ids, ["embed", *(f"h.{i}.resid_post" for i in range(6))])
+    likely = np.exp(logits[-1] - logits[-1].max())
+    best = np.argsort(-likely)[:6]
+    assert [c["id"] for c in blocks[-1]["top"]] == best.tolist()
+    np.testing.assert_allclose([c["p"] for c in blocks[-1]["top"]], (likely / likely.sum())[best], rtol=1e-3)
+    states = np.array([found[block["name"]][-1] for block in blocks])
+    np.testing.assert_allclose([b["norm"] for b in blocks], np.linalg.norm(states, axis=1), rtol=1e-4)
+    changes = np.linalg.norm(np.diff(states, axis=0), axis=1)
+    np.testing.assert_allclose([b["change"] for b in blocks][1:], changes, rtol=1e-4)
+    # A look inside leaves a later text as it would have been.
+    asked = {"ids": ids, "tokens": 20, "temperature": 0}
+    with GPT2.from_pretrained() as desktop:
+        expected = list(desktop.generate(ids, 20, temperature=0))
+    assert page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked) == expected
+
+
+def test_passes_are_played_timed_and_linked(page: Any) -> None:
+    go(page, "Passes")
+    count = page.evaluate("document.querySelectorAll('.sheet canvas').length")
+    assert count == page.evaluate("document.querySelectorAll('.passes ol li').length") > 60
+    page.get_by_label("Pace").select_option("fast")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("/pass [2-9]\\d of/.test(document.querySelector('.transport').textContent)")
+    page.get_by_role("button", name="Pause").click()
+    painted(page, ".sheet .row:nth-child(2) canvas", 0.5)
+    page.get_by_role("button", name="Time them").click()
+    page.wait_for_function("/slope over repeats|timer queries/.test(document.querySelector('.names').textContent)")
+    page.get_by_role("button", name="Step").click()
+    link = page.locator(".facts dd").first.get_by_role("button").first
+    name = link.inner_text()
+    link.click()
+    assert page.get_by_role("heading", name=name).is_visible()
+    painted(page, ".plane canvas", 0.3)
+
+
+def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
+    with GPT2.from_pretrained() as desktop:
+        ids = page.evaluate("glgpt.encode('To be')")
+        text = [*ids, *desktop.generate(ids, 30, temperature=0)]
+        _, found = desktop.run_with_cache(text, ["h.1.mlp.act"])
+    go(page, "Textures")
+    page.get_by_role("group", name="Block").get_by_role("button", name="1").click()
+    page.get_by_role("button", name="mlp.act", exact=True).click()
+    painted(page, ".plane canvas", 0.5)
+    page.wait_for_function("/tokens|Matrix of/.test(document.body.textContent)")
+    first = int(page.evaluate("document.querySelector('.textures select')?.selectedOptions[0].text.split(' ')[0] ?? 0"))
+    page.locator(".plane canvas").hover(position={"x": 2, "y": 2})
+    page.wait_for_function("/row 0.*column \\d+/.test(document.querySelector('.reading').textContent)")
+    said = page.evaluate("document.querySelector('.reading').textContent")
+    column = int(said.split("column ")[1].split(":")[0])
+    assert float(said.split(": ")[-1]) == pytest.approx(found["h.1.mlp.act"][first, column], rel=2e-3, abs=1e-4)
+    page.get_by_label("as it lies in memory").check()
+    page.get_by_label("Colours").select_option("embers")
+    painted(page, ".plane canvas", 0.99)
+
+
+def test_alternatives_by_keyboard_and_going_on_from_one(page: Any) -> None:
+    page.locator(".token").first.focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    group = page.get_by_role("group", name="Alternatives to")
+    assert group.get_by_role("button").count() == 9
+    token = group.locator("code").nth(1).inner_text()
+    group.get_by_role("button").nth(1).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("!document.querySelector('.caret')")
+    place = (
+        page.evaluate("document.querySelectorAll('.token.given').length")
+        + 6
+        - len(page.evaluate("glgpt.encode('To be')"))
+    )
+    assert page.locator(".token").nth(place).get_attribute("aria-label").startswith(f"{token}, ")
+
+
+def test_a_link_carries_the_view(exported: Path, serve: Serve, browse: Browse) -> None:
+    settings = "prompt=Now&tokens=12&temperature=0.5&seed=9&k=40&p=0.9"
+    page = browse(serve(exported) + f"#{settings}&view=attention&layer=4&head=2&kind=scores")
+    page.evaluate("glgpt.ready")
+    assert page.get_by_role("heading", name="Layer 4, head 2").is_visible()
+    assert page.get_by_label("Show").input_value() == "scores"
+    page.get_by_role("combobox", name="Head").select_option("5")
+    for part in [*settings.split("&"), "view=attention", "layer=4", "head=5", "kind=scores"]:
+        assert part in page.url
+
+
+def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Browse) -> None:
+    watch = """
+    globalThis.shift = 0;
+    new PerformanceObserver((list) => {
+      for (const entry of list.getEntries()) globalThis.shift += entry.value;
+    }).observe({type: 'layout-shift', buffered: true});"""
+    page = browse(serve(exported) + "#tokens=150", watch)
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("document.querySelector('.token')")
+    page.wait_for_timeout(300)
+    before = page.evaluate("shift")
+    page.wait_for_function("!document.querySelector('.caret')")
+    assert page.evaluate("shift") - before < 0.01

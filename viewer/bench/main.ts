@@ -1,0 +1,212 @@
+// The page's player beside tfjs on one device: products, and GPT-2 with a cache. `run.py` serves this and takes the results.
+
+import { Glgpt } from "../src/api";
+import { Device } from "../src/gl/device";
+import { Player } from "../src/gl/player";
+import { unpack } from "../src/layout";
+import { parseProgram } from "../src/manifest";
+import { HttpSource } from "../src/source";
+import { startTfjs, TfGpt2, TfProduct, type Config } from "./tfjs";
+
+interface Task {
+  rounds: number;
+  only: "products" | "model" | null;
+  dtype: "f32" | "f16";
+  shape: [number, number];
+  rows: number[];
+  prompt: number;
+  context: number;
+  config: Config & { vocab_size: number };
+}
+
+interface Row {
+  name: string;
+  shape: string;
+  engine: string;
+  ms: number;
+  gflops?: number;
+}
+
+interface Contender {
+  engine: string;
+  time: (count: number) => Promise<number>;
+}
+
+const FETCHES = ["texelFetch", "textureLod"] as const;
+const DECODED = 16; // tokens a measured generation decodes, around the context asked for
+const TARGET = 250; // ms that a measured series of products should take
+const KEPT = 512e6; // bytes of results that may live at once
+
+async function fetched(name: string): Promise<Response> {
+  const response = await fetch(name);
+  if (!response.ok) throw new Error(`${name}: ${response.status}`);
+  return response;
+}
+
+const json = async (name: string): Promise<unknown> => (await fetched(name)).json();
+const bytes = async (name: string): Promise<ArrayBuffer> => (await fetched(name)).arrayBuffer();
+
+async function post(kind: "progress" | "result" | "failure", what: unknown): Promise<void> {
+  document.querySelector("pre")!.textContent = JSON.stringify(what, null, 1);
+  await fetch(kind, { method: "POST", body: JSON.stringify(what) });
+}
+
+function median(values: number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const half = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[half]! : (sorted[half - 1]! + sorted[half]!) / 2;
+}
+
+/** Milliseconds of one product each, by turns: the slope over a series, so that what a readback costs is left out. */
+async function slopes(contenders: Contender[], rounds: number, most: number): Promise<number[]> {
+  const counts: number[] = [];
+  for (const { time } of contenders) {
+    await time(2); // compiles
+    const rough = Math.max(0.05, (await time(5)) / 5);
+    counts.push(Math.min(most, Math.max(2, Math.ceil(TARGET / rough))));
+  }
+  const found: number[][] = contenders.map(() => []);
+  for (let round = 0; round < rounds; round++) {
+    for (const [i, { time }] of contenders.entries()) {
+      const once = await time(1);
+      found[i]!.push(((await time(1 + counts[i]!)) - once) / counts[i]!);
+    }
+  }
+  return found.map(median);
+}
+
+async function products(device: Device, task: Task, m: number): Promise<{ rows: Row[]; apart: Record<string, number> }> {
+  const [k, n] = task.shape;
+  const shape = `[${m},${k}]x[${k},${n}]`;
+  const kernel = device.limits.drawBuffers >= 8 ? "4x8" : "4x4";
+  const [x, w] = [`x.${m}`, "w"].map(async (name) => new Float32Array(await bytes(`products/${name}.plain`)));
+  const theirs = new TfProduct(await x!, await w!, m, k, n);
+  const expected = await theirs.result();
+  const contenders: Contender[] = [{ engine: "tfjs", time: (count) => theirs.time(count) }];
+  const players: Player[] = [];
+  const apart: Record<string, number> = {};
+  for (const dtype of ["f32", "f16"]) {
+    const base = `products/${kernel}.${dtype}.`;
+    const program = parseProgram(await json(`${base}${m}.json`), base);
+    const view = Object.values(program.entries["probe"]!.outputs)[0]!;
+    for (const fetch of FETCHES) {
+      const player = new Player(device, program, { fetch, storage: device.storage });
+      players.push(player);
+      for (const [texture, file] of [
+        ["x", `${base}x.${m}`],
+        ["w", `${base}w`],
+      ] as const) {
+        const { height, layers, width } = player.spec(texture);
+        const data = new Uint8Array(await bytes(file));
+        const size = height * width * 16;
+        for (let i = 0; i < layers; i++) player.write(texture, i, 0, height, data.subarray(i * size, (i + 1) * size));
+      }
+      await player.prepare("probe");
+      const time = async (count: number) => {
+        const start = performance.now();
+        for (let i = 0; i < count; i++) {
+          player.play("probe");
+          device.gl.flush(); // else a driver may leave out what the next play overwrites
+        }
+        await player.read(view.texture, 0, 1);
+        return performance.now() - start;
+      };
+      contenders.push({ engine: `glgpt ${dtype} ${fetch}`, time });
+      await time(1);
+      const found = unpack(view, await player.read(view.texture));
+      const worst = found.reduce((most, value, i) => Math.max(most, Math.abs(value - expected[i]!)), 0);
+      apart[`${shape} ${dtype}`] = Math.max(worst, apart[`${shape} ${dtype}`] ?? 0);
+    }
+  }
+  const ms = await slopes(contenders, task.rounds, Math.floor(KEPT / (4 * m * n)));
+  theirs.close();
+  for (const player of players) player.close();
+  const row = (engine: string, time: number): Row => ({
+    name: "matmul",
+    shape,
+    engine,
+    ms: time,
+    gflops: (2 * m * k * n) / time / 1e6,
+  });
+  // each dtype with the better of the two fetches, as the page's own probe would have it
+  return { rows: [row("tfjs", ms[0]!), row("glgpt f32", least(ms[1]!, ms[2]!)), row("glgpt f16", least(ms[3]!, ms[4]!))], apart };
+}
+
+function least(a: number, b: number): number {
+  return Math.min(a, b);
+}
+
+/** Reads the checkpoint tensor by tensor. */
+async function load(model: TfGpt2, name: string): Promise<void> {
+  const range = async (from: number, to: number) => {
+    const response = await fetch(name, { headers: { Range: `bytes=${from}-${to - 1}` } });
+    if (response.status !== 206) throw new Error(`${name}: ${response.status}`);
+    return response.arrayBuffer();
+  };
+  const start = 8 + Number(new DataView(await range(0, 8)).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(await range(8, start))) as Record<
+    string,
+    { shape: number[]; data_offsets: [number, number] }
+  >;
+  for (const [weight, { shape, data_offsets }] of Object.entries(header)) {
+    if (weight === "__metadata__") continue;
+    model.add(weight, shape, new Float32Array(await range(start + data_offsets[0], start + data_offsets[1])));
+  }
+}
+
+async function models(task: Task): Promise<{ rows: Row[]; tokens: Record<string, number[]>; info: object }> {
+  const ours = new Glgpt(new HttpSource(new URL(`${task.dtype}/`, location.href)));
+  await ours.ready;
+  const theirs = new TfGpt2(task.config);
+  await load(theirs, "checkpoint/model.safetensors");
+  await post("progress", "prefill and decode");
+  const contenders = {
+    tfjs: (ids: number[], tokens: number) => theirs.generate(ids, tokens),
+    [`glgpt ${task.dtype}`]: (ids: number[], tokens: number) => ours.generate({ ids, tokens, temperature: 0 }),
+  };
+  const times: Record<string, { prefill: number[]; decode: number[] }> = {};
+  const said: Record<string, number[]> = {};
+  for (let round = -1; round < task.rounds; round++) {
+    // Other ids every round, so that no cache holds them; the first round compiles and is not counted.
+    const ids = (count: number) => Array.from({ length: count }, (_, i) => (7919 * (i + 1) + 104729 * (round + 2)) % task.config.vocab_size);
+    for (const [engine, generate] of Object.entries(contenders)) {
+      const time = (times[engine] ??= { prefill: [], decode: [] });
+      const { prefillMs } = await generate(ids(task.prompt), 1);
+      const { decodeMs, ids: found } = await generate(ids(task.context - DECODED / 2), DECODED + 1);
+      said[engine] = [...(said[engine] ?? []), ...found];
+      if (round < 0) continue;
+      time.prefill.push(prefillMs);
+      time.decode.push(decodeMs / DECODED);
+    }
+  }
+  const rows: Row[] = [];
+  for (const [engine, { prefill, decode }] of Object.entries(times)) {
+    rows.push({ name: "prefill", shape: `${task.prompt} tokens`, engine, ms: median(prefill) });
+    rows.push({ name: "decode", shape: `context ${task.context}`, engine, ms: median(decode) });
+  }
+  return { rows, tokens: said, info: ours.info() };
+}
+
+async function main(): Promise<void> {
+  const task = (await json("task.json")) as Task;
+  await startTfjs();
+  const device = new Device();
+  const rows: Row[] = [];
+  const apart: Record<string, number> = {};
+  for (const m of task.only === "model" ? [] : task.rows) {
+    await post("progress", `products of ${m} rows`);
+    const found = await products(device, task, m);
+    rows.push(...found.rows);
+    Object.assign(apart, found.apart);
+  }
+  const result = { renderer: device.renderer, browser: navigator.userAgent, rows, apart };
+  if (task.only !== "products") {
+    await post("progress", "loading the models");
+    const { rows: more, tokens, info } = await models(task);
+    rows.push(...more);
+    Object.assign(result, { tokens, info });
+  }
+  await post("result", result);
+}
+
+main().catch((error: unknown) => post("failure", error instanceof Error ? `${error.message}\n${error.stack ?? ""}` : error));

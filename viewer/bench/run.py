@@ -1,0 +1,178 @@
+"""`make bench-web`: the page's player beside tfjs's WebGL backend, in one Chromium, on products and on GPT-2 124M.
+
+    python viewer/bench/run.py                        a table
+    python viewer/bench/run.py --json >figures.json
+    python viewer/bench/run.py --dtype f16 --rounds 9
+
+Weights are random (seed 0) and the same on both sides. The page's time a token is what `glgpt.generate` reports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from glgpt.bench import ROWS, SHAPE, RandomCheckpoint
+from glgpt.errors import GlgptError
+from glgpt.export import export
+from glgpt.models.config import GPT2Config, parameters
+from glgpt.program import Limits
+from glgpt.programs import layout_of
+from glgpt.record import KERNELS
+from glgpt.serve import Handler, server
+from glgpt.tune import product_program
+
+BUILT = Path(__file__).parent / "dist"
+FLAGS = (
+    "--headless=new --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist --disable-gpu-sandbox --no-sandbox "
+    "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
+    "--disable-background-timer-throttling --disable-renderer-backgrounding"
+)
+SILENCE = 300  # seconds without a word after which the browser is given up
+TOLERANCE = {"f32": 1e-3, "f16": 0.25}  # of products whose values reach 150, where a half is up to 0.06 off
+
+
+def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None:
+    """All that the page asks for: itself, the programs and matrices of the products, the model in both forms."""
+    shutil.copytree(BUILT, folder, dirs_exist_ok=True)
+    config = GPT2Config()
+    task = {
+        "rounds": rounds,
+        "only": only,
+        "dtype": dtype,
+        "shape": SHAPE,
+        "rows": ROWS,
+        "prompt": 64,
+        "context": 64,
+        "config": asdict(config),
+    }
+    (folder / "task.json").write_text(json.dumps(task))
+    make_products(folder / "products")
+    if only == "products":
+        return
+    checkpoint, path = RandomCheckpoint(config), folder / "checkpoint"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}))
+    save_file({name: checkpoint.read(name) for name in parameters(config)}, path / "model.safetensors")
+    export(path, folder / dtype, dtype)
+
+
+def make_products(folder: Path) -> None:
+    """Programs by kernel, dtype and rows, and their matrices, plain and as texels."""
+    folder.mkdir()
+    k, n = SHAPE
+    random = np.random.default_rng(0)
+    w = random.standard_normal((k, n), np.float32)
+    (folder / "w.plain").write_bytes(w.tobytes())
+    for m in ROWS:
+        x = random.standard_normal((m, k), np.float32)
+        (folder / f"x.{m}.plain").write_bytes(x.tobytes())
+        for kernel in ("4x8", "4x4"):
+            limits = Limits(max_draw_buffers=8 if kernel == "4x8" else 4)
+            for dtype in ("f32", "f16"):
+                program = product_program(limits, KERNELS[kernel], dtype, (m, k, n))
+                (folder / f"{kernel}.{dtype}.{m}.json").write_text(program.to_json())
+                for name, values in ((f"x.{m}", x), ("w", w)):
+                    texels = layout_of(program.views[name.split(".")[0]]).pack(values)
+                    (folder / f"{kernel}.{dtype}.{name}").write_bytes(texels.tobytes())
+
+
+def measure(folder: Path, chromium: str, flags: list[str]) -> dict[str, Any]:
+    """Opens the folder in the browser and waits for what it posts."""
+    said: queue.Queue[tuple[str, Any]] = queue.Queue()
+
+    class Taking(Handler):
+        def do_POST(self) -> None:  # noqa: N802
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+            said.put((self.path.lstrip("/"), body))
+
+    with server(folder, 0) as running, tempfile.TemporaryDirectory() as profile:
+        running.RequestHandlerClass = partial(Taking, directory=str(folder))  # type: ignore[assignment]
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{running.server_address[1]}/"
+        command = [chromium, *flags, f"--user-data-dir={profile}", address]
+        browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while True:
+                kind, what = said.get(timeout=SILENCE)
+                if kind == "result":
+                    return dict(what)
+                if kind == "failure":
+                    raise GlgptError(f"the page failed: {what}")
+                print(f"bench-web: {what}", file=sys.stderr, flush=True)
+        except queue.Empty:
+            raise GlgptError(f"{chromium} said nothing for {SILENCE} s") from None
+        finally:
+            browser.terminate()
+            browser.wait()
+            running.shutdown()
+
+
+def finish(result: dict[str, Any]) -> dict[str, Any]:
+    """Adds the ratios, tfjs's time over the engine's; refuses figures of two sides that compute different things."""
+    for what, apart in result["apart"].items():
+        if apart > TOLERANCE[what.split()[-1]]:
+            raise GlgptError(f"the products {what} differ by {apart:.3g}")
+    theirs = {(r["name"], r["shape"]): r["ms"] for r in result["rows"] if r["engine"] == "tfjs"}
+    for row in result["rows"]:
+        row["ratio"] = theirs[row["name"], row["shape"]] / row["ms"]
+    if "tokens" in result:
+        expected, found = (ids for _, ids in sorted(result["tokens"].items(), reverse=True))
+        result["same_tokens"] = sum(a == b for a, b in zip(expected, found, strict=True)) / len(expected)
+    return {"schema": 1} | result
+
+
+def table(result: dict[str, Any]) -> str:
+    """The figures as lines of text."""
+    lines = [result["renderer"], result["browser"], ""]
+    for r in sorted(result["rows"], key=lambda r: (r["name"], r["shape"], r["engine"] != "tfjs")):
+        rate = f"{r['gflops']:9.1f} GFLOPS" if "gflops" in r else " " * 16
+        ratio = "" if r["engine"] == "tfjs" else f"{r['ratio']:8.2f}x"
+        lines.append(f"{r['name']:8} {r['shape']:22} {r['engine']:10} {r['ms']:10.2f} ms {rate} {ratio}")
+    lines += ["", "x: how many times as fast as tfjs"]
+    if "same_tokens" in result:
+        lines += [f"{result['same_tokens']:.0%} of the greedy tokens are the same on both sides"]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """The command line above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
+    parser.add_argument("--dtype", choices=("f32", "f16"), default="f32", help="of the model's weights in the page")
+    parser.add_argument("--rounds", type=int, default=5, help="medians of this many rounds")
+    parser.add_argument("--only", choices=("products", "model"), help="measure this alone")
+    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
+    parser.add_argument("--flags", default=FLAGS, help="the browser's flags, as one text")
+    args = parser.parse_args()
+    if not (BUILT / "index.html").is_file():
+        parser.error("the bench is not built; run make bench-web")
+    try:
+        with tempfile.TemporaryDirectory(prefix="glgpt-bench-web-") as folder:
+            print("bench-web: writing weights and pages", file=sys.stderr, flush=True)
+            make_folder(Path(folder), args.dtype, args.rounds, args.only)
+            result = finish(measure(Path(folder), args.chromium, args.flags.split()))
+    except (GlgptError, OSError) as error:
+        print(f"bench-web: error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(result, indent=1) if args.json else table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+// What a step is fed with: the same windows, index and learning rate as on the desktop (`glgpt/data.py`, `presets.py`).
+
+import type { Schedule } from "../manifest";
+
+export type Ids = Uint16Array;
+
+function hash(x: number): number {
+  x = Math.imul(x ^ (x >>> 16), 0x85ebca6b);
+  x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
+  return (x ^ (x >>> 16)) >>> 0;
+}
+
+/** `rows` numbers from 0 to `count` - 1, drawn by hashing (seed, step, row). */
+export function starts(seed: number, step: number, rows: number, count: number): number[] {
+  return Array.from({ length: rows }, (_, row) => {
+    const high = hash(hash(hash(seed >>> 0) + step) + row);
+    const low = hash(high + 0x9e3779b9);
+    const share = (high * 2 ** 21 + (low >>> 11)) * 2 ** -53;
+    return Math.min(Math.floor(share * count), count - 1);
+  });
+}
+
+/** The ids of windows, position by position: value t * windows + window, and the targets that follow each. */
+export function windows(ids: Ids, first: readonly number[], context: number): { inputs: Float32Array; targets: Float32Array } {
+  const n = first.length;
+  const inputs = new Float32Array(n * context);
+  const targets = new Float32Array(n * context);
+  for (let t = 0; t < context; t++) {
+    for (let row = 0; row < n; row++) {
+      inputs[t * n + row] = ids[first[row]! + t]!;
+      targets[t * n + row] = ids[first[row]! + t + 1]!;
+    }
+  }
+  return { inputs, targets };
+}
+
+/** Where the windows of an evaluation start: back to back, at most `tokens` ids of them, evenly spread. */
+export function fixedWindows(length: number, context: number, tokens: number): number[] {
+  const whole = Math.floor((length - 1) / context);
+  const some = Math.min(whole, Math.max(1, Math.floor(tokens / context)));
+  return Array.from({ length: some }, (_, i) => Math.floor((i * whole) / Math.max(1, some)) * context);
+}
+
+/**
+ * The index that an embedding's gradient gathers by. `order`: (row, id % 4, 0, 0) of the rows sorted by id; `runs`:
+ * for each four ids, (first, end, 0, 0) among these.
+ */
+export function sortedIndex(ids: Float32Array, vocab: number): { order: Float32Array; runs: Float32Array } {
+  const groups = Math.ceil(vocab / 4);
+  const first = new Uint32Array(vocab + 1);
+  for (const id of ids) first[id + 1]!++;
+  for (let id = 0; id < vocab; id++) first[id + 1]! += first[id]!;
+  const runs = new Float32Array(4 * groups);
+  for (let g = 0; g < groups; g++) {
+    runs[4 * g] = first[4 * g]!;
+    runs[4 * g + 1] = first[Math.min(vocab, 4 * g + 4)]!;
+  }
+  const order = new Float32Array(4 * ids.length);
+  for (let row = 0; row < ids.length; row++) {
+    const id = ids[row]!;
+    const at = 4 * first[id]!++;
+    order[at] = row;
+    order[at + 1] = id % 4;
+  }
+  return { order, runs };
+}
+
+export interface Rates {
+  steps: number;
+  lr: number;
+  min_lr: number;
+  warmup: number;
+  schedule: Schedule;
+}
+
+/** The learning rate of `step` (from 1): it rises over the warmup and falls to `min_lr` at the last step. */
+export function rateAt(s: Rates, step: number): number {
+  if (step <= s.warmup) return (s.lr * step) / s.warmup;
+  const done = Math.min(1, (step - s.warmup) / (s.steps - s.warmup));
+  const share = { cosine: 0.5 + 0.5 * Math.cos(Math.PI * done), linear: 1 - done, constant: 1 }[s.schedule];
+  return s.min_lr + (s.lr - s.min_lr) * share;
+}
+
+/** Where the bytes of a text are cut into training and validation: between two characters. */
+export function splitAt(bytes: Uint8Array, last: number): number {
+  let at = Math.floor(bytes.length * (1 - last));
+  while (at < bytes.length && (bytes[at]! & 0xc0) === 0x80) at++;
+  return at;
+}

@@ -1,0 +1,245 @@
+// A byte-level BPE trained on a text: the merges that `glgpt tokenizer train` finds in the same text.
+
+export const EOS = "<|endoftext|>";
+export const SMALLEST = 257;
+const WORDS =
+  /'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
+
+/** The visible letter that stands for each byte in vocab.json. */
+export const LETTERS: readonly string[] = (() => {
+  const letters: string[] = [];
+  let other = 0x100;
+  for (let byte = 0; byte < 256; byte++) {
+    const plain = (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
+    letters.push(String.fromCharCode(plain ? byte : other++));
+  }
+  return letters;
+})();
+/** Bytes in the order of their ids: that of their letters. */
+const ORDER = Array.from(LETTERS.keys()).sort((a, b) => LETTERS[a]!.charCodeAt(0) - LETTERS[b]!.charCodeAt(0));
+
+export interface Bpe {
+  /** Token texts by id, in letters. */
+  vocab: string[];
+  /** Pairs of ids, in order. */
+  merges: [number, number][];
+}
+
+export class BpeError extends Error {}
+
+interface Candidate {
+  left: number;
+  right: number;
+  count: number;
+  words: Set<number>;
+}
+
+/** Most frequent first; of equals the pair with the smaller ids. */
+function before(a: Candidate, b: Candidate): boolean {
+  return a.count !== b.count ? a.count > b.count : a.left !== b.left ? a.left < b.left : a.right < b.right;
+}
+
+class Heap {
+  private readonly list: Candidate[] = [];
+
+  push(item: Candidate): void {
+    const { list } = this;
+    let at = list.push(item) - 1;
+    while (at > 0) {
+      const up = (at - 1) >> 1;
+      if (!before(item, list[up]!)) break;
+      list[at] = list[up]!;
+      at = up;
+    }
+    list[at] = item;
+  }
+
+  pop(): Candidate | undefined {
+    const { list } = this;
+    const top = list[0];
+    const last = list.pop();
+    if (!top || !last || top === last) return top;
+    let at = 0;
+    for (;;) {
+      let down = 2 * at + 1;
+      if (down >= list.length) break;
+      if (down + 1 < list.length && before(list[down + 1]!, list[down]!)) down++;
+      if (!before(list[down]!, last)) break;
+      list[at] = list[down]!;
+      at = down;
+    }
+    list[at] = last;
+    return top;
+  }
+}
+
+const PAIR = 2 ** 22; // more than any vocabulary
+type OnProgress = (done: number, total: number) => void;
+
+/** How often each word of the text occurs, by its bytes. */
+function countWords(text: string, progress: OnProgress): Map<string, number> {
+  const counts = new Map<string, number>();
+  let done = 0;
+  for (const part of text.split(EOS)) {
+    let seen = 0;
+    for (const { 0: word } of part.matchAll(WORDS)) {
+      counts.set(word, (counts.get(word) ?? 0) + 1);
+      if ((++seen & 0xffff) === 0) progress(Math.min(done, text.length), text.length);
+      done += word.length;
+    }
+  }
+  return counts;
+}
+
+/** Trains a vocabulary of `size`; throws BpeError for a size that is too small, or greater than the text gives. */
+export function trainBpe(text: string, size: number, progress: OnProgress = () => {}): Bpe {
+  if (size < SMALLEST) throw new BpeError(`A vocabulary of ${size} is too small: ${SMALLEST} is the least.`);
+  const vocab = [EOS, ...ORDER.map((byte) => LETTERS[byte]!)];
+  const idOf = new Map(vocab.map((token, id) => [token, id]));
+  const byteId = new Uint16Array(256);
+  ORDER.forEach((byte, i) => (byteId[byte] = i + 1));
+  const encoder = new TextEncoder();
+  const words: number[][] = [];
+  const counts: number[] = [];
+  for (const [word, count] of countWords(text, (n, all) => progress(0.5 * n, all))) {
+    words.push(Array.from(encoder.encode(word), (byte) => byteId[byte]!));
+    counts.push(count);
+  }
+  const pairCounts = new Map<number, number>();
+  const places = new Map<number, Set<number>>();
+  words.forEach((word, w) => {
+    for (let i = 0; i + 1 < word.length; i++) {
+      const key = word[i]! * PAIR + word[i + 1]!;
+      pairCounts.set(key, (pairCounts.get(key) ?? 0) + counts[w]!);
+      const at = places.get(key);
+      if (at) at.add(w);
+      else places.set(key, new Set([w]));
+    }
+  });
+  const heap = new Heap();
+  const queue = (key: number, at: Set<number>) => {
+    const count = pairCounts.get(key)!;
+    if (count > 0) heap.push({ left: Math.floor(key / PAIR), right: key % PAIR, count, words: at });
+  };
+  for (const [key, at] of places) queue(key, at);
+  const merges = new Map<number, [number, number]>();
+  while (vocab.length < size) {
+    const top = heap.pop();
+    if (!top) break;
+    const key = top.left * PAIR + top.right;
+    const now = pairCounts.get(key)!;
+    if (top.count !== now) {
+      top.count = now;
+      heap.push(top);
+      continue;
+    }
+    if (top.count < 2) break;
+    const token = vocab[top.left]! + vocab[top.right]!;
+    let id = idOf.get(token);
+    if (id === undefined) {
+      id = vocab.push(token) - 1;
+      idOf.set(token, id);
+      progress(0.5 + (0.5 * id) / size, 1);
+    }
+    merges.delete(key); // a pair merged again takes its later place
+    merges.set(key, [top.left, top.right]);
+    const fresh = new Map<number, Set<number>>();
+    for (const w of top.words) {
+      mergeWord(words[w]!, top.left, top.right, id, (a, b, change) => {
+        const pair = a * PAIR + b;
+        pairCounts.set(pair, (pairCounts.get(pair) ?? 0) + change * counts[w]!);
+        if (change > 0) {
+          const at = fresh.get(pair);
+          if (at) at.add(w);
+          else fresh.set(pair, new Set([w]));
+        }
+      });
+    }
+    for (const [pair, at] of fresh) queue(pair, at);
+  }
+  if (vocab.length < size) {
+    throw new BpeError(`A vocabulary of ${size} is too large for this text: it gives ${vocab.length} tokens at most.`);
+  }
+  return { vocab, merges: [...merges.values()] };
+}
+
+/** Replaces every pair (left, right) in a word, telling which pairs go and which come. */
+function mergeWord(
+  word: number[],
+  left: number,
+  right: number,
+  id: number,
+  change: (a: number, b: number, by: number) => void,
+): void {
+  for (let i = 0; i + 1 < word.length; i++) {
+    if (word[i] !== left || word[i + 1] !== right) continue;
+    if (i > 0) {
+      change(word[i - 1]!, left, -1);
+      change(word[i - 1]!, id, 1);
+    }
+    word.splice(i, 2, id);
+    if (i + 1 < word.length) {
+      change(right, word[i + 1]!, -1);
+      change(id, word[i + 1]!, 1);
+    }
+  }
+}
+
+/** The ids of a text; of the bytes alone where there is no `bpe`. */
+export function encodeText(text: string, bpe: Bpe | null, progress: OnProgress = () => {}): Uint16Array {
+  const encoder = new TextEncoder();
+  if (!bpe) return Uint16Array.from(encoder.encode(text));
+  const idOf = new Map(bpe.vocab.map((token, id) => [token, id]));
+  const byteId = LETTERS.map((letter) => idOf.get(letter)!);
+  const ranks = new Map<number, [number, number]>(); // pair -> (rank, id)
+  bpe.merges.forEach(([a, b], rank) => ranks.set(a * PAIR + b, [rank, idOf.get(bpe.vocab[a]! + bpe.vocab[b]!)!]));
+  const known = new Map<string, number[]>();
+  let out = new Uint16Array(1 << 16);
+  let size = 0;
+  let done = 0;
+  const push = (ids: readonly number[]) => {
+    if (size + ids.length > out.length) {
+      const larger = new Uint16Array(Math.max(2 * out.length, size + ids.length));
+      larger.set(out);
+      out = larger;
+    }
+    out.set(ids, size);
+    size += ids.length;
+  };
+  const eos = idOf.get(EOS);
+  const parts = eos === undefined ? [text] : text.split(EOS);
+  parts.forEach((part, i) => {
+    if (i && eos !== undefined) push([eos]);
+    let seen = 0;
+    for (const { 0: word } of part.matchAll(WORDS)) {
+      let ids = known.get(word);
+      if (!ids) {
+        ids = encodeWord(
+          Array.from(encoder.encode(word), (byte) => byteId[byte]!),
+          ranks,
+        );
+        known.set(word, ids);
+      }
+      push(ids);
+      done += word.length;
+      if ((++seen & 0xffff) === 0) progress(done, text.length);
+    }
+  });
+  return out.slice(0, size);
+}
+
+function encodeWord(word: number[], ranks: ReadonlyMap<number, [number, number]>): number[] {
+  for (;;) {
+    let best: [number, number] | undefined;
+    let at = 0;
+    for (let i = 0; i + 1 < word.length; i++) {
+      const found = ranks.get(word[i]! * PAIR + word[i + 1]!);
+      if (found && (!best || found[0] < best[0])) {
+        best = found;
+        at = i;
+      }
+    }
+    if (!best) return word;
+    word.splice(at, 2, best[1]);
+  }
+}

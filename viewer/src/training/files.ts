@@ -1,0 +1,187 @@
+// What a trained model is saved as: Hugging Face's files, and the state that the desktop's `Trainer.load` goes on from.
+
+import { strToU8, unzipSync, zipSync } from "fflate";
+import type { Offer } from "../manifest";
+import { PageError } from "../program";
+import { EOS, LETTERS, type Bpe } from "./bpe";
+
+export interface Tensor {
+  shape: number[];
+  data: Float32Array<ArrayBuffer>;
+}
+
+export type Tensors = Map<string, Tensor>;
+export type Files = Record<string, Uint8Array<ArrayBuffer>>;
+
+/** A safetensors file: the header's length, the header as JSON, the numbers. */
+export function writeSafetensors(tensors: Tensors, metadata: Record<string, string>): Uint8Array<ArrayBuffer> {
+  const header: Record<string, unknown> = { __metadata__: metadata };
+  let at = 0;
+  for (const [name, { shape, data }] of tensors) {
+    header[name] = { dtype: "F32", shape, data_offsets: [at, at + data.byteLength] };
+    at += data.byteLength;
+  }
+  const text = strToU8(JSON.stringify(header));
+  const start = 8 + Math.ceil(text.length / 8) * 8;
+  const out = new Uint8Array(start + at);
+  new DataView(out.buffer).setBigUint64(0, BigInt(start - 8), true);
+  out.fill(0x20, 8, start);
+  out.set(text, 8);
+  at = start;
+  for (const { data } of tensors.values()) {
+    out.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), at);
+    at += data.byteLength;
+  }
+  return out;
+}
+
+export function readSafetensors(bytes: Uint8Array): { tensors: Tensors; metadata: Record<string, string> } {
+  const fail = (why: string) => new PageError(`This is no safetensors file of 32-bit floats: ${why}.`);
+  if (bytes.length < 8) throw fail("it is too short");
+  const size = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+  if (!(size > 1 && 8 + size <= bytes.length)) throw fail("its header is not whole");
+  let header: Record<string, { dtype: string; shape: number[]; data_offsets: [number, number] }>;
+  try {
+    header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size))) as typeof header;
+  } catch {
+    throw fail("its header is no JSON");
+  }
+  const tensors: Tensors = new Map();
+  let metadata: Record<string, string> = {};
+  for (const [name, entry] of Object.entries(header)) {
+    if (name === "__metadata__") {
+      metadata = entry as unknown as Record<string, string>;
+      continue;
+    }
+    const [from, to] = entry.data_offsets;
+    if (entry.dtype !== "F32") throw fail(`${name} is ${entry.dtype}`);
+    if (to - from !== 4 * entry.shape.reduce((a, b) => a * b, 1) || 8 + size + to > bytes.length) {
+      throw fail(`${name} is not whole`);
+    }
+    const data = new Float32Array(bytes.slice(8 + size + from, 8 + size + to).buffer);
+    tensors.set(name, { shape: entry.shape, data });
+  }
+  return { tensors, metadata };
+}
+
+/** The files of GPT-2's tokenizer; without merges, of bytes. */
+export function tokenizerFiles(bpe: Bpe | null): Files {
+  const vocab: Record<string, number> = {};
+  if (bpe) bpe.vocab.forEach((token, id) => (vocab[token] = id));
+  else LETTERS.forEach((letter, byte) => (vocab[letter] = byte));
+  const merges = bpe ? bpe.merges.map(([a, b]) => `${bpe.vocab[a]} ${bpe.vocab[b]}\n`) : [];
+  const eos = bpe ? EOS : null;
+  const config = { tokenizer_class: "GPT2Tokenizer", add_prefix_space: false, bos_token: eos, eos_token: eos, unk_token: eos };
+  // Keys that look like numbers come first in a JavaScript object: the text is put together by hand.
+  const pairs = Object.entries(vocab).sort((a, b) => a[1] - b[1]);
+  return {
+    "vocab.json": strToU8(`{${pairs.map(([token, id]) => `${JSON.stringify(token)}:${id}`).join()}}`),
+    "merges.txt": strToU8(`#version: 0.2\n${merges.join("")}`),
+    "tokenizer_config.json": strToU8(`${JSON.stringify(config, null, 1)}\n`),
+  };
+}
+
+/** A tokenizer that `tokenizerFiles` or the desktop wrote; null: bytes. */
+export function readTokenizer(files: Files): Bpe | null {
+  const text = (name: string) => {
+    const data = files[name];
+    if (!data) throw new PageError(`${name} is missing beside the weights.`);
+    return new TextDecoder().decode(data);
+  };
+  let ids: Record<string, number>;
+  try {
+    ids = JSON.parse(text("vocab.json")) as Record<string, number>;
+  } catch (error) {
+    throw error instanceof PageError ? error : new PageError("vocab.json is no JSON.");
+  }
+  const vocab: string[] = [];
+  for (const [token, id] of Object.entries(ids)) vocab[id] = token;
+  const lines = text("merges.txt").split("\n").filter((line) => line && !line.startsWith("#version"));
+  if (!lines.length && LETTERS.every((letter, byte) => ids[letter] === byte)) return null;
+  const merges = lines.map((line): [number, number] => {
+    const [left, right, ...more] = line.split(" ").map((token) => ids[token]);
+    if (left === undefined || right === undefined || more.length) {
+      throw new PageError(`merges.txt: "${line.slice(0, 40)}" is no pair of tokens of vocab.json.`);
+    }
+    return [left, right];
+  });
+  return { vocab, merges };
+}
+
+export interface About {
+  config: Offer["config"];
+  recipe: Offer["recipe"];
+  lr: number;
+  seed: number;
+  step: number;
+}
+
+export const MOMENTS = ["moment", "squares"] as const;
+
+/** The folder that the desktop loads, from a state: parameters and moments by name. */
+export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bpe | null): Files {
+  const { tensors } = readSafetensors(state);
+  const named: Tensors = new Map(
+    offer.parameters.map(({ name }) => [name.startsWith("lm_head") ? name : `transformer.${name}`, tensors.get(name)!]),
+  );
+  const fields = { model_type: "gpt2", architectures: ["GPT2LMHeadModel"], ...offer.config };
+  const end = bpe ? 0 : null;
+  const config = { ...fields, resid_pdrop: 0, embd_pdrop: 0, attn_pdrop: 0, bos_token_id: end, eos_token_id: end };
+  return {
+    "config.json": strToU8(`${JSON.stringify(config, null, 1)}\n`),
+    "model.safetensors": writeSafetensors(named, { format: "pt" }),
+    "state.safetensors": state,
+    ...tokenizerFiles(bpe),
+  };
+}
+
+export function zip(files: Files): Uint8Array<ArrayBuffer> {
+  return zipSync(files, { level: 0 }) as Uint8Array<ArrayBuffer>;
+}
+
+/** The files that someone chose: single ones, or a zip of them; by the names that they have in a folder. */
+export async function chosenFiles(list: Iterable<File>): Promise<Files> {
+  const found: Files = {};
+  for (const file of list) {
+    const bytes = new Uint8Array(await file.arrayBuffer());
+    if (!file.name.toLowerCase().endsWith(".zip")) {
+      found[file.name] = bytes;
+      continue;
+    }
+    try {
+      for (const [name, data] of Object.entries(unzipSync(bytes))) {
+        found[name.split("/").at(-1)!] = data as Uint8Array<ArrayBuffer>;
+      }
+    } catch {
+      throw new PageError(`${file.name} is no zip file that can be read.`);
+    }
+  }
+  return found;
+}
+
+/** A model to go on from. Without a state (a model from elsewhere) there are parameters only, and no steps yet. */
+export interface Loaded {
+  config: Record<string, unknown>;
+  state: Uint8Array<ArrayBuffer>;
+  about: About | null;
+  bpe: Bpe | null;
+}
+
+export function readModel(files: Files): Loaded {
+  const state = files["state.safetensors"];
+  const bpe = readTokenizer(files);
+  if (state) {
+    const said = readSafetensors(state).metadata["glgpt"];
+    if (said) {
+      const about = JSON.parse(said) as About;
+      return { config: about.config, state, about, bpe };
+    }
+  }
+  const weights = files["model.safetensors"] ?? state;
+  const config = files["config.json"];
+  if (!weights || !config) throw new PageError("Choose a saved .zip, or config.json, model.safetensors, vocab.json and merges.txt.");
+  const { tensors } = readSafetensors(weights);
+  const named: Tensors = new Map([...tensors].map(([name, tensor]) => [name.replace(/^transformer\./, ""), tensor]));
+  const parsed = JSON.parse(new TextDecoder().decode(config)) as Record<string, unknown>;
+  return { config: parsed, state: writeSafetensors(named, {}), about: null, bpe };
+}

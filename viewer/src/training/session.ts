@@ -1,0 +1,318 @@
+// The steps of a training: what is drawn, evaluated, sampled and kept when; paused, resumed, brought back after a loss.
+
+import type { Device } from "../gl/device";
+import { pause } from "../gl/wait";
+import type { Offer } from "../manifest";
+import { PageError } from "../program";
+import { fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
+import { encodeText, type Bpe } from "./bpe";
+import { MOMENTS, modelFiles, type About, type Files } from "./files";
+import { tokenBytes } from "./tokenise";
+import { isLost, type StepResult, type Trainer } from "./trainer";
+
+const RECENT = 30; // results over which the speed is measured
+const KEEP_MS = 20_000; // from one checkpoint to the next
+const EVAL_TOKENS = 8192;
+
+export interface Plan {
+  offer: Offer;
+  bpe: Bpe | null;
+  train: Ids;
+  validation: Ids;
+  rates: Rates;
+  seed: number;
+  /** Steps from one validation to the next, and one sample; 0: none. */
+  evalEvery: number;
+  sampleEvery: number;
+}
+
+export interface Point extends StepResult {
+  lr: number;
+  tokensPerS: number;
+  /** Nats a token and bits a byte, where it was due. */
+  validation?: number;
+  bits?: number;
+}
+
+export interface Sample {
+  step: number;
+  prompt: string;
+  text: string;
+}
+
+/** All that a training goes on from. */
+export interface Checkpoint {
+  step: number;
+  state: Uint8Array<ArrayBuffer>;
+  about: About | null;
+  points: Point[];
+  samples: Sample[];
+}
+
+export type Status = "paused" | "running" | "done" | "failed";
+
+export class Session {
+  status: Status = "paused";
+  problem = "";
+  points: Point[] = [];
+  samples: Sample[] = [];
+  /** The text that a sample goes on from. */
+  prompt = "\n";
+  sampleTokens = 120;
+  temperature = 0.8;
+  tokensPerS = 0;
+  checkpoint: Checkpoint | null = null;
+  /** What it is busy with besides steps. */
+  doing = "";
+  onChange: (what: "step" | "sample" | "status") => void = () => {};
+  onStep: (point: Point) => void = () => {};
+  /** Called when it has stopped, for whatever reason. */
+  onEnd: () => void = () => {};
+  keep: (checkpoint: Checkpoint) => Promise<void> = () => Promise.resolve();
+  trainer!: Trainer;
+  private readonly bytes: Uint8Array[];
+  private stopping = false;
+  private asked: (() => Promise<void>) | null = null;
+  private running: Promise<void> = Promise.resolve();
+  private recent: [number, number][] = [];
+  private apart = 0;
+  private keptAt = performance.now();
+
+  constructor(
+    readonly plan: Plan,
+    private readonly device: Device,
+    /** Makes a trainer on the device as it is now, and compiles it. */
+    private readonly build: (begin: boolean) => Promise<Trainer>,
+  ) {
+    this.bytes = tokenBytes(plan.bpe);
+  }
+
+  /** Makes the trainer: afresh, or from a checkpoint. */
+  async open(from: Checkpoint | null = null): Promise<void> {
+    this.checkpoint = from;
+    this.points = [...(from?.points ?? [])];
+    this.samples = [...(from?.samples ?? [])];
+    this.trainer = await this.build(!from);
+    if (from) this.trainer.restore(from.state, from.about);
+    if (!from && this.plan.evalEvery) await this.evaluate();
+  }
+
+  get step(): number {
+    return this.trainer.steps;
+  }
+
+  /** Takes steps until all are done, `pause` or an error; resolves then. */
+  start(): Promise<void> {
+    if (this.status === "running") return this.running;
+    if (this.step >= this.plan.rates.steps) {
+      this.set("done");
+      return Promise.resolve();
+    }
+    this.stopping = false;
+    this.problem = "";
+    this.recent = [];
+    this.set("running");
+    this.running = this.run();
+    return this.running;
+  }
+
+  /** Ends after the steps under way; resolves when the checkpoint is kept. */
+  async pause(): Promise<void> {
+    this.stopping = true;
+    await this.running;
+  }
+
+  private set(status: Status): void {
+    this.status = status;
+    this.onChange("status");
+    if (status !== "running") this.onEnd();
+  }
+
+  private async run(): Promise<void> {
+    try {
+      while (!this.stopping && this.step < this.plan.rates.steps) await this.guarded(() => this.oneStep());
+      await this.guarded(async () => this.take(await this.trainer.drain()));
+      await this.guarded(() => this.save());
+      this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+    } catch (error) {
+      this.problem = error instanceof Error ? error.message : String(error);
+      this.doing = "";
+      this.set("failed");
+    }
+  }
+
+  /** Goes back to the last checkpoint where the browser took the graphics context away meanwhile. */
+  private async guarded(work: () => Promise<void>): Promise<void> {
+    for (;;) {
+      const { generation } = this.device;
+      try {
+        await work();
+        if (generation === this.device.generation && !this.device.lost) return;
+      } catch (error) {
+        if (!isLost(error, this.device) && generation === this.device.generation) throw error;
+      }
+      this.doing = "waiting for the graphics context";
+      this.onChange("status");
+      await this.device.restored;
+      await pause();
+      try {
+        await this.open(this.checkpoint);
+        this.doing = "";
+        this.recent = [];
+        this.onChange("step");
+        return;
+      } catch (error) {
+        if (!isLost(error, this.device)) throw error;
+      }
+    }
+  }
+
+  /** One step more, and its result. */
+  async one(): Promise<void> {
+    if (this.status === "running") return;
+    this.plan.rates.steps = Math.max(this.plan.rates.steps, this.step + 1);
+    await this.guarded(async () => {
+      await this.oneStep();
+      this.take(await this.trainer.drain());
+    });
+    this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+  }
+
+  /** A sample now: between two steps, where it is running. */
+  async write(onText: (text: string) => void): Promise<void> {
+    if (this.status !== "running") return this.guarded(async () => void (await this.sample(onText)));
+    await new Promise<void>((resolve) => {
+      this.asked = async () => {
+        await this.sample(onText).finally(resolve);
+      };
+    });
+  }
+
+  private async oneStep(): Promise<void> {
+    const { train, rates, seed, offer, evalEvery, sampleEvery } = this.plan;
+    const { batch, context } = offer.recipe;
+    const step = this.step + 1;
+    const first = starts(seed, step, batch, train.length - context);
+    this.take(await this.trainer.submit(train, first, rateAt(rates, step)));
+    const due = (every: number) => every > 0 && (step % every === 0 || step === rates.steps);
+    const late = performance.now() - this.keptAt > KEEP_MS;
+    const { asked } = this;
+    if (!due(evalEvery) && !due(sampleEvery) && !late && !asked) return;
+    this.take(await this.trainer.drain());
+    const began = performance.now();
+    if (due(evalEvery)) await this.evaluate();
+    if (asked) {
+      this.asked = null;
+      await asked();
+    } else if (due(sampleEvery)) await this.sample();
+    if (late) await this.save();
+    this.apart += performance.now() - began;
+  }
+
+  private take(results: readonly StepResult[]): void {
+    const { batch, context } = this.plan.offer.recipe;
+    for (const result of results) {
+      this.recent.push([result.step, performance.now() - this.apart]);
+      if (this.recent.length > RECENT) this.recent.shift();
+      const [a, b] = [this.recent[0]!, this.recent.at(-1)!];
+      if (b[0] > a[0]) this.tokensPerS = (1000 * (b[0] - a[0]) * batch * context) / (b[1] - a[1]);
+      const point = { ...result, lr: rateAt(this.plan.rates, result.step), tokensPerS: this.tokensPerS };
+      this.points.push(point);
+      this.onStep(point);
+      if (!Number.isFinite(result.loss) || !Number.isFinite(result.gradNorm)) {
+        const back = this.checkpoint ? `step ${this.checkpoint.step}` : "the beginning";
+        throw new PageError(
+          `Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}. ` +
+            `Go back to ${back} with a lower learning rate.`,
+        );
+      }
+      this.onChange("step");
+    }
+  }
+
+  private async evaluate(): Promise<void> {
+    const { validation, offer } = this.plan;
+    const { context } = offer.recipe;
+    if (validation.length <= context) return;
+    const first = fixedWindows(validation.length, context, EVAL_TOKENS);
+    const nats = await this.trainer.evaluate(validation, first);
+    let size = 0;
+    for (const at of first) for (let t = 1; t <= context; t++) size += this.bytes[validation[at + t]!]?.length ?? 0;
+    const found = { validation: nats, bits: (nats * first.length * context) / Math.LN2 / Math.max(1, size) };
+    const last = this.points.at(-1);
+    if (last) Object.assign(last, found);
+    else this.points.push({ step: 0, loss: NaN, gradNorm: NaN, lr: 0, tokensPerS: 0, ...found });
+    this.onChange("step");
+  }
+
+  /** A text as the model writes it now; where its context is full, it goes on from the later half of that. */
+  async sample(onText: (text: string) => void = () => {}): Promise<string> {
+    const { seed, offer } = this.plan;
+    const step = this.step;
+    const ids = this.encode(this.prompt);
+    const given = ids.length;
+    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+    const entry: Sample = { step, prompt: this.prompt, text: "" };
+    while (ids.length - given < this.sampleTokens) {
+      const window = ids.slice(-Math.max(1, Math.floor(offer.recipe.context / 2)));
+      const wanted = Math.min(this.sampleTokens - (ids.length - given), offer.recipe.context - window.length);
+      const drawn = starts(seed, step, 1, 2 ** 31)[0]! + ids.length;
+      const settings = { temperature: this.temperature, topK: null, topP: null, seed: drawn };
+      for await (const id of this.trainer.generate(window, Math.max(1, wanted), settings)) {
+        ids.push(id);
+        entry.text += decoder.decode(this.bytes[id], { stream: true });
+        onText(entry.text);
+      }
+    }
+    this.samples.push(entry);
+    this.onChange("sample");
+    return entry.text;
+  }
+
+  encode(text: string): number[] {
+    const ids = Array.from(encodeText(text, this.plan.bpe));
+    return ids.length ? ids : [this.plan.train[0]!];
+  }
+
+  decode(ids: Iterable<number>): string {
+    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+    let text = "";
+    for (const id of ids) text += decoder.decode(this.bytes[id], { stream: true });
+    return text + decoder.decode();
+  }
+
+  /** Keeps a checkpoint of the steps taken so far. */
+  async save(): Promise<void> {
+    const step = this.step;
+    if (this.checkpoint?.step === step && this.checkpoint.about) return;
+    const state = await this.trainer.state(this.plan.rates.lr);
+    const { config, recipe } = this.plan.offer;
+    const about = { config, recipe, lr: this.plan.rates.lr, seed: this.plan.seed, step };
+    this.checkpoint = { step, state, about, points: this.points.slice(), samples: this.samples.slice(-20) };
+    this.keptAt = performance.now();
+    await this.keep(this.checkpoint);
+  }
+
+  /** The folder that the desktop loads. */
+  async files(): Promise<Files> {
+    await this.guarded(() => this.save());
+    return modelFiles(this.checkpoint!.state, this.plan.offer, this.plan.bpe);
+  }
+
+  /** Floating-point operations of a step's passes. */
+  get flops(): number {
+    const { entries } = this.trainer.program;
+    const of = (name: string) => entries[name]?.passes.reduce((sum, p) => sum + p.flops, 0) ?? 0;
+    return of("backward") + of("update");
+  }
+
+  /** Textures that a look inside may show: parameters, their moments and gradients. */
+  textures(): string[] {
+    return this.plan.offer.parameters.flatMap(({ name }) => [name, `d.${name}`, ...MOMENTS.map((m) => `${name}.${m}`)]);
+  }
+
+  async close(): Promise<void> {
+    await this.pause();
+    this.trainer.close();
+  }
+}

@@ -1,0 +1,30 @@
+// Texts to ids, in a worker; ids back to text.
+
+import { PageError } from "../program";
+import { EOS, LETTERS, type Bpe } from "./bpe";
+import TokenWorker from "./worker?worker&inline";
+import type { Job, Said, Tokenised } from "./worker";
+
+const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
+
+export function tokenise(job: Job, progress: (share: number) => void = () => {}, signal?: AbortSignal): Promise<Tokenised> {
+  const worker = new TokenWorker();
+  return new Promise<Tokenised>((resolve, reject) => {
+    worker.onmessage = ({ data }: MessageEvent<Said>) => {
+      if ("progress" in data) progress(data.progress);
+      else if ("done" in data) resolve(data.done);
+      else reject(new PageError(data.failed));
+    };
+    worker.onerror = (event) => reject(new PageError(`The text cannot be tokenised: ${event.message}`));
+    signal?.addEventListener("abort", () => reject(new PageError("Stopped.")));
+    worker.postMessage(job);
+  }).finally(() => worker.terminate());
+}
+
+/** The bytes of each token. */
+export function tokenBytes(bpe: Bpe | null): Uint8Array[] {
+  if (!bpe) return Array.from({ length: 256 }, (_, byte) => Uint8Array.of(byte));
+  return bpe.vocab.map((token) =>
+    token === EOS ? new TextEncoder().encode(EOS) : Uint8Array.from(token, (letter) => BYTES.get(letter) ?? 63),
+  );
+}

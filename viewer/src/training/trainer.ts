@@ -1,0 +1,235 @@
+// Trains on a device: the desktop's `glgpt/trainer.py` over the page's player. What the passes compute it cannot tell.
+
+import { plan, sizes, writeIds } from "../chunks";
+import { ContextLost, type Device, type Options } from "../gl/device";
+import { DRAW_FLOPS, Player } from "../gl/player";
+import { unpack } from "../layout";
+import type { Offer } from "../manifest";
+import { must, PageError, type Program, type View } from "../program";
+import { Sampler, type Settings } from "../sampling";
+import { sortedIndex, windows, type Ids } from "./batches";
+import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
+
+const LATE = 3; // steps that may be under way before a loss is waited for
+
+export interface StepResult {
+  step: number;
+  /** Nats a token. */
+  loss: number;
+  /** Norm of all gradients before clipping. */
+  gradNorm: number;
+}
+
+export class Trainer {
+  readonly player: Player;
+  steps = 0;
+  private readonly late: Promise<StepResult>[] = [];
+  private readonly known: number[];
+  private prepared = false;
+
+  constructor(
+    readonly device: Device,
+    readonly offer: Offer,
+    readonly program: Program,
+    options: Options,
+    readonly seed: number,
+    drawFlops = DRAW_FLOPS,
+  ) {
+    this.player = new Player(device, program, options, undefined, drawFlops);
+    this.known = [...sizes(Object.keys(program.entries), "prefill_"), 1];
+  }
+
+  /** Compiles what a step takes; `begin` also makes fresh parameters from the seed. */
+  async open(begin: boolean): Promise<void> {
+    const { player } = this;
+    await player.prepare("init", "backward", "update", "evaluate", "prepare", "decode", "look");
+    await player.prepare(...this.known.slice(0, -1).map((n) => `prefill_${n}`));
+    if (!begin) return;
+    player.set("seed", this.seed);
+    player.play("init");
+  }
+
+  // -- steps ------------------------------------------------------------------------------------------------------
+
+  /** Takes a step on the windows that start at `first`, without waiting; gives the results that have come. */
+  async submit(ids: Ids, first: readonly number[], lr: number): Promise<StepResult[]> {
+    const { player } = this;
+    const [b1, b2] = this.offer.recipe.betas;
+    const step = ++this.steps;
+    this.upload(ids, first, true);
+    for (const [name, value] of Object.entries({ pos: 0, row: 0, step, seed: this.seed })) player.set(name, value);
+    player.play("backward");
+    player.set("lr", lr);
+    player.set("unbias1", 1 / (1 - b1 ** step));
+    player.set("unbias2", 1 / (1 - b2 ** step));
+    player.play("update");
+    this.prepared = false;
+    const read = Promise.all([player.read("losses", 0, 1), player.read("gradient_norm")]);
+    const result = read.then(([losses, norm]) => ({ step, loss: losses[0]! / losses[1]!, gradNorm: norm[0]! }));
+    result.catch(() => {}); // awaited later
+    this.late.push(result);
+    return this.late.length > LATE ? [await this.late.shift()!] : [];
+  }
+
+  /** Waits for every step that is under way. */
+  drain(): Promise<StepResult[]> {
+    return Promise.all(this.late.splice(0));
+  }
+
+  /** The mean loss of windows, in nats a token. */
+  async evaluate(ids: Ids, first: readonly number[]): Promise<number> {
+    const { batch } = this.offer.recipe;
+    const sums: Promise<ArrayLike<number>>[] = [];
+    for (let at = 0; at < first.length; at += batch) {
+      this.upload(ids, first.slice(at, at + batch), false);
+      this.player.set("pos", 0);
+      this.player.set("row", 0);
+      this.player.play("evaluate");
+      sums.push(this.player.read("losses", 0, 1));
+      if (sums.length > LATE) await sums.at(-LATE);
+    }
+    const all = await Promise.all(sums);
+    const total = (i: number) => all.reduce((sum, texel) => sum + texel[i]!, 0);
+    return total(0) / total(1);
+  }
+
+  private upload(ids: Ids, first: readonly number[], train: boolean): void {
+    const { batch, context } = this.offer.recipe;
+    const missing = batch - first.length;
+    const { inputs, targets } = windows(ids, missing ? [...first, ...new Array<number>(missing).fill(0)] : first, context);
+    if (missing) for (let i = 0; i < targets.length; i++) if (i % batch >= first.length) targets[i] = -1;
+    this.put(`ids.${inputs.length}`, inputs);
+    this.put("targets", targets);
+    if (train) {
+      const { order, runs } = sortedIndex(inputs, this.offer.config.vocab_size);
+      this.put("order", order);
+      this.put("starts", runs);
+    }
+  }
+
+  private view(name: string): View {
+    return must(this.program.views[name], `view of ${name}`);
+  }
+
+  /** Uploads a matrix, row by row in `values`, as its texture holds it: one float a texel, or four of a row. */
+  private put(name: string, values: Float32Array): void {
+    const { rows, cols, tiles } = this.view(name);
+    const { width, height, layers } = this.player.spec(name);
+    for (let layer = 0; layer < layers; layer++) {
+      let texels = values;
+      if (layers > 1 || cols % 4) {
+        texels = new Float32Array(4 * width * height);
+        const top = Math.floor(layer / tiles[1]) * height;
+        const left = (layer % tiles[1]) * 4 * width;
+        for (let y = 0; y < Math.min(height, rows - top); y++) {
+          const from = (top + y) * cols;
+          texels.set(values.subarray(from + left, from + Math.min(cols, left + 4 * width)), 4 * width * y);
+        }
+      }
+      this.player.write(name, layer, 0, height, new Uint8Array(texels.buffer, texels.byteOffset, texels.byteLength));
+    }
+  }
+
+  // -- what it holds ----------------------------------------------------------------------------------------------
+
+  /** Parameters and moments after the steps taken so far, as the desktop's state.safetensors holds them. */
+  async state(lr: number): Promise<Uint8Array<ArrayBuffer>> {
+    const names = this.offer.parameters.flatMap((p) => [p, ...MOMENTS.map((m) => ({ ...p, name: `${p.name}.${m}` }))]);
+    const { config, recipe } = this.offer;
+    const about: About = { config, recipe, lr, seed: this.seed, step: this.steps };
+    const reads = names.map(({ name }) => this.player.read(name)); // all asked for before another step is played
+    const texels = await Promise.all(reads);
+    const tensors: Tensors = new Map();
+    for (const [i, { name, shape, turned }] of names.entries()) {
+      const matrix = unpack(this.view(name), texels[i]!);
+      tensors.set(name, { shape, data: turned ? transposed(matrix, shape[1]!, shape[0]!) : matrix } as Tensor);
+    }
+    return writeSafetensors(tensors, { glgpt: JSON.stringify(about) });
+  }
+
+  /** Goes on from a state; from parameters alone, its moments are zero and its steps begin anew. */
+  restore(state: Uint8Array, about: About | null): void {
+    const { tensors } = readSafetensors(state);
+    for (const { name, shape, turned } of this.offer.parameters) {
+      for (const part of ["", ...MOMENTS.map((m) => `.${m}`)]) {
+        const found = tensors.get(name + part);
+        const data = found?.data ?? (part && !about ? new Float32Array(shape.reduce((a, b) => a * b, 1)) : null);
+        if (!data || (found && found.shape.join() !== shape.join())) {
+          throw new PageError(`The saved model's ${name + part} is ${found ? found.shape.join(" x ") : "missing"}; this size has ${shape.join(" x ")}.`);
+        }
+        this.put(name + part, turned ? transposed(data, shape[0]!, shape[1]!) : data);
+      }
+    }
+    this.steps = about?.step ?? 0;
+    this.prepared = false;
+  }
+
+  // -- texts ------------------------------------------------------------------------------------------------------
+
+  /** Continues `ids` with the parameters as they are, up to a full context. */
+  async *generate(ids: readonly number[], tokens: number, settings: Settings): AsyncGenerator<number> {
+    const { player } = this;
+    const context = this.offer.config.n_positions;
+    const sampler = new Sampler(settings);
+    const text = [...ids];
+    const view = must(this.program.entries["decode"]?.outputs["logits"], "output logits");
+    for (let n = 0; n < tokens && text.length <= context; n++) {
+      if (!this.prepared) player.play("prepare");
+      if (n && this.prepared) this.decode(text.at(-1)!, text.length - 1);
+      else this.prefill(text);
+      this.prepared = true;
+      const id = sampler.choose(unpack(view, await player.read(view.texture)));
+      yield id;
+      text.push(id);
+    }
+  }
+
+  private prefill(ids: readonly number[]): void {
+    for (const chunk of plan(ids.length, this.offer.config.n_positions, this.known)) {
+      if (chunk.size === 1) {
+        this.decode(ids[chunk.start]!, chunk.start);
+        continue;
+      }
+      writeIds(this.player, ids, chunk);
+      this.player.set("pos", chunk.start);
+      this.player.set("row", chunk.valid - 1);
+      this.player.play(`prefill_${chunk.size}`);
+    }
+  }
+
+  private decode(id: number, position: number): void {
+    this.player.write("token", 0, 0, 1, new Uint8Array(Float32Array.of(id, 0, 0, 0).buffer));
+    this.player.set("pos", position);
+    this.player.play("decode");
+  }
+
+  /** Plays the attention of the first tokens of `ids` and says where each layer's lies. */
+  look(ids: Ids): View[] {
+    const entry = must(this.program.entries["look"], "entry look");
+    const size = sizes(entry.inputs, "ids.")[0]!;
+    writeIds(this.player, Array.from(ids.subarray(0, size)), { start: 0, valid: Math.min(size, ids.length), size });
+    this.player.set("pos", 0);
+    this.player.play("look");
+    this.prepared = false; // the caches hold another text
+    return Object.values(entry.outputs);
+  }
+
+  get lost(): boolean {
+    return this.device.lost;
+  }
+
+  close(): void {
+    for (const waiting of this.late.splice(0)) waiting.catch(() => {});
+    if (!this.lost) this.player.close();
+  }
+}
+
+export function isLost(error: unknown, device: Device): boolean {
+  return error instanceof ContextLost || device.lost;
+}
+
+function transposed(matrix: Float32Array, rows: number, cols: number): Float32Array {
+  const out = new Float32Array(matrix.length);
+  for (let r = 0; r < rows; r++) for (let c = 0; c < cols; c++) out[c * rows + r] = matrix[r * cols + c]!;
+  return out;
+}

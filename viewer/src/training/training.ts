@@ -1,0 +1,260 @@
+// Training in the page: what it offers, the session under way, and what is kept of it.
+
+import { DRAW_FLOPS } from "../gl/player";
+import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../manifest";
+import type { Model } from "../model";
+import { PageError } from "../program";
+import type { Ids, Rates } from "./batches";
+import type { Bpe } from "./bpe";
+import { readModel, zip, type About, type Files } from "./files";
+import { Session, type Checkpoint, type Plan, type Point } from "./session";
+import { forget, keep, kept } from "./store";
+import { tokenise } from "./tokenise";
+import { Trainer } from "./trainer";
+
+export interface TrainConfig extends Partial<Rates> {
+  /** A preset and a tokenizer (`bytes` or `bpe:N`) that this page was exported with; by default its first. */
+  preset?: string;
+  tokenizer?: string;
+  /** The share of the text that validates (0.1). */
+  validation?: number;
+  evalEvery?: number;
+  sampleEvery?: number;
+}
+
+export interface TrainOptions {
+  text?: string;
+  ids?: ArrayLike<number>;
+  config?: TrainConfig;
+  steps?: number;
+  seed?: number;
+  onStep?: (point: Point) => void;
+  /** Of the tokenizer, from 0 to 1. */
+  onProgress?: (share: number) => void;
+}
+
+export interface Trained {
+  step: number;
+  loss: number;
+  validation: number | null;
+}
+
+/** What is kept beside a checkpoint: all that does not change from step to step. */
+interface Run {
+  id: string;
+  preset: string;
+  tokenizer: string;
+  text: string | null;
+  ids: Ids | null;
+  bpe: Bpe | null;
+  validation: number;
+  rates: Rates;
+  seed: number;
+  evalEvery: number;
+  sampleEvery: number;
+}
+
+type Kept = Checkpoint & { run: string };
+
+const RUN = "run";
+const STATE = "checkpoint";
+
+export class Training {
+  index!: TrainingIndex;
+  session: Session | null = null;
+  /** Whether the browser keeps checkpoints beyond this visit; else why not. */
+  unkept = "";
+  /** Called whenever another session takes its place. */
+  onSession: () => void = () => {};
+
+  constructor(private readonly model: () => Model) {}
+
+  /** Reads what is offered, once. */
+  async ready(): Promise<TrainingIndex> {
+    const { loader, manifest } = this.model();
+    if (!manifest.training) throw new PageError("This page was exported without training: glgpt export --train.");
+    return (this.index ??= parseTraining(await loader.json(manifest.training), manifest.training));
+  }
+
+  offer(preset?: string, tokenizer?: string): Offer {
+    const { sizes } = this.index;
+    const named = sizes.filter((s) => s.name === (preset ?? sizes[0]!.name));
+    const found = named.find((s) => !tokenizer || s.tokenizer === tokenizer);
+    if (found) return found;
+    const known = sizes.map((s) => `${s.name} with ${s.tokenizer}`).join(", ");
+    throw new PageError(`${preset ?? sizes[0]!.name} with ${tokenizer ?? "any tokenizer"} is not among what this page trains: ${known}.`);
+  }
+
+  /** Begins a training, in place of the one there was; it does not run yet. */
+  async create(options: TrainOptions): Promise<Session> {
+    await this.ready();
+    const { config = {}, text, ids, seed = 0 } = options;
+    const offer = this.offer(config.preset, config.tokenizer);
+    if ((text === undefined) === (ids === undefined)) throw new PageError("Give a text or ids to train on, and only one of them.");
+    if (text && /[\ud800-\udfff]/u.test(text)) throw new PageError("The text holds half a surrogate pair.");
+    if (!(Number.isInteger(seed) && seed >= 0 && seed < 2 ** 32)) throw new PageError(`Seed is ${seed}; it must be a whole number from 0 to 2^32 - 1.`);
+    const run: Run = {
+      id: crypto.getRandomValues(new Uint32Array(2)).join(),
+      preset: offer.name,
+      tokenizer: offer.tokenizer,
+      text: text ?? null,
+      ids: ids ? checkedIds(ids, offer) : null,
+      bpe: null,
+      validation: config.validation ?? (text === undefined ? 0 : 0.1),
+      rates: rates(offer, { ...config, ...(options.steps === undefined ? {} : { steps: options.steps }) }),
+      seed,
+      evalEvery: config.evalEvery ?? 50,
+      sampleEvery: config.sampleEvery ?? 100,
+    };
+    return this.open(run, null, options.onProgress, options.onStep);
+  }
+
+  /** What an earlier visit left, paused; null: nothing that this export can go on with. */
+  async restore(): Promise<Session | null> {
+    await this.ready();
+    const run = await kept<Run>(RUN).catch(() => undefined);
+    const state = await kept<Kept>(STATE).catch(() => undefined);
+    if (!run || !state || state.run !== run.id) return null;
+    if (!this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer)) return null;
+    return this.open(run, state);
+  }
+
+  /** Goes on from a saved model, on the text given. */
+  async load(files: Files, text: string): Promise<Session> {
+    await this.ready();
+    const { config, state, about, bpe } = readModel(files);
+    const same = (offer: Offer) =>
+      Object.entries(offer.config).every(([key, value]) => (config[key] ?? value) === value) &&
+      (offer.tokenizer === "bytes") === (bpe === null);
+    const offer = this.index.sizes.find(same);
+    if (!offer) {
+      const fields = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"] as const;
+      throw new PageError(
+        `This page has no program for that model (${fields.map((f) => `${f} ${String(config[f])}`).join(", ")}); ` +
+          `it trains ${this.index.sizes.map((s) => `${s.name} with ${s.tokenizer}`).join(", ")}.`,
+      );
+    }
+    const run: Run = {
+      id: crypto.getRandomValues(new Uint32Array(2)).join(),
+      preset: offer.name,
+      tokenizer: offer.tokenizer,
+      text,
+      ids: null,
+      bpe,
+      validation: 0.1,
+      rates: rates(offer, {}),
+      seed: about?.seed ?? 0,
+      evalEvery: 50,
+      sampleEvery: 100,
+    };
+    run.rates.steps = Math.max(run.rates.steps, about?.step ?? 0);
+    return this.open(run, { step: about?.step ?? 0, state, about, points: [], samples: [] });
+  }
+
+  private async open(
+    run: Run,
+    from: Checkpoint | null,
+    progress?: (share: number) => void,
+    onStep?: (point: Point) => void,
+  ): Promise<Session> {
+    const offer = this.offer(run.preset, run.tokenizer);
+    const { context } = offer.recipe;
+    const job = { text: run.text ?? "", validation: run.validation, tokenizer: run.tokenizer, bpe: run.bpe };
+    const found = run.ids ? { bpe: run.bpe, ...splitIds(run.ids, run.validation) } : await tokenise(job, progress);
+    const bpe = (run.bpe = found.bpe);
+    if (found.train.length <= context) {
+      throw new PageError(
+        `The training text has ${found.train.length} tokens, too few for a context of ${context}: give more text.`,
+      );
+    }
+    await this.session?.close();
+    const { rates: planned, seed, evalEvery, sampleEvery } = run;
+    const plan: Plan = { offer, bpe, train: found.train, validation: found.validation, rates: planned, seed, evalEvery, sampleEvery };
+    const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, begin));
+    session.onStep = onStep ?? session.onStep;
+    session.keep = (checkpoint) => this.keep(run, checkpoint);
+    await session.open(from);
+    this.session = session;
+    this.onSession();
+    return session;
+  }
+
+  private async trainer({ offer, seed }: Plan, begin: boolean): Promise<Trainer> {
+    const { device, loader, options, recording, wishes } = this.model();
+    const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
+    const fitting = offer.programs.filter((p) => p.draw_buffers <= buffers);
+    const chosen = fitting.find((p) => p.kernel === recording.kernel) ?? fitting.at(-1);
+    if (!chosen) throw new PageError(`This device renders to ${buffers} textures at once; training needs four.`);
+    const program = parseProgram(await loader.packed(chosen.file), chosen.file);
+    const trainer = new Trainer(device, offer, program, options, seed, wishes.drawFlops ?? DRAW_FLOPS);
+    await trainer.open(begin);
+    return trainer;
+  }
+
+  private async keep(run: Run, checkpoint: Checkpoint): Promise<void> {
+    try {
+      if ((await kept<Run>(RUN))?.id !== run.id) {
+        await forget(STATE);
+        await keep(RUN, run);
+      }
+      await keep(STATE, { ...checkpoint, run: run.id } satisfies Kept);
+      this.unkept = "";
+    } catch (error) {
+      this.unkept = error instanceof Error ? error.message : String(error); // it goes on without
+    }
+  }
+
+  /** Ends the session and forgets what was kept of it. */
+  async reset(): Promise<void> {
+    await this.session?.close();
+    this.session = null;
+    await Promise.allSettled([forget(RUN), forget(STATE)]);
+    this.onSession();
+  }
+
+  current(): Session {
+    if (!this.session) throw new PageError("Nothing is being trained.");
+    return this.session;
+  }
+
+  async zip(): Promise<Uint8Array<ArrayBuffer>> {
+    return zip(await this.current().files());
+  }
+}
+
+export type { About };
+
+const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
+
+/** The offer's settings with what was asked for in their place; the rest follows from those as on the desktop. */
+function rates(offer: Offer, asked: Partial<Rates>): Rates {
+  const steps = asked.steps ?? offer.settings.steps;
+  const lr = asked.lr ?? offer.settings.lr;
+  const found = {
+    steps,
+    lr,
+    min_lr: asked.min_lr ?? lr / 10,
+    warmup: asked.warmup ?? Math.min(100, Math.floor(steps / 20)),
+    schedule: asked.schedule ?? offer.settings.schedule,
+  };
+  if (!(Number.isInteger(steps) && steps >= 1)) throw new PageError(`Steps are ${steps}; they must be a whole number from 1.`);
+  if (!(lr > 0 && lr < Infinity)) throw new PageError(`The learning rate is ${lr}; it must be above 0.`);
+  if (!(found.min_lr >= 0 && found.min_lr <= lr)) throw new PageError(`The last learning rate is ${found.min_lr}; it must lie between 0 and ${lr}.`);
+  if (!(Number.isInteger(found.warmup) && found.warmup >= 0 && found.warmup < steps)) {
+    throw new PageError(`Warmup is ${found.warmup} steps; it must end before the ${steps} steps do.`);
+  }
+  if (!SCHEDULES.includes(found.schedule)) throw new PageError(`Schedule ${found.schedule} is not one of ${SCHEDULES.join(", ")}.`);
+  return found;
+}
+
+function checkedIds(ids: ArrayLike<number>, offer: Offer): Ids {
+  const list = Array.from(ids);
+  const wrong = list.find((id) => !(Number.isInteger(id) && id >= 0 && id < offer.config.vocab_size));
+  if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${offer.config.vocab_size}.`);
+  return Uint16Array.from(list);
+}
+
+function splitIds(ids: Ids, validation: number): { train: Ids; validation: Ids } {
+  const at = Math.floor(ids.length * (1 - validation));
+  return { train: ids.slice(0, at), validation: ids.slice(at) };
+}

@@ -1,0 +1,161 @@
+// How the residual stream changes over the blocks, for each token: what the model would say after each of them.
+
+import { useSignal } from "@preact/signals";
+import { useRef } from "preact/hooks";
+import { lens, type Block } from "../lens";
+import { parts } from "./names";
+import * as state from "./state";
+import { percent, short, useDevice } from "./tools";
+
+const SHOWN = 10; // tokens side by side
+const KEPT = 400; // columns that are remembered
+
+type Show = "token" | "norm" | "change";
+
+const known = new Map<string, Block[]>(); // by the text up to a token
+
+export function BlocksView() {
+  const { n_positions } = state.engine().model.manifest.config;
+  const busy = state.running.value;
+  const kept = useRef<state.Tok[]>([]);
+  if (!busy || !kept.current.length) kept.current = state.tokens.value.slice(0, n_positions);
+  const tokens = kept.current;
+  const total = tokens.length;
+  const end = useSignal(total); // behind the last column
+  const chosen = useSignal<[number, number] | null>(null); // (token, block)
+  const show = useSignal<Show>("token");
+  const done = useSignal(0); // columns computed, so that each is shown as it comes
+  const last = Math.min(Math.max(end.value, 1), total);
+  const first = Math.max(0, last - SHOWN);
+  const key = (t: number) => tokens.slice(0, t + 1).map((tok) => tok.id).join();
+  const columns = tokens.slice(first, last).map((tok, i) => ({ tok, t: first + i, blocks: known.get(key(first + i)) }));
+  useDevice(
+    async (model) => {
+      if (busy) return;
+      const ids = tokens.map((tok) => tok.id);
+      for (let t = first; t < last; t++) {
+        if (known.has(key(t))) continue;
+        if (known.size >= KEPT) known.clear();
+        known.set(key(t), await lens(model, ids, t));
+        done.value++;
+        if (state.running.value) return;
+      }
+    },
+    [busy, first, last, total ? key(total - 1) : ""],
+  );
+  const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
+  const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
+  const peak = show.value === "token" ? 1 : most(show.value);
+  const [ct, cb] = chosen.value ?? [last - 1, names.length - 1];
+  const detail = columns.find((c) => c.t === ct)?.blocks?.[cb];
+  return (
+    <section class="blocks" aria-label="Blocks" data-columns={done.value}>
+      <div class="panel">
+        <h2>What the model would say after each block</h2>
+        <p class="dim explained">
+          Every block adds to a stream of numbers that each token carries. Here the stream is read after every block as
+          if it were the last (the “logit lens”): a column is a token of the text, a line a block, and the cell says which
+          token would come next, the deeper the surer. The guess forms on the way down.
+        </p>
+        <div class="buttons">
+          <button disabled={first === 0} onClick={() => (end.value = Math.max(SHOWN, last - SHOWN))}>
+            Earlier
+          </button>
+          <button disabled={last >= total} onClick={() => (end.value = Math.min(total, last + SHOWN))}>
+            Later
+          </button>
+          <label class="inline">
+            Show
+            <select value={show.value} onChange={(e) => (show.value = e.currentTarget.value as Show)}>
+              <option value="token">next token</option>
+              <option value="norm">length of the stream</option>
+              <option value="change">length of what the block added</option>
+            </select>
+          </label>
+          <span class="dim">
+            tokens {first} to {last - 1} of {total}
+          </span>
+        </div>
+        <div class="lens">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">after</th>
+                {columns.map(({ tok, t }) => (
+                  <th key={t} scope="col">
+                    <code>{tok.label}</code>
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {names.map((name, b) => (
+                <tr key={name}>
+                  <th scope="row">{parts(name)[0] < 0 ? "embedding" : `block ${parts(name)[0]}`}</th>
+                  {columns.map(({ t, blocks }) => {
+                    const block = blocks?.[b];
+                    const best = block?.top[0];
+                    const amount = !block ? 0 : show.value === "token" ? (best?.p ?? 0) : block[show.value] / peak;
+                    const text = !block ? "" : show.value === "token" ? state.label(best!.id) : short(block[show.value]);
+                    const right = show.value === "token" && best && best.id === tokens[t + 1]?.id;
+                    return (
+                      <td key={t}>
+                        <button
+                          class={`${right ? "right" : ""} ${t === ct && b === cb ? "on" : ""}`}
+                          style={{ "--amount": amount.toFixed(3) }}
+                          title={best ? `${state.label(best.id)} ${percent(best.p)}` : ""}
+                          onClick={() => (chosen.value = [t, b])}
+                          onMouseEnter={() => (chosen.value = [t, b])}
+                          onFocus={() => (chosen.value = [t, b])}
+                        >
+                          {text || "…"}
+                        </button>
+                      </td>
+                    );
+                  })}
+                </tr>
+              ))}
+              <tr class="next">
+                <th scope="row">what came</th>
+                {columns.map(({ t }) => (
+                  <td key={t}>
+                    <code>{tokens[t + 1]?.label ?? ""}</code>
+                  </td>
+                ))}
+              </tr>
+            </tbody>
+          </table>
+        </div>
+        <p class="dim">A frame marks where the likeliest token is the one that came.</p>
+      </div>
+      <div class="panel detail">
+        <h2>
+          {detail
+            ? `${parts(detail.name)[0] < 0 ? "After the embedding" : `After block ${parts(detail.name)[0]}`}, at `
+            : "…"}
+          <code>{tokens[ct]?.label}</code>
+        </h2>
+        {detail && (
+          <>
+            <ol class="bars">
+              {detail.top.map((c) => (
+                <li key={c.id}>
+                  <span class="bar" style={{ width: `${100 * c.p}%` }} />
+                  <code>{state.label(c.id)}</code>
+                  <span class="percent">{percent(c.p)}</span>
+                </li>
+              ))}
+            </ol>
+            <p class="dim">
+              The stream is {short(detail.norm)} long here
+              {detail.change ? `; the block added ${short(detail.change)}` : ""}. Its numbers:{" "}
+              <button class="link" onClick={() => state.showTexture(detail.name)}>
+                {detail.name}
+              </button>
+            </p>
+          </>
+        )}
+      </div>
+    </section>
+  );
+}

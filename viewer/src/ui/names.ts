@@ -1,0 +1,34 @@
+// What the dotted names mean, for people.
+
+const PARTS: Record<string, string> = {
+  embed: "each token's vector plus its position's: where the residual stream begins",
+  ln_1: "the stream, normalised: what attention reads",
+  "attn.q": "queries: what each token looks for",
+  "attn.k": "keys: what each token can be found by",
+  "attn.v": "values: what each token hands over",
+  "attn.scores": "how well every query matches every key before it",
+  "attn.pattern": "softmax of the scores: who takes how much from whom",
+  "attn.z": "values, added up by those weights, head beside head",
+  "attn.out": "what attention adds to the stream",
+  resid_mid: "the stream after attention",
+  ln_2: "the stream, normalised: what the MLP reads",
+  "mlp.pre": "the MLP's hidden layer before its activation",
+  "mlp.act": "the hidden layer after GELU: most of it near zero",
+  "mlp.out": "what the MLP adds to the stream",
+  resid_post: "the stream after the block",
+  ln_f: "the last norm",
+  logits: "the score of every token as the next one",
+  token: "the token chosen last: its id and its logit",
+  "wte.weight": "a vector for each token; also turns the last norm into logits",
+  "wpe.weight": "a vector for each position",
+};
+
+/** A name taken apart: its block (-1: none) and the rest. */
+export function parts(name: string): [number, string] {
+  const found = /^h\.(\d+)\.(.*)$/.exec(name);
+  return found ? [Number(found[1]), found[2]!] : [-1, name];
+}
+
+export function meaning(name: string): string {
+  return PARTS[name] ?? PARTS[parts(name)[1]] ?? "";
+}

@@ -1,0 +1,274 @@
+// The prompt, its settings, and the text as it comes.
+
+import { Component } from "preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import type { Signal } from "@preact/signals";
+import * as state from "./state";
+import type { Tok } from "./state";
+import { percent } from "./tools";
+
+function NumberField(props: {
+  label: string;
+  of: Signal<number>;
+  min: number;
+  max: number;
+  step: number;
+  hint?: string;
+}) {
+  const { label, of, min, max, step, hint } = props;
+  return (
+    <label class="field" title={hint}>
+      <span>{label}</span>
+      <input
+        type="number"
+        inputMode="decimal"
+        {...{ min, max, step }}
+        value={of.value}
+        onChange={(e) => {
+          const value = Number(e.currentTarget.value);
+          of.value = Number.isFinite(value) ? Math.min(max, Math.max(min, value)) : of.value;
+          e.currentTarget.value = String(of.value);
+        }}
+      />
+    </label>
+  );
+}
+
+export function TextView() {
+  const { settings, running } = state;
+  const seeds = Number.MAX_SAFE_INTEGER;
+  const busy = running.value;
+  return (
+    <section class="text" aria-label="Text">
+      <div class="panel controls">
+        <label class="prompt">
+          <span>Prompt</span>
+          <textarea
+            rows={7}
+            value={state.prompt.value}
+            onInput={(e) => (state.prompt.value = e.currentTarget.value)}
+            onKeyDown={(e) => {
+              if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void state.stop().then(state.write);
+            }}
+          />
+        </label>
+        <div class="fields">
+          <NumberField label="Length" of={settings.tokens} min={1} max={100000} step={1} hint="Tokens to write" />
+          <NumberField
+            label="Temperature"
+            of={settings.temperature}
+            min={0}
+            max={5}
+            step={0.1}
+            hint="0 always takes the likeliest token"
+          />
+          <NumberField
+            label="Top-k"
+            of={settings.topK}
+            min={0}
+            max={100000}
+            step={1}
+            hint="Choose among the k likeliest; 0: among all"
+          />
+          <NumberField
+            label="Top-p"
+            of={settings.topP}
+            min={0.01}
+            max={1}
+            step={0.05}
+            hint="Choose among the likeliest that make up p"
+          />
+          <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="Same seed, same text" />
+          <label class="field" title="Ends before this text">
+            <span>Stop at</span>
+            <input value={settings.stop.value} onChange={(e) => (settings.stop.value = e.currentTarget.value)} />
+          </label>
+        </div>
+        <div class="buttons">
+          {busy ? (
+            <button class="primary" onClick={() => void state.stop()}>
+              Stop
+            </button>
+          ) : (
+            <button class="primary" onClick={() => void state.write()}>
+              Write
+            </button>
+          )}
+          <button disabled={busy} onClick={() => void state.go(1)}>
+            One token
+          </button>
+          <button disabled={busy} onClick={() => void state.go(settings.tokens.value)}>
+            Go on
+          </button>
+          <button
+            disabled={busy}
+            onClick={() => {
+              settings.seed.value = Math.floor(Math.random() * 1e6);
+              void state.write();
+            }}
+          >
+            Another seed
+          </button>
+        </div>
+      </div>
+      <Text />
+      <Guide />
+    </section>
+  );
+}
+
+/** What else there is to see, for whoever is here for the first time. */
+function Guide() {
+  const ways: [state.ViewName, string, string][] = [
+    ["attention", "Attention", "which earlier tokens each token looks at, in every layer and head"],
+    ["blocks", "Blocks", "what the model would say after each of its blocks"],
+    ["passes", "Passes", "how one token is drawn: step through the shaders and watch their textures fill"],
+    ["textures", "Textures", "every number in between, by its name"],
+    ["device", "Device", "whether this browser computes what the desktop did"],
+  ];
+  return (
+    <nav class="panel guide" aria-label="Look inside">
+      <h2>Look inside</h2>
+      <ul>
+        {ways.map(([view, title, text]) => (
+          <li key={view}>
+            <button class="link" onClick={() => state.show(view)}>
+              {title}
+            </button>{" "}
+            {text}
+          </li>
+        ))}
+      </ul>
+    </nav>
+  );
+}
+
+function Text() {
+  const { speeds, note, running, chosen } = state;
+  const stream = useRef<HTMLDivElement>(null);
+  const count = state.tokens.value.length;
+  const rate = speeds.value;
+  const tok = chosen.value === null ? undefined : state.tokens.value[chosen.value];
+  useLayoutEffect(() => {
+    const box = stream.current; // follow the text, unless someone has scrolled up
+    if (box && running.value && box.scrollHeight - box.scrollTop - box.clientHeight < 120) box.scrollTop = box.scrollHeight;
+  }, [count]);
+  return (
+    <div class="panel written">
+      <div class="legend">
+        <span class="scale" aria-hidden="true" />
+        <span>the deeper the colour, the less likely the model held the token</span>
+        <span class="spacer" />
+        <span class="rate" role="status">
+          {note.value && <b>{note.value} </b>}
+          {running.value
+            ? "Writing…"
+            : rate &&
+              `read ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s, wrote ${rate.decode.toFixed(0)} tokens/s`}
+        </span>
+      </div>
+      <div class="stream" ref={stream} onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
+        {state.tokens.value.map((t, i) => (
+          <Token key={i} tok={t} at={i} chosen={chosen.value === i} focusable={chosen.value === null && i === 0} />
+        ))}
+        {running.value && <span class="caret" aria-hidden="true" />}
+        {tok?.top && <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} />}
+      </div>
+      <p class="dim hint">
+        Point at a token (or tap, or walk with the arrow keys) to see what else the model weighed there; choose another
+        and the text goes on from it.
+      </p>
+    </div>
+  );
+}
+
+/** Arrow keys walk over the tokens, Escape leaves them. */
+function walk(event: KeyboardEvent): void {
+  const target = event.target as HTMLElement;
+  if (event.key === "Escape") state.chosen.value = null;
+  const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
+  if (!step || !target.classList.contains("token")) return;
+  const next = step < 0 ? target.previousElementSibling : target.nextElementSibling;
+  if (next instanceof HTMLElement && next.classList.contains("token")) {
+    next.focus();
+    event.preventDefault();
+  }
+}
+
+interface TokenProps {
+  tok: Tok;
+  at: number;
+  chosen: boolean;
+  focusable: boolean;
+}
+
+class Token extends Component<TokenProps> {
+  override shouldComponentUpdate(next: TokenProps): boolean {
+    const { tok, chosen, focusable } = this.props;
+    return next.tok !== tok || next.chosen !== chosen || next.focusable !== focusable;
+  }
+
+  override render() {
+    const { tok, at, chosen, focusable } = this.props;
+    const pick = () => (state.chosen.value = at);
+    return (
+      <span
+        class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}`}
+        style={tok.p === undefined ? {} : { "--doubt": (1 - tok.p).toFixed(3) }}
+        tabIndex={focusable || chosen ? 0 : -1}
+        role="button"
+        aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}
+        onMouseEnter={pick}
+        onFocus={pick}
+        onClick={pick}
+      >
+        {!tok.given && tok.text.startsWith("\n") && <i class="newline">⏎</i>}
+        {tok.text}
+      </span>
+    );
+  }
+}
+
+/** The tokens that were likeliest at a place, below it; as wide as the text where there is no more room. */
+function Alternatives({ tok, at, box }: { tok: Tok; at: number; box: HTMLElement | null }) {
+  const self = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const over = box?.querySelectorAll<HTMLElement>(".token")[at];
+    if (!box || !over || !self.current) return;
+    const { style, offsetWidth, offsetHeight } = self.current;
+    const lines = over.getClientRects();
+    const line = lines[lines.length - 1]!;
+    const frame = box.getBoundingClientRect();
+    const left = Math.max(0, Math.min(line.left - frame.left, box.clientWidth - offsetWidth - 4));
+    const below = line.bottom - frame.top + box.scrollTop;
+    const above = line.top - frame.top + box.scrollTop - offsetHeight;
+    style.left = `${left}px`;
+    style.top = `${below + offsetHeight > box.scrollTop + box.clientHeight && above > box.scrollTop ? above : below}px`;
+  }, [at]);
+  const best = tok.top?.[0]?.p ?? 1;
+  const again = () => void state.go(state.settings.tokens.value, at);
+  return (
+    <div class="alternatives" ref={self} role="group" aria-label={`Alternatives to ${tok.label}`}>
+      {tok.top?.map((c) => (
+        <button
+          key={c.id}
+          class={c.id === tok.id ? "taken" : ""}
+          title={c.id === tok.id ? "Write on from here again" : "Write on from here with this token"}
+          onClick={() => void state.go(state.settings.tokens.value, at, c.id)}
+        >
+          <span class="bar" style={{ width: `${(100 * c.p) / best}%` }} />
+          <code>{state.label(c.id)}</code>
+          <span class="percent">{percent(c.p)}</span>
+        </button>
+      ))}
+      {!tok.top?.some((c) => c.id === tok.id) && tok.p !== undefined && (
+        <span class="taken">
+          <code>{tok.label}</code> <span class="percent">{percent(tok.p)}</span>
+        </span>
+      )}
+      <button class="again" onClick={again}>
+        Write again from here
+      </button>
+    </div>
+  );
+}

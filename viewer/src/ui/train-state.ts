@@ -1,0 +1,201 @@
+// What the Train tab shows, and what a person can do with it.
+
+import { signal } from "@preact/signals";
+import type { Offer, Schedule, TrainingIndex } from "../manifest";
+import { chosenFiles } from "../training/files";
+import type { Session } from "../training/session";
+import { engine } from "./state";
+
+const FRAME = 100; // ms between two changes of the figures: drawing the page takes time from a software driver
+export const LONG = 200_000; // characters that a text field shows
+
+export const index = signal<TrainingIndex | null>(null);
+export const session = signal<Session | null>(null);
+/** Counts the changes of the session that the page has shown. */
+export const tick = signal(0);
+export const text = signal("");
+export const source = signal("");
+export const preset = signal("");
+export const tokenizer = signal("");
+export const schedule = {
+  steps: signal(0),
+  lr: signal(0),
+  min_lr: signal(0),
+  warmup: signal(0),
+  seed: signal(0),
+  evalEvery: signal(50),
+  sampleEvery: signal(100),
+};
+export const shape = signal<Schedule>("cosine");
+/** What is being prepared, its share done (null: unknown), and what went wrong. */
+export const preparing = signal<{ what: string; share: number | null } | null>(null);
+export const problem = signal("");
+export const writing = signal<string | null>(null);
+
+let waiting = false;
+let opened: Promise<void> | null = null;
+
+/** Once, when the tab is first shown: what is offered, and what an earlier visit left. */
+export function open(): Promise<void> {
+  return (opened ??= attempt(async () => {
+    const { training } = engine();
+    training.onSession = adopt;
+    const found = await training.ready();
+    index.value = found;
+    text.value = found.text;
+    source.value = "scenes from The Taming of the Shrew";
+    choose(found.sizes[0]!);
+    if (!training.session) {
+      preparing.value = { what: "Looking for an earlier training", share: null };
+      await training.restore();
+    }
+    adopt();
+  }));
+}
+
+function adopt(): void {
+  const found = engine().training.session;
+  session.value = found;
+  if (found) {
+    found.onChange = changed;
+    const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
+    preset.value = offer.name;
+    tokenizer.value = offer.tokenizer;
+    shape.value = rates.schedule;
+    const { steps, lr, min_lr, warmup } = rates;
+    for (const [key, value] of Object.entries({ steps, lr, min_lr, warmup, seed, evalEvery, sampleEvery })) {
+      schedule[key as keyof typeof schedule].value = value;
+    }
+  }
+  tick.value++;
+}
+
+function changed(): void {
+  if (waiting) return;
+  waiting = true;
+  setTimeout(() => {
+    waiting = false;
+    tick.value++;
+  }, FRAME);
+}
+
+/** Takes a size's own settings. */
+export function choose(offer: Offer): void {
+  preset.value = offer.name;
+  tokenizer.value = offer.tokenizer;
+  const { steps, lr, min_lr, warmup } = offer.settings;
+  schedule.steps.value = steps;
+  schedule.lr.value = lr;
+  schedule.min_lr.value = min_lr;
+  schedule.warmup.value = warmup;
+  shape.value = offer.settings.schedule;
+}
+
+export function offer(): Offer | undefined {
+  return index.value?.sizes.find((s) => s.name === preset.value && s.tokenizer === tokenizer.value);
+}
+
+async function attempt(work: () => Promise<void>): Promise<void> {
+  problem.value = "";
+  try {
+    await work();
+  } catch (error) {
+    problem.value = error instanceof Error ? error.message : String(error);
+  }
+  preparing.value = null;
+}
+
+/** Makes the session that the settings ask for, where there is none. */
+async function made(): Promise<Session> {
+  const { training } = engine();
+  if (training.session) return training.session;
+  const what = tokenizer.value === "bytes" ? "Compiling the shaders" : "Making the tokenizer";
+  preparing.value = { what, share: null };
+  const { steps, lr, min_lr, warmup, seed, evalEvery, sampleEvery } = schedule;
+  return training.create({
+    text: text.value,
+    seed: seed.value,
+    config: {
+      preset: preset.value,
+      tokenizer: tokenizer.value,
+      steps: steps.value,
+      lr: lr.value,
+      min_lr: min_lr.value,
+      warmup: warmup.value,
+      schedule: shape.value,
+      evalEvery: evalEvery.value,
+      sampleEvery: sampleEvery.value,
+    },
+    onProgress: (share) => (preparing.value = { what, share }),
+  });
+}
+
+export const start = () =>
+  attempt(async () => {
+    const found = await made();
+    if (found.status === "failed" || found.status === "done") found.plan.rates.steps = Math.max(schedule.steps.value, found.step);
+    preparing.value = null;
+    void found.start();
+  });
+
+export const pause = () => attempt(() => engine().training.current().pause());
+
+/** One step, and what it changed. */
+export const step = () =>
+  attempt(async () => {
+    const found = await made();
+    preparing.value = null;
+    await found.one();
+  });
+
+export const reset = () => attempt(() => engine().training.reset());
+
+export const write = () =>
+  attempt(async () => {
+    const found = engine().training.current();
+    writing.value = "";
+    try {
+      await found.write((so) => (writing.value = so));
+    } finally {
+      writing.value = null;
+    }
+  });
+
+export const download = () =>
+  attempt(async () => {
+    const { training } = engine();
+    preparing.value = { what: "Reading the weights", share: null };
+    const blob = new Blob([await training.zip()], { type: "application/zip" });
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = `${preset.value}-${training.current().step}-steps.zip`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  });
+
+/** Files that were dropped or chosen: texts to train on, or a saved model to go on with. */
+export const take = (list: Iterable<File>) =>
+  attempt(async () => {
+    const files = [...list];
+    if (!files.length) return;
+    const { training } = engine();
+    if (files.some((f) => /\.(zip|safetensors)$/i.test(f.name))) {
+      preparing.value = { what: "Loading the model", share: null };
+      await training.load(await chosenFiles(files), text.value);
+      return;
+    }
+    const parts: string[] = [];
+    for (const file of files) {
+      const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+      try {
+        parts.push(decoder.decode(await file.arrayBuffer()));
+      } catch {
+        throw new Error(`${file.name} is not UTF-8 text.`);
+      }
+    }
+    const found = parts.join("");
+    if (!found) throw new Error(`${files[0]!.name} is empty.`);
+    if (training.session) throw new Error("Reset the training first; another text begins another one.");
+    text.value = found;
+    source.value = files.map((f) => f.name).join(", ");
+  });
