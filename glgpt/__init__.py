@@ -1,4 +1,4 @@
-"""GPT-2 in fragment shaders: inference on any GPU, or none, that has OpenGL 3.3."""
+"""GPT-2 in fragment shaders: inference and training on any GPU, or none, that has OpenGL 3.3."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ if TYPE_CHECKING:
     from glgpt.errors import GlgptError
     from glgpt.model import GPT2
     from glgpt.models.config import GPT2Config, activation_names
+    from glgpt.trainer import StepResult, Trainer
     from glgpt.training import train
 
-__all__ = ["GPT2", "GPT2Config", "GlgptError", "RawTexture", "Run", "activation_names", "train"]
+__all__ = [
+    "GPT2",
+    "GPT2Config",
+    "GlgptError",
+    "RawTexture",
+    "Run",
+    "StepResult",
+    "Trainer",
+    "activation_names",
+    "train",
+]
 __version__ = "0.1.0"
 
 _ROOMS = {
@@ -21,7 +32,9 @@ _ROOMS = {
     "GPT2Config": "models.config",
     "GlgptError": "errors",
     "RawTexture": "capture",
-    "Run": "model",
+    "Run": "decoder",
+    "StepResult": "trainer",
+    "Trainer": "trainer",
     "activation_names": "models.config",
     "train": "training",
 }

@@ -68,7 +68,7 @@ def write_weights(
         matrix = arrange(checkpoint.config, name, checkpoint.read(name))
         band = max(1, (8 << 20) // (layout.width * 16))
         for layer in range(layout.layers):
-            for y in range(0, layout.height, band):
+            for y in range(0, layout.lines, band):
                 shards.add(name, layer, y, layout.layer(matrix, layer, y, band))
         done += layout.nbytes
         if progress:

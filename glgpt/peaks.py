@@ -10,7 +10,7 @@ from typing import Any
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.record import Recorder
-from glgpt.tensor import Layout
+from glgpt.tensor import Layout, stacked
 from glgpt.tune import FETCHES
 
 
@@ -97,7 +97,7 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
         rec.output(last[0])
 
     small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows a fragment, as the engine's own
-    panels = Layout(large.rows, large.cols, (1, size // 32))  # read by 4 x 2 pixels from end to end
+    panels = stacked(large.rows, large.cols, 4096, 32)  # read by 4 x 2 pixels from end to end
     program("fma", small, fma)
     for across, by, layout in (
         *((1, 1, large), (1, 2, large), (2, 2, large), (4, 2, large), (4, 4, large)),

@@ -44,13 +44,17 @@ class Texture:
 
 @dataclass(frozen=True)
 class View:
-    """Where a named tensor lies: matrix `[rows, cols]` cut into `tiles` (rows, cols of tiles), in `texture`."""
+    """Where a named tensor lies: matrix `[rows, cols]` cut into `tiles` (rows, cols of tiles), in `texture`.
+
+    `stack` column tiles lie below each other in a layer.
+    """
 
     texture: str
     rows: int
     cols: int
     tiles: tuple[int, int]
     dtype: str
+    stack: int = 1
 
 
 @dataclass(frozen=True)

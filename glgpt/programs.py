@@ -101,7 +101,7 @@ def weight_layouts(program: Program, config: GPT2Config) -> dict[str, Layout]:
 
 def layout_of(view: View) -> Layout:
     """The layout that a view names."""
-    return Layout(view.rows, view.cols, view.tiles, view.dtype)
+    return Layout(view.rows, view.cols, view.tiles, view.dtype, view.stack)
 
 
 def describe(program: Program) -> dict[str, Any]:

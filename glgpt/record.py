@@ -189,7 +189,7 @@ class Recorder:
     def program(self) -> Program:
         """The recorded program, checked. Raises GlgptError where it does not fit the limits."""
         textures = {
-            t.name: Texture(t.name, t.layout.width, t.layout.height, t.layout.layers, t.layout.format, t.role)
+            t.name: Texture(t.name, t.layout.width, t.layout.lines, t.layout.layers, t.layout.format, t.role)
             for t in self._fixed.values()
         }
         entries = {name: self._place(name, textures) for name in self._drafts}
@@ -241,12 +241,11 @@ class Recorder:
 
 
 def _view(texture: str, t: Tensor) -> View:
-    return View(texture, t.rows, t.cols, t.layout.tiles, t.layout.dtype)
+    return View(texture, t.rows, t.cols, t.layout.tiles, t.layout.dtype, t.layout.stack)
 
 
 def _in(layout: Layout, layer: int, columns: range | None) -> bool:
-    per_row = layout.tiles[1] // layout.pairs
-    return columns is None or layer % per_row * layout.pairs in columns
+    return columns is None or layer % layout.across * layout.pairs in columns
 
 
 def _literal(value: int | float | str) -> str:

@@ -1,8 +1,9 @@
 """The lines between a shader and its tensors: for each sampler its accessors, for each output its STORE macro.
 
 An input `x` becomes the sampler `u_x` and gets `X_W`, `X_H` (texels and rows of a tile), `X_TR`, `X_TC` (tiles),
-`X_ROWS`, `X_COLS`, and `X(layer, y, texel)`, the raw fetch (vec4, or uvec4 for f16) and `x_at(row, c4)`, any texel of
-the matrix as a vec4. An output `y` gets the same numbers, `Y_TILES(F)`, which repeats F(n, i, j) for each tile (i, j)
+`X_ROWS`, `X_COLS`, `X_ACROSS` (layers of a row of tiles), `X(layer, y, texel)`, the raw fetch (vec4, or uvec4 for
+f16), `X_PLACE(c4)`, where the columns of c4 lie as ivec3(texel, first row, layer of a row of tiles), and
+`x_at(row, c4)`, any texel of the matrix as a vec4. An output `y` gets the same numbers, `Y_TILES(F)`, which repeats F(n, i, j) for each tile (i, j)
 the pass writes, `Y_N` of them, `Y_ROWTILES(F)` and `Y_COLTILES(F)` likewise F(i) and F(n, j), and `STORE_Y(v)` for an
 array v of Y_N vec4.
 """
@@ -20,6 +21,7 @@ def _numbers(upper: str, layout: Layout) -> list[str]:
         "H": layout.height,
         "TR": layout.tiles[0],
         "TC": layout.tiles[1],
+        "ACROSS": layout.across,
         "ROWS": layout.rows,
         "COLS": layout.cols,
     }
@@ -29,25 +31,29 @@ def _numbers(upper: str, layout: Layout) -> list[str]:
 def accessors(name: str, layout: Layout) -> str:
     """GLSL text declaring sampler `name` and reading it."""
     upper, half = name.upper(), layout.dtype == "f16"
-    step = f"vec2({1 / layout.width:.10e}, {1 / layout.height:.10e})"
+    step = f"vec2({1 / layout.width:.10e}, {1 / layout.lines:.10e})"
     fetch = f"FETCH(u_{name}, {step}, k, y, l)"
     tr, tc = layout.tiles
-    layer = f"(row / {layout.height}) * {tc // layout.pairs}" if tr > 1 else "0"
-    if tc > layout.pairs:
-        layer += f" + c4 / {layout.width * layout.pairs}"
-    y = f"row % {layout.height}" if tr > 1 else "row"
-    k = f"c4 % {layout.width}" if tc > 1 else "c4"
-    texel = f"{upper}({layer}, {y}, {k})"
+    tile = f"(c4) / {layout.width}"
+    place = (
+        f"(c4) % {layout.width}" if tc > 1 else "(c4)",
+        f"{tile} % {layout.stack} * {layout.height}" if layout.stack > 1 else "0",
+        f"{tile} / {layout.stack * layout.pairs}" if layout.across > 1 else "0",
+    )
+    layer, y = (f"row / {layout.height} * {layout.across} + ", f"row % {layout.height}") if tr > 1 else ("", "row")
+    texel = f"{upper}({layer}p.z, {y} + p.y, p.x)"
     if half:
         body = f"uvec4 t = {texel}; return (c4 / {layout.width}) % 2 == 0 ? even_half(t) : odd_half(t);"
     else:
         body = f"return {texel};"
+    body = f"ivec3 p = {upper}_PLACE(c4); {body}"
     return "\n".join(
         [
             f"uniform {'usampler2DArray' if half else 'FLOAT_SAMPLER'} u_{name};",
             *_numbers(upper, layout),
             *([f"#define {upper}_F16"] if half else []),
             f"#define {upper}(l, y, k) {fetch if half else f'TO_FLOAT({fetch})'}",
+            f"#define {upper}_PLACE(c4) ivec3({', '.join(place)})",
             f"vec4 {name}_at(int row, int c4) {{ {body} }}",
         ]
     )
@@ -58,6 +64,8 @@ def interface(outputs: Mapping[str, Layout], columns: range | None = None) -> st
     lines: list[str] = []
     location = 0
     for name, layout in outputs.items():
+        if layout.stack > 1:
+            raise ValueError(f"{name}: stacked tiles cannot be written")
         upper, half = name.upper(), layout.dtype == "f16"
         cols = columns if columns is not None else range(layout.tiles[1])
         tiles = [(i, j) for i in range(layout.tiles[0]) for j in cols]

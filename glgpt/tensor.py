@@ -3,7 +3,8 @@
 Texel `(r, c4)` holds columns `4*c4 .. 4*c4+3`. The matrix is cut into `tiles = (tr, tc)`, an equal grid; rows and
 columns of a tile are contiguous in the matrix. f32: a tile is one layer. f16: two neighbouring column tiles share one
 layer, their halves packed into one 128-bit texel (x, y: the even tile; z, w: the odd one), so that one fetch feeds two
-accumulators. Everything beyond the matrix is zero.
+accumulators. f32 column tiles may also be stacked: `stack` of them lie below each other in a layer, so that a narrow
+tile's rows follow each other in memory. Everything beyond the matrix is zero.
 """
 
 from __future__ import annotations
@@ -20,18 +21,22 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Layout:
-    """Matrix `[rows, cols]`, `tiles` = (tile rows, tile columns), `dtype` f32 or f16 (f16 needs an even tile count)."""
+    """Matrix `[rows, cols]`, `tiles` = (tile rows, tile columns), `dtype` f32 or f16 (f16 needs an even tile count).
+
+    `stack` is how many column tiles a layer holds, one below the other (f32 only).
+    """
 
     rows: int
     cols: int
     tiles: tuple[int, int] = (1, 1)
     dtype: str = "f32"
+    stack: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.rows, self.cols, *self.tiles) < 1:
+        if min(self.rows, self.cols, *self.tiles, self.stack) < 1:
             raise ValueError(f"empty layout {self}")
-        if self.dtype not in ("f32", "f16") or (self.dtype == "f16" and self.tiles[1] % 2):
-            raise ValueError(f"a layout of {self.dtype} cannot have {self.tiles} tiles")
+        if self.dtype not in ("f32", "f16") or (self.dtype == "f16" and (self.tiles[1] % 2 or self.stack > 1)):
+            raise ValueError(f"a layout of {self.dtype} cannot have {self.tiles} tiles, {self.stack} in a layer")
 
     @property
     def height(self) -> int:
@@ -44,14 +49,24 @@ class Layout:
         return -(-self.cols // (4 * self.tiles[1]))
 
     @property
+    def lines(self) -> int:
+        """Rows of the texture."""
+        return self.height * self.stack
+
+    @property
     def pairs(self) -> int:
-        """Column tiles that share one layer: 2 for f16."""
+        """Column tiles that share one texel: 2 for f16."""
         return 2 if self.dtype == "f16" else 1
+
+    @property
+    def across(self) -> int:
+        """Layers that hold a row of tiles."""
+        return -(-self.tiles[1] // (self.pairs * self.stack))
 
     @property
     def layers(self) -> int:
         """Layers of the texture."""
-        return self.tiles[0] * self.tiles[1] // self.pairs
+        return self.tiles[0] * self.across
 
     @property
     def format(self) -> str:
@@ -61,18 +76,21 @@ class Layout:
     @property
     def nbytes(self) -> int:
         """Bytes of the texture."""
-        return self.width * self.height * self.layers * 16
+        return self.width * self.lines * self.layers * 16
 
     def layer(
         self, matrix: NDArray[np.floating], index: int, y: int = 0, rows: int | None = None
     ) -> Floats | NDArray[np.uint32]:
         """The texels `[rows, width, 4]` of one layer of `matrix` `[rows, cols]`: `rows` of them (None: all) from y."""
-        end = self.height if rows is None else min(self.height, y + rows)
-        per_row = self.tiles[1] // self.pairs
-        i, j = index // per_row, index % per_row * self.pairs
-        tiles = [self._tile(matrix, i, j + p, y, end) for p in range(self.pairs)]
+        end = self.lines if rows is None else min(self.lines, y + rows)
+        i, j = index // self.across, index % self.across * self.pairs * self.stack
         if self.dtype == "f32":
-            return tiles[0]
+            bands = []
+            for s in range(y // self.height, -(-end // self.height)):
+                top = s * self.height
+                bands.append(self._tile(matrix, i, j + s, max(y - top, 0), min(end - top, self.height)))
+            return bands[0] if len(bands) == 1 else np.concatenate(bands)
+        tiles = [self._tile(matrix, i, j + p, y, end) for p in range(self.pairs)]
         with np.errstate(over="ignore"):
             halves = np.concatenate([t.astype(np.float16) for t in tiles], axis=2)
         return np.ascontiguousarray(halves).view(np.uint32)
@@ -85,19 +103,19 @@ class Layout:
         return out.reshape(end - y, self.width, 4)
 
     def pack(self, matrix: NDArray[np.floating]) -> NDArray[np.float32] | NDArray[np.uint32]:
-        """`[rows, cols]` to texels `[layers, height, width, 4]`, float32 or (f16) uint32."""
+        """`[rows, cols]` to texels `[layers, lines, width, 4]`, float32 or (f16) uint32."""
         layers: list[Any] = [self.layer(matrix, i) for i in range(self.layers)]
         return np.stack(layers)
 
     def unpack(self, texels: NDArray[np.float32] | NDArray[np.uint32]) -> Floats:
-        """Texels `[layers, height, width, 4]` to `[rows, cols]` float32."""
-        tr, tc = self.tiles
+        """Texels `[layers, lines, width, 4]` to `[rows, cols]` float32."""
+        tr = self.tiles[0]
         if self.dtype == "f16":
             halves = np.ascontiguousarray(texels).view(np.float16).astype(np.float32)
-            grid = halves.reshape(tr, tc // 2, self.height, self.width, 2, 4).transpose(0, 2, 1, 4, 3, 5)
+            grid = halves.reshape(tr, self.across, self.height, self.width, 2, 4).transpose(0, 2, 1, 4, 3, 5)
         else:
-            grid = texels.reshape(tr, tc, self.height, self.width, 4).transpose(0, 2, 1, 3, 4)
-        whole = grid.reshape(tr * self.height, tc * 4 * self.width)
+            grid = texels.reshape(tr, self.across * self.stack, self.height, self.width, 4).transpose(0, 2, 1, 3, 4)
+        whole = grid.reshape(tr * self.height, -1)
         return np.ascontiguousarray(whole[: self.rows, : self.cols], np.float32)
 
     def segments(self, weight: Layout) -> Iterator[tuple[int, int, list[tuple[int, int]], int]]:
@@ -107,7 +125,7 @@ class Layout:
         column tile that the layer holds, texels), each run inside one tile of everything it names.
         """
         end = -(-self.cols // 4)
-        for layer in range(self.tiles[1] // self.pairs):
+        for layer in range(self.across):
             x0 = 0
             while x0 < self.width:
                 n, starts = self.width - x0, []
@@ -137,3 +155,15 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
         if tr > rows:
             raise ValueError(f"{rows} rows cannot be folded into tiles of at most {limit}")
     return Layout(rows, cols, (tr, tc), dtype)
+
+
+def stacked(rows: int, cols: int, limit: int, width: int) -> Layout:
+    """An f32 weight in column tiles of at most `width` texels, below each other as far as `limit` rows go.
+
+    Raises ValueError for more than `limit` rows.
+    """
+    if rows > limit:
+        raise ValueError(f"{rows} rows cannot be stacked in a texture of {limit}")
+    tc = -(-cols // (4 * width))
+    layers = -(-tc // (limit // rows))
+    return Layout(rows, cols, (1, tc), stack=-(-tc // layers))

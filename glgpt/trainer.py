@@ -80,7 +80,10 @@ class Trainer:
                 self.config, read = checkpoint.config, checkpoint.read
             context = self.config.n_positions if context is None else context
             self.recipe = Recipe(batch, context, accumulate, betas, eps, weight_decay, clip or 0.0, dropout, recompute)
+            if not 0 <= seed < 1 << 32:
+                raise GlgptError(f"seed is {seed}; it must be at least 0 and below 2^32")
             self.lr, self.seed, self.steps_done = lr, seed, 0
+            self._seed = int(np.array(seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
             self.device = open_device(device)
             self.choice = choose(self.device, kernel, fetch, storage)
             program = training_program(self.config, self.recipe, self.device.limits, self.choice.kernel)
@@ -90,10 +93,10 @@ class Trainer:
             self._late: deque[tuple[int, Parts]] = deque()  # steps whose losses are under way
             self._broken: tuple[int, Parts] | None = None  # the first step that was not finite
             self._prepared = False  # whether the norms are folded as generation wants them
-            self._decoder = Decoder(self.player, self.config.n_positions, lambda: None)
+            self._decoder = Decoder(self.player, self.config.n_positions, self._prepare)
             try:
                 if read is None:
-                    self.player.play("init", seed=seed)
+                    self.player.play("init", seed=self._seed)
                 else:
                     for name in parameters(self.config):
                         self._write(name, read(name))
@@ -113,13 +116,16 @@ class Trainer:
 
         Raises GlgptError for arrays of another shape or ids outside the vocabulary.
         """
+        lr = self.lr if lr is None else lr
+        if not 0 <= lr < math.inf:
+            raise GlgptError(f"lr is {lr}; it must be at least 0 and finite")
         parts = self._parts(inputs, targets, self.recipe.accumulate)
         self._backward(self.steps_done + 1, parts)
         self.steps_done += 1
         b1, b2 = self.recipe.betas
         self.player.play(
             "update",
-            lr=self.lr if lr is None else lr,
+            lr=lr,
             unbias1=1 / (1 - b1**self.steps_done),
             unbias2=1 / (1 - b2**self.steps_done),
         )
@@ -133,7 +139,7 @@ class Trainer:
     def _backward(self, step: int, parts: Parts) -> None:
         for i, (x, y) in enumerate(parts):
             self._upload(x, y, train=True)
-            scalars = {"pos": 0, "row": i, "step": step, "seed": self.seed}
+            scalars = {"pos": 0, "row": i, "step": step, "seed": self._seed}
             self.player.play("backward" if i == 0 else "accumulate", **scalars)
 
     def drain(self) -> list[StepResult]:
@@ -151,16 +157,13 @@ class Trainer:
 
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
         """The mean loss of ids `[n, context]`, any n, in nats a token. Waits."""
-        total = np.zeros(2)
-        for start in range(0, len(inputs), self.recipe.batch):
-            x, y = (
-                np.asarray(inputs[start : start + self.recipe.batch]),
-                np.asarray(targets[start : start + self.recipe.batch]),
-            )
-            missing = ((0, self.recipe.batch - len(x)), (0, 0))
-            x, y = np.pad(x, missing), np.pad(y, missing, constant_values=-1)
-            for part in self._parts(x, y, 1):
-                self._upload(*part, train=False)
+        x, y, total = np.asarray(inputs), np.asarray(targets), np.zeros(2)
+        if x.shape != y.shape or x.ndim != 2 or not len(x):
+            raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one number")
+        parts = -(-len(x) // self.recipe.batch)
+        missing = ((0, parts * self.recipe.batch - len(x)), (0, 0))
+        for part in self._parts(np.pad(x, missing), np.pad(y, missing, constant_values=-1), parts):
+            self._upload(*part, train=False)
             self.player.play("evaluate", pos=0, row=0)
             total += self.player.read("losses")[0, 0, 0, :2]
         return float(total[0] / total[1])
@@ -176,11 +179,15 @@ class Trainer:
         seed: int = 0,
     ) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids` with the parameters as they are, ending at a full context."""
+        ids, c = [int(i) for i in ids], self.config
+        if not 0 < len(ids) <= c.n_positions or min(ids) < 0 or max(ids) >= c.vocab_size:
+            raise GlgptError(f"a prompt is 1 to {c.n_positions} ids below {c.vocab_size}, not {ids}")
+        yield from self._decoder.generate(ids, tokens, Sampler(temperature, top_k, top_p, seed), None, Run())
+
+    def _prepare(self) -> None:
         if not self._prepared:
             self.player.play("prepare")
             self._prepared = True
-        sampler = Sampler(temperature, top_k, top_p, seed)
-        yield from self._decoder.generate([int(i) for i in ids], tokens, sampler, None, Run())
 
     def not_finite(self) -> str | None:
         """The first tensor that holds a NaN or an infinity: of the parameters, else of the gradients of the first step
@@ -202,20 +209,19 @@ class Trainer:
         return sorted(parameters(self.config), key=lambda name: last[f"d.{name}"])
 
     def _parts(self, inputs: NDArray[Any], targets: NDArray[Any], parts: int) -> Parts:
-        shape = (parts * self.recipe.batch, self.recipe.context)
+        size = self.recipe.batch
+        shape = (parts * size, self.recipe.context)
         x, y = np.asarray(inputs), np.asarray(targets)
         for what, array, least in (("inputs", x, 0), ("targets", y, -1)):
             if array.shape != shape or array.dtype.kind not in "iu":
-                raise GlgptError(
-                    f"{what} are {array.dtype} {list(array.shape)}; a step takes whole numbers {list(shape)}"
-                )
-            if array.size and (array.min() < least or array.max() >= self.config.vocab_size):
+                raise GlgptError(f"{what} are {array.dtype} {list(array.shape)}, not whole numbers {list(shape)}")
+            if array.min() < least or array.max() >= self.config.vocab_size:
                 wrong = array[(array < least) | (array >= self.config.vocab_size)][0]
                 raise GlgptError(f"{what} hold id {wrong}, outside the vocabulary of {self.config.vocab_size}")
+        if y.max() < 0:
+            raise GlgptError("targets are all below zero: they hold nothing to predict")
         x, y = x.astype(np.int64), y.astype(np.int64)
-        return [
-            (x[i : i + self.recipe.batch], y[i : i + self.recipe.batch]) for i in range(0, len(x), self.recipe.batch)
-        ]
+        return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
 
     def _upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
         """Rows of every tensor are token * batch + sequence: ids go up position by position."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from glgpt import ops
@@ -36,6 +37,19 @@ class Recipe:
     clip: float = 1.0
     dropout: float = 0.0
     recompute: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "context", "accumulate"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise GlgptError(f"{name} is {value!r}; it must be a whole number from 1")
+        if not 0 < self.eps < math.inf:
+            raise GlgptError(f"eps is {self.eps}; it must be above 0 and finite")
+        below = {"dropout": (self.dropout, 1), "weight_decay": (self.weight_decay, math.inf)}
+        below |= {"clip": (self.clip, math.inf)} | {f"betas[{i}]": (beta, 1) for i, beta in enumerate(self.betas)}
+        for name, (number, end) in below.items():
+            if not 0 <= number < end:
+                raise GlgptError(f"{name} is {number}; it must be at least 0 and below {end}")
 
 
 def training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:

@@ -27,7 +27,7 @@ STORAGES = ("float", "uint")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
 ROWS = {"apart": 0, "near": 4}  # how a one-row product takes its columns (`ops.matvec`)
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
-VERSION = 5  # of what a remembered probe means
+VERSION = 6  # of what a remembered probe means
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,10 @@ def probe(device: Device, options: Options, kernels: list[str]) -> dict[str, flo
             chosen = replace(options, fetch=fetch)
             for name in kernels:
                 limits = Limits(max_draw_buffers=device.limits.max_draw_buffers)
-                players[f"{name} {fetch}"] = _filled(Player(device, product_program(limits, KERNELS[name]), chosen))
+                program = product_program(limits, KERNELS[name], software=device.software)
+                players[f"{name} {fetch}"] = _filled(Player(device, program, chosen))
             for name, near in ROWS.items():
-                player = Player(device, row_product_program(near), chosen, weights)
+                player = Player(device, row_product_program(near, software=device.software), chosen, weights)
                 players[f"{name} {fetch}"] = player if weights else _filled(player)
                 weights = weights or player.shared("state")
         for turn in range(6):
@@ -150,35 +151,48 @@ def slope(player: Player, entry: str, repeats: int) -> float:
     return max(run(1 + repeats) - once, 1e-9) / repeats
 
 
-def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: tuple[int, int, int] = PROBE) -> Program:
+def product_program(
+    limits: Limits,
+    kernel: Kernel,
+    dtype: str = "f32",
+    shape: tuple[int, int, int] = PROBE,
+    software: bool = False,
+) -> Program:
     """An entry `probe` that multiplies the states x `[M, K]` and w `[K, N]`, as a model of this dtype does it."""
     m, k, n = shape
     rec = Recorder(limits)
     if dtype == "f16":
         kernel = kernel.packed(limits)
     x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
-    w = rec.fixed("w", Layout(k, n, (1, 2) if dtype == "f16" else (1, 1), dtype), "state")
+    w = rec.fixed("w", _weight(rec, k, n, dtype, software), "state")
     with rec.entry("probe"):
         rec.output(ops.matmul(rec, x, w, None, "y", dtype=dtype, tile_cols=kernel.tile_cols))
     return rec.program()
 
 
-def row_product_program(near: int, dtype: str = "f32") -> Program:
+def row_product_program(near: int, dtype: str = "f32", software: bool = False) -> Program:
     """An entry `probe` that multiplies a row by several weights in turn, so that they leave the caches."""
     k, n, count = ROW_PROBE
     rec = Recorder()
     x = rec.fixed("x", Layout(1, k), "state")
-    layout = Layout(k, n, (1, 2) if dtype == "f16" else (1, 1), dtype)
+    layout = _weight(rec, k, n, dtype, software)
     with rec.entry("probe"):
         for i in range(count):
             rec.output(ops.matvec(rec, x, rec.fixed(f"w.{i}", layout, "state"), f"y.{i}", near=near).tensor)
     return rec.program()
 
 
+def _weight(rec: Recorder, k: int, n: int, dtype: str, software: bool) -> Layout:
+    """A weight's layout, as a model of this dtype has it."""
+    if software and dtype == "f32":
+        return ops.panels(rec, k, n)
+    return Layout(k, n, (1, 2) if dtype == "f16" else (1, 1), dtype)
+
+
 def _filled(player: Player) -> Player:
     random = np.random.default_rng(0)
     for name, v in player.program.views.items():
-        layout = Layout(v.rows, v.cols, v.tiles, v.dtype)
+        layout = Layout(v.rows, v.cols, v.tiles, v.dtype, v.stack)
         player.write_matrix(name, layout, random.standard_normal((v.rows, v.cols), np.float32))
     return player
 

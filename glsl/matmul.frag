@@ -15,8 +15,8 @@ vec4 acc[Y_N];
     w[0] = even_half(t); w[1] = odd_half(t); }
 #endif
 #else
-ivec2 column[Y_NC];  // (column tile of w, texel in it)
-#define LOAD_W(n, j) w[n] = W(tile * W_TC + column[n].x, row, column[n].y);
+ivec3 column[Y_NC];  // where in w
+#define LOAD_W(n, j) w[n] = W(tile * W_ACROSS + column[n].z, row + column[n].y, column[n].x);
 #define LOAD_ROW Y_COLTILES(LOAD_W)
 #endif
 
@@ -66,7 +66,7 @@ void main() {
   p = ivec2(gl_FragCoord.xy);
 #define C4(j) ((j) * Y_W + p.x)
 #ifndef W_F16
-#define LOCATE(n, j) { int c4 = min(C4(j), W_W * W_TC - 1); column[n] = ivec2(c4 / W_W, c4 % W_W); }
+#define LOCATE(n, j) { int c4 = min(C4(j), W_W * W_TC - 1); column[n] = W_PLACE(c4); }
   Y_COLTILES(LOCATE)
 #endif
 #ifdef BIAS

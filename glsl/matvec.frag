@@ -12,15 +12,15 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, part = p.y / BY;
   vec4 acc[Y_N];
-  ivec2 at[Y_N];  // (column tile or layer of w, texel in it)
+  ivec3 at[Y_N];  // where in w
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
 #ifdef W_F16
-  at[0] = ivec2(min(column / W_W, W_TC / 2 - 1), column % W_W);
+  at[0] = ivec3(column % W_W, 0, min(column / W_W, W_ACROSS - 1));
 #else
 #define LOCATE(n, i, j) { \
     int c4 = min(NEAR > 0 ? NEAR * column + n : column + n * HALF, W_W * W_TC - 1); \
-    at[n] = ivec2(c4 / W_W, c4 % W_W); \
+    at[n] = W_PLACE(c4); \
   }
   Y_TILES(LOCATE)
 #endif
@@ -31,13 +31,13 @@ void main() {
     // Row by row: the texels of one row lie in the same page, those of one column do not (2x on software GL).
 #ifdef W_F16
 #define ROW(lane, o) { \
-    uvec4 t = W(tile * (W_TC / 2) + at[0].x, row + o, at[0].y); \
+    uvec4 t = W(tile * W_ACROSS + at[0].z, row + o, at[0].x); \
     acc[0] += x.lane * even_half(t); \
     acc[1] += x.lane * odd_half(t); \
   }
     ROW(x, 0) ROW(y, 1) ROW(z, 2) ROW(w, 3)
 #else
-#define TEXEL(n, o) W(tile * W_TC + at[n].x, row + o, at[n].y)
+#define TEXEL(n, o) W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x)
 #define ROW_X(n, i, j) acc[n] += x.x * TEXEL(n, 0);
 #define ROW_Y(n, i, j) acc[n] += x.y * TEXEL(n, 1);
 #define ROW_Z(n, i, j) acc[n] += x.z * TEXEL(n, 2);

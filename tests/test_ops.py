@@ -81,8 +81,9 @@ class Bench(Recorder):
 
     def weight(self, name: str, rows: int, cols: int, panels: bool = False) -> Tensor:
         """A weight as the model lays it out: rows padded to whole texels, folded where the limits ask, or in panels."""
-        pairs = 2 if self.style.dtype == "f16" else ops.panels(self, rows, cols) if panels else 1
+        pairs = 2 if self.style.dtype == "f16" else 1
         layout = fold(texels(rows), cols, self.limits.max_texture_size, pairs, self.style.dtype)
+        layout = ops.panels(self, texels(rows), cols) if panels and pairs == 1 else layout
         return self.given(name, np.pad(self.rng.standard_normal((rows, cols)), ((0, -rows % 4), (0, 0))), layout)
 
     def stream(self, rows: int, cols: int) -> Layout:

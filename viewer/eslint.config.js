@@ -1,4 +1,4 @@
-// The strictest of typescript-eslint's plain sets, with three exceptions.
+// The strictest of typescript-eslint's plain sets, with four exceptions.
 import tseslint from "typescript-eslint";
 
 export default tseslint.config(
@@ -10,6 +10,7 @@ export default tseslint.config(
     rules: {
       "@typescript-eslint/no-non-null-assertion": "off", // tsc makes every index doubtful; `!` says that it is known
       "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
+      "@typescript-eslint/no-meaningless-void-operator": "off", // `void signal.value` subscribes to a signal
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
     },
   },

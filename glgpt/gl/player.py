@@ -84,7 +84,7 @@ class Player:
         """Packs and uploads a matrix in bands, so that no whole copy of it is ever made."""
         band = max(1, BAND_BYTES // (layout.width * 16))
         for layer in range(layout.layers):
-            for y in range(0, layout.height, band):
+            for y in range(0, layout.lines, band):
                 self.write(name, layer, layout.layer(matrix, layer, y, band), y)
 
     def clear(self, name: str) -> None:

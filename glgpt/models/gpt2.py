@@ -71,9 +71,9 @@ class Network:
         }[name if name.count(".") == 1 else name.split(".", 2)[2]]
         if name == "wpe.weight":
             return rec.fixed(name, fold(rows, cols, rec.limits.max_texture_size), self.role)
+        if self.software and self.dtype == "f32":
+            return rec.fixed(name, ops.panels(rec, texels(rows), cols), self.role)
         pairs = 2 if self.dtype == "f16" else 1
-        if self.software and self.dtype == "f32" and name in ("wte.weight", "lm_head.weight"):
-            pairs = ops.panels(rec, rows, cols)  # the others mostly serve products of many rows, which like it less
         layout = fold(texels(rows), cols, rec.limits.max_texture_size, pairs, self.dtype)
         return rec.fixed(name, layout, self.role)
 

@@ -9,7 +9,7 @@ from glgpt.tape import Tensor
 from glgpt.tensor import Layout
 
 ACROSS = 64  # texels of a sum on its way to one
-MOST = 15  # tensors that one pass adds up: a WebGL device has 16 texture units
+MOST = 8  # tensors that one pass adds up; Mesa's compiler takes twice as long for each more, 18 s for fifteen
 
 
 def gradient_norm(rec: Recorder, gradients: Sequence[Tensor], clip: float, name: str = "gradient_norm") -> Tensor:
@@ -27,7 +27,7 @@ def gradient_norm(rec: Recorder, gradients: Sequence[Tensor], clip: float, name:
         width = ACROSS if len(sums) > MOST or max(s.layout.width * s.rows for s in sums) > ACROSS else 1
         sums = [_add_up(rec, sums[i : i + MOST], width, f"{name}.{i}") for i in range(0, len(sums), MOST)]
     y = rec.scratch(name, Layout(1, 4))
-    rec.emit("gradient_norm", {"x": sums[0]}, {"y": y}, {"CLIP": clip})
+    rec.emit("gradient_norm", {"x": sums[0]}, {"y": y}, {"CLIP": float(clip)})
     return y
 
 
@@ -54,7 +54,7 @@ def adamw(
 
     The scalars `lr`, `unbias1` and `unbias2` (1 / (1 - beta^step)) come with the call.
     """
-    defines = {"BETA1": betas[0], "BETA2": betas[1], "EPSILON": eps, "DECAY": decay}
+    defines = {"BETA1": float(betas[0]), "BETA2": float(betas[1]), "EPSILON": float(eps), "DECAY": float(decay)}
     inputs = {"x": x[0], "m": moment[0], "s": squares[0], "g": gradient, "norm": norm}
     outputs = {"y": x[1], "moment": moment[1], "squares": squares[1]}
     for j in range(x[0].layout.tiles[1]):

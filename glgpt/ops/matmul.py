@@ -9,10 +9,10 @@ from glgpt.ops.norm import NormedRow, PartialSums
 from glgpt.ops.pointwise import activation_defines, column_sums, copy, plus, transpose
 from glgpt.record import Recorder
 from glgpt.tape import Gradients, Tensor
-from glgpt.tensor import Layout, fold
+from glgpt.tensor import Layout, fold, stacked
 
 PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
-PANEL = 8  # fragments that software GL runs together, each taking its texels of a panel's row
+PANEL = 32  # texels of a panel's row: eight fragments, which software GL runs together, take four each
 ENOUGH = 16384  # fragments of a one-row product; with more, each walks further and the reader adds up fewer parts
 
 
@@ -36,7 +36,7 @@ def matmul(
     tile_cols = _column_tiles(rec, w, tile_cols)
     y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], tile_cols), dtype))
     tr, tc = y.layout.tiles
-    if w.rows < x.cols or (residual and (residual.layout != y.layout or dtype == "f16")):
+    if w.rows < x.cols or x.layout.stack > 1 or (residual and (residual.layout != y.layout or dtype == "f16")):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
     inputs = {"x": x, "w": w}
     defines = activation_defines(act) | {"SEGMENTS": _segments(x.layout, w.layout)}
@@ -115,23 +115,18 @@ def _segments(x: Layout, w: Layout) -> str:
     return " ".join(calls)
 
 
-def panels(rec: Recorder, rows: int, cols: int) -> int:
-    """Into how many column tiles to cut a weight `[rows, cols]` that is mostly read by products of one row.
+def panels(rec: Recorder, rows: int, cols: int) -> Layout:
+    """The layout of a weight that software GL reads: column tiles of `PANEL` texels, stacked in few layers.
 
     Software GL runs the fragments of 4 x 2 pixels together. Where those read a tile's row whole, the next row follows
     it in memory, and a processor fetches ahead; rows of a wide tile are too far apart for that.
     """
-    n4 = -(-cols // 4)
-    for width in _panel_widths(rec):
-        tiles = -(-n4 // width)
-        if -(-n4 // tiles) == width and tiles <= rec.limits.max_layers and rows <= rec.limits.max_texture_size:
-            return tiles
-    return 1
-
-
-def _panel_widths(rec: Recorder) -> list[int]:
-    """Texels across a panel, the best first."""
-    return [PANEL * near for near in (4, 3, 2, 6, 5) if near <= rec.limits.max_draw_buffers]
+    limit = rec.limits.max_texture_size
+    if rows <= limit:
+        layout = stacked(rows, cols, limit, PANEL)
+        if layout.layers <= rec.limits.max_layers:
+            return layout
+    return fold(rows, cols, limit)
 
 
 @dataclass(frozen=True)
@@ -155,12 +150,9 @@ def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None,
     """One row times a matrix, x `[1, K]` w `[K, N]`, as partial sums over `part` texels of K each (None: enough).
 
     A target of one row wastes half of every quad and gives a GPU too little to do; the consumer adds the parts up.
-    A fragment takes `near` neighbouring texels of columns (better on software GL), or two that lie half the row apart;
-    of a weight in `panels`, as many as let eight pixels read a row of a panel from end to end.
+    A fragment takes `near` neighbouring texels of columns (better on software GL), or two that lie half the row apart.
     """
     k4, n4 = -(-x.cols // 4), -(-w.cols // 4)
-    if w.layout.tiles[1] > 1 and w.layout.width in _panel_widths(rec):
-        near = w.layout.width // PANEL
     if w.layout.pairs == 2:  # one fetch of packed weights serves both column tiles
         near, half = 0, w.layout.width
         columns = half * w.layout.tiles[1] // 2

@@ -2,12 +2,12 @@
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = ACROSS * (p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4), first = p.y / BY * PART;
-  int layer = column / X_W, texel = column % X_W;
+  ivec3 at = X_PLACE(column);
   vec4 v[1];
   v[0] = vec4(0.0);
   for (int row = first; row < first + PART; row += 4) {
     for (int o = 0; o < 4; o++) {
-      for (int i = 0; i < ACROSS; i++) v[0] += X(layer, row + o, texel + i);
+      for (int i = 0; i < ACROSS; i++) v[0] += X(at.z, at.y + row + o, at.x + i);
     }
   }
   STORE_Y(v)

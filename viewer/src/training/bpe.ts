@@ -169,20 +169,26 @@ function mergeWord(
   left: number,
   right: number,
   id: number,
-  change: (a: number, b: number, by: number) => void,
+  change: (a: number, b: number, by: number) => void = () => {},
 ): void {
-  for (let i = 0; i + 1 < word.length; i++) {
-    if (word[i] !== left || word[i + 1] !== right) continue;
-    if (i > 0) {
-      change(word[i - 1]!, left, -1);
-      change(word[i - 1]!, id, 1);
+  let size = 0;
+  for (let i = 0; i < word.length; i++) {
+    if (word[i] !== left || word[i + 1] !== right) {
+      word[size++] = word[i]!;
+      continue;
     }
-    word.splice(i, 2, id);
+    if (size) {
+      change(word[size - 1]!, left, -1);
+      change(word[size - 1]!, id, 1);
+    }
+    word[size++] = id;
+    i++;
     if (i + 1 < word.length) {
       change(right, word[i + 1]!, -1);
       change(id, word[i + 1]!, 1);
     }
   }
+  word.length = size;
 }
 
 /** The ids of a text; of the bytes alone where there is no `bpe`. */
@@ -228,6 +234,7 @@ export function encodeText(text: string, bpe: Bpe | null, progress: OnProgress =
   return out.slice(0, size);
 }
 
+/** Merges in the order of their ranks; every place of the first before the next. */
 function encodeWord(word: number[], ranks: ReadonlyMap<number, [number, number]>): number[] {
   for (;;) {
     let best: [number, number] | undefined;
@@ -240,6 +247,6 @@ function encodeWord(word: number[], ranks: ReadonlyMap<number, [number, number]>
       }
     }
     if (!best) return word;
-    word.splice(at, 2, best[1]);
+    mergeWord(word, word[at]!, word[at + 1]!, best[1]);
   }
 }

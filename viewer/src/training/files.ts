@@ -136,7 +136,7 @@ export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bp
 }
 
 export function zip(files: Files): Uint8Array<ArrayBuffer> {
-  return zipSync(files, { level: 0 }) as Uint8Array<ArrayBuffer>;
+  return zipSync(files, { level: 0 });
 }
 
 /** The files that someone chose: single ones, or a zip of them; by the names that they have in a folder. */
@@ -150,7 +150,7 @@ export async function chosenFiles(list: Iterable<File>): Promise<Files> {
     }
     try {
       for (const [name, data] of Object.entries(unzipSync(bytes))) {
-        found[name.split("/").at(-1)!] = data as Uint8Array<ArrayBuffer>;
+        found[name.split("/").at(-1)!] = data;
       }
     } catch {
       throw new PageError(`${file.name} is no zip file that can be read.`);

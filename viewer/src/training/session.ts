@@ -94,7 +94,9 @@ export class Session {
     this.samples = [...(from?.samples ?? [])];
     this.trainer = await this.build(!from);
     if (from) this.trainer.restore(from.state, from.about);
-    if (!from && this.plan.evalEvery) await this.evaluate();
+    if (from) return;
+    if (this.plan.evalEvery) await this.evaluate();
+    if (this.plan.sampleEvery) await this.sample(); // noise: what it begins from
   }
 
   get step(): number {

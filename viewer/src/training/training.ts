@@ -3,7 +3,7 @@
 import { DRAW_FLOPS } from "../gl/player";
 import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../manifest";
 import type { Model } from "../model";
-import { PageError } from "../program";
+import { must, PageError } from "../program";
 import type { Ids, Rates } from "./batches";
 import type { Bpe } from "./bpe";
 import { readModel, zip, type About, type Files } from "./files";
@@ -60,7 +60,7 @@ const RUN = "run";
 const STATE = "checkpoint";
 
 export class Training {
-  index!: TrainingIndex;
+  private listed: TrainingIndex | null = null;
   session: Session | null = null;
   /** Whether the browser keeps checkpoints beyond this visit; else why not. */
   unkept = "";
@@ -73,7 +73,11 @@ export class Training {
   async ready(): Promise<TrainingIndex> {
     const { loader, manifest } = this.model();
     if (!manifest.training) throw new PageError("This page was exported without training: glgpt export --train.");
-    return (this.index ??= parseTraining(await loader.json(manifest.training), manifest.training));
+    return (this.listed ??= parseTraining(await loader.json(manifest.training), manifest.training));
+  }
+
+  private get index(): TrainingIndex {
+    return must(this.listed, "training.json");
   }
 
   offer(preset?: string, tokenizer?: string): Offer {
@@ -104,7 +108,7 @@ export class Training {
       rates: rates(offer, { ...config, ...(options.steps === undefined ? {} : { steps: options.steps }) }),
       seed,
       evalEvery: config.evalEvery ?? 50,
-      sampleEvery: config.sampleEvery ?? 100,
+      sampleEvery: config.sampleEvery ?? 50,
     };
     return this.open(run, null, options.onProgress, options.onStep);
   }
@@ -145,7 +149,7 @@ export class Training {
       rates: rates(offer, {}),
       seed: about?.seed ?? 0,
       evalEvery: 50,
-      sampleEvery: 100,
+      sampleEvery: 50,
     };
     run.rates.steps = Math.max(run.rates.steps, about?.step ?? 0);
     return this.open(run, { step: about?.step ?? 0, state, about, points: [], samples: [] });

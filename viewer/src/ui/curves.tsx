@@ -41,7 +41,7 @@ export function Curves({ label, steps, curves, log, height }: Props) {
       const options: uPlot.Options = {
         width: Math.max(120, box.clientWidth),
         height,
-        scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
+        scales: { x: { time: false }, y: { distr: (log ? 3 : 1) as uPlot.Scale.Distr } },
         axes: [{ ...axis, size: 30 }, { ...axis, size: 46 }],
         legend: { show: false },
         cursor: { show: false },

@@ -24,7 +24,7 @@ export const schedule = {
   warmup: signal(0),
   seed: signal(0),
   evalEvery: signal(50),
-  sampleEvery: signal(100),
+  sampleEvery: signal(50),
 };
 export const shape = signal<Schedule>("cosine");
 /** What is being prepared, its share done (null: unknown), and what went wrong. */

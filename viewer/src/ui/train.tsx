@@ -441,11 +441,11 @@ function Inside() {
   return (
     <div class="panel inside" data-drawn={step}>
       <h2>Inside, as it learns</h2>
-      <figure>
+      <figure class="looks">
         <figcaption class="dim">
           Attention on the first tokens kept back: {offer?.config.n_layer} layers down, {offer?.config.n_head} heads across
         </figcaption>
-        <canvas ref={grid} class="grid" role="img" aria-label="Attention of every layer and head" />
+        <canvas ref={grid} class="heads" role="img" aria-label="Attention of every layer and head" />
       </figure>
       <figure>
         <figcaption class="dim">
@@ -487,7 +487,7 @@ function Inside() {
 async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasElement, texture: string): Promise<void> {
   const { model } = engine();
   const { trainer } = found;
-  if (trainer.lost || trainer !== found.trainer) return;
+  if (trainer.lost) return;
   painter ??= new Painter(model.device, model.options);
   await painter.prepare();
   if (trainer.lost || trainer !== found.trainer || !painter.ready) return;
