@@ -155,7 +155,8 @@ def model_bench(
         for t in lengths:
             flops = per_token * t + 2 * c.n_embd * c.vocab_size
             rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
-        weights = info["bytes_by_role"]["weight"]
+        f32_bytes = 4 * sum(int(np.prod(s)) for s in parameters(c).values())
+        weights = f32_bytes // 2 if dtype == "f16" else f32_bytes
         for t in contexts:
             rows.append(_read_row("decode", f"context {t}", seconds[f"decode {t}"], weights, peaks["read_gbs"]))
         figures = {
@@ -168,7 +169,7 @@ def model_bench(
             "announced_bytes": info["texture_bytes"],
             "bytes_by_role": info["bytes_by_role"],
             "peak_rss_bytes": peak_resident(),
-            "f32_bytes": 4 * sum(int(np.prod(s)) for s in parameters(c).values()),
+            "f32_bytes": f32_bytes,
         }
     return rows, figures
 

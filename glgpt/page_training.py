@@ -25,6 +25,7 @@ SCHEMA = 1  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
+STEPS = 1000  # at most, unless a visitor asks for more: minutes, not hours
 STARTER = "tests/data/shakespeare-validation.txt"
 
 
@@ -83,10 +84,10 @@ def _size(preset: str, tokenizer: str, files: dict[str, bytes]) -> dict[str, Any
 
 
 def _settings(preset: str, tokenizer: str) -> Settings:
-    """The preset's; a batch that is too large for the textures every device has is made smaller."""
+    """The preset's, with fewer steps, and a smaller batch where it is too large for the textures every device has."""
     p = PRESETS[preset]
     batch = min(p.batch, Limits().max_texture_size // p.context)
-    return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch})
+    return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch, "steps": min(p.steps, STEPS)})
 
 
 def _turned(config: GPT2Config, name: str, shape: tuple[int, ...]) -> bool:
@@ -101,7 +102,7 @@ def _turned(config: GPT2Config, name: str, shape: tuple[int, ...]) -> bool:
 
 
 def page_training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
-    """`training_program` with an entry `look` more: it lists every layer's attention on LOOK tokens or a whole context."""
+    """`training_program` and an entry `look`: it lists every layer's attention on LOOK tokens, or a whole context."""
     rec = Recorder(limits)
     record_training(rec, config, recipe, kernel)
     tokens = min(LOOK, config.n_positions)

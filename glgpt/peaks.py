@@ -63,7 +63,7 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
     measure = Measure(device, rounds)
 
     def program(name: str, layout: Layout, build: Callable[[Recorder, Any], None], fetch: str = "") -> None:
-        rec = Recorder()
+        rec = Recorder(device.limits)
         state = rec.fixed("x", layout, "state")
         with rec.entry("bench"):
             build(rec, state)
@@ -97,14 +97,14 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
         rec.output(last[0])
 
     small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows a fragment, as the engine's own
-    panels = stacked(large.rows, large.cols, 4096, 32)  # read by 4 x 2 pixels from end to end
+    panels = stacked(large.rows, large.cols, device.limits.max_texture_size, 32)  # read by 4 x 2 pixels from end to end
     program("fma", small, fma)
     for across, by, layout in (
         *((1, 1, large), (1, 2, large), (2, 2, large), (4, 2, large), (4, 4, large)),
         *((4, 2, panels), (4, 8, panels)),
     ):
         for fetch in FETCHES:
-            program(f"read {across} {by} {layout.layers} {fetch}", layout, read(across, by), fetch)
+            program(f"read {across} {by} {layout.width} {fetch}", layout, read(across, by), fetch)
     program("empty", small, empty)
     program("touch", small, touch)
     seconds = measure.seconds()

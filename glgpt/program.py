@@ -233,12 +233,18 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
             if t.role != "state" and (p.row is not None or p.viewport != (t.width, t.height)):
                 fail(f"{here}: {name} is written only in part")
             written.add((name, layer))
-    drawn = {(name, layer) for p in entry.passes for name, layer in p.outputs}
+    drawn = {target for p in entry.passes for target in p.outputs}
+    whole = {
+        (name, layer)
+        for p in entry.passes
+        for name, layer in p.outputs
+        if p.row is None and p.viewport == (textures[name].width, textures[name].height)
+    }
     for old, new in entry.flips:
         a, b = textures.get(old), textures.get(new)
         if a is None or b is None or (a.role, b.role) != ("state", "state") or replace(a, name=new) != b:
             fail(f"{old} and {new} are no pair of states")
-        elif any((new, layer) not in drawn or (old, layer) in drawn for layer in range(b.layers)):
+        elif any((new, layer) not in whole or (old, layer) in drawn for layer in range(b.layers)):
             fail(f"{new} is not written whole before it takes the place of {old}")
     for view in entry.outputs.values():
         if view.texture not in textures:

@@ -1,11 +1,11 @@
 """The lines between a shader and its tensors: for each sampler its accessors, for each output its STORE macro.
 
 An input `x` becomes the sampler `u_x` and gets `X_W`, `X_H` (texels and rows of a tile), `X_TR`, `X_TC` (tiles),
-`X_ROWS`, `X_COLS`, `X_ACROSS` (layers of a row of tiles), `X(layer, y, texel)`, the raw fetch (vec4, or uvec4 for
-f16), `X_PLACE(c4)`, where the columns of c4 lie as ivec3(texel, first row, layer of a row of tiles), and
-`x_at(row, c4)`, any texel of the matrix as a vec4. An output `y` gets the same numbers, `Y_TILES(F)`, which repeats F(n, i, j) for each tile (i, j)
-the pass writes, `Y_N` of them, `Y_ROWTILES(F)` and `Y_COLTILES(F)` likewise F(i) and F(n, j), and `STORE_Y(v)` for an
-array v of Y_N vec4.
+`X_ROWS`, `X_COLS`, `X_ACROSS` (layers of a row of tiles), `X(layer, y, texel)`, the raw fetch (vec4, or uvec4 for f16),
+`X_PLACE(c4)`, where the columns of c4 lie as ivec3(texel, first row, layer of a row of tiles), and `x_at(row, c4)`, any
+texel of the matrix as a vec4. An output `y` gets the same numbers, `Y_TILES(F)`, which repeats F(n, i, j) for each tile
+(i, j) the pass writes, `Y_N` of them, `Y_ROWTILES(F)` and `Y_COLTILES(F)` likewise F(i) and F(n, j), and `STORE_Y(v)`
+for an array v of Y_N vec4.
 """
 
 from __future__ import annotations

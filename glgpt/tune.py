@@ -59,6 +59,8 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     if storage == "auto" and not renders_float(device):
         options = replace(options, storage="uint")
     kernels = list(fitting) if kernel == "auto" else [kernel]
+    if kernel == "auto" and device.software:  # in stacked weights a second column tile has rows of its own to find
+        kernels = [name for name in fitting if fitting[name].tile_cols == 1]
     fetches = list(FETCHES) if fetch == "auto" else [fetch]
     measured = _remembered(device, options, list(fitting))
     among = {f"{k} {f}": measured[f"{k} {f}"] for k in kernels for f in fetches}

@@ -105,6 +105,42 @@ def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
         assert player.read("s")[0, :, 1].tolist() == [[y + 0.5, 3, -1.5, 1] for y in range(6)]
 
 
+def counting(entries: dict[str, tuple[str, str, bool]]) -> Program:
+    """A counter in a pair of states: each entry (read, written, whether it flips) writes one more than it reads."""
+    text = "precision highp float;\nprecision highp sampler2DArray;\nuniform sampler2DArray u_x;\n"
+    text += "layout(location = 0) out vec4 y;\n"
+    text += "void main() { y = texelFetch(u_x, ivec3(gl_FragCoord.xy, 0), 0) + 1.0; }\n"
+    textures = [Texture(name, 2, 1, 1, "float", "state") for name in ("c", "c.next", "seen")]
+    made = {
+        name: Entry(
+            name, (), (Pass(name, "add", (("u_x", old),), ((new, 0),), (2, 1)),), {}, ((old, new),) if flips else ()
+        )
+        for name, (old, new, flips) in entries.items()
+    }
+    return Program({t.name: t for t in textures}, {"add": text}, made, {})
+
+
+def test_states_that_flip_are_found_under_their_names(device: Device) -> None:
+    """After an odd number of plays an entry, this one or another, reads or writes the state of before."""
+    program = counting({"step": ("c", "c.next", True), "look": ("c", "seen", False), "again": ("c", "c.next", True)})
+    with Player(device, program) as player:
+        value = 0
+        for entry in ("look", "step", "look", "again", "step", "look", "step", "step", "look"):
+            player.play(entry)
+            value += entry != "look"
+            assert player.read("c")[0, 0, 0].tolist() == [value] * 4
+            if entry == "look":
+                assert player.read("seen")[0, 0, 0].tolist() == [value + 1] * 4
+        made = dict(device.live)
+        for entry in ("step", "look") * 10:
+            player.play(entry)
+        assert device.live == made  # both ways of lying have their commands now
+        player.write("c", 0, np.full((1, 2, 4), 40, np.float32))
+        player.play("step")
+        assert player.read("c")[0, 0, 0].tolist() == [41] * 4
+        assert player.read("c.next")[0, 0, 0].tolist() == [40] * 4
+
+
 def test_states_are_zero_at_first(device: Device) -> None:
     with Player(device, ROWS) as player:
         assert not player.read("c").any()

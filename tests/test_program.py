@@ -62,6 +62,22 @@ def with_texture(name: str, **changes: Any) -> Program:
     return replace(program, textures=program.textures | {name: replace(program.textures[name], **changes)})
 
 
+def flipping(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 1), **changes: Any) -> Program:
+    """An entry that writes `outputs` of the layers of state d from x, and flips a pair; `changes` make d another."""
+    states = [texture("c", "state"), replace(texture("d", "state"), **changes)]
+    one = Pass("write", "f", (("u_x", "x"),), tuple(("d", layer) for layer in outputs), (3, 2))
+    entry = Entry("e", ("x",), (one,), {}, (pair,))
+    textures = {t.name: t for t in [texture("x", "input"), *states]}
+    return Program(textures, {"f": "void main() {}"}, {"e": entry}, {})
+
+
+def flipping_with(*more: Pass, **changes: Any) -> Program:
+    """`flipping`, its only pass changed, and more passes after it."""
+    entry = flipping().entries["e"]
+    passes = (replace(entry.passes[0], **changes), *more)
+    return replace(flipping(), entries={"e": replace(entry, passes=passes)}, scalars={"pos": "int"})
+
+
 LOST = View("lost", 2, 12, (1, 2), "f32")
 FAULTS: dict[str, tuple[Program, str]] = {
     "an unknown input": (with_pass(0, inputs=(("u_x", "lost"),)), "entry e, pass 0 (first): there is no texture lost"),
@@ -115,6 +131,16 @@ FAULTS: dict[str, tuple[Program, str]] = {
     "an empty texture": (with_texture("w", height=0), "texture w is empty"),
     "a format": (with_texture("w", format="half"), "texture w has format 'half'"),
     "a role": (with_texture("w", role="toy"), "role 'toy'"),
+    "a pair of which one is lost": (flipping(("c", "lost")), "entry e, c and lost are no pair of states"),
+    "a pair that is no state": (flipping(("x", "d")), "entry e, x and d are no pair of states"),
+    "a pair of two sizes": (flipping(layers=3), "entry e, c and d are no pair of states"),
+    "a new state not written whole": (flipping(outputs=(1,)), "entry e, d is not written whole before it takes the"),
+    "a row of a new state": (flipping_with(row="pos", viewport=(3, 1)), "entry e, d is not written whole before"),
+    "a part of a new state": (flipping_with(viewport=(2, 2)), "entry e, d is not written whole before it takes the"),
+    "an old state that is written": (
+        flipping_with(Pass("both", "f", (("u_x", "x"),), (("c", 1),), (3, 2))),
+        "entry e, d is not written whole before it takes the place of c",
+    ),
     "too many scalars": (replace(whole(), scalars={str(i): "int" for i in range(9)}), "9 scalars do not fit"),
 }
 SMALL = Limits(max_texture_size=8, max_layers=4, max_draw_buffers=2, max_texture_units=2, max_uniform_block=32)
@@ -131,11 +157,12 @@ def test_check_names_the_entry_and_the_pass(fault: str) -> None:
 
 def test_check_lets_a_sound_program_through() -> None:
     check(whole(), SMALL)
+    check(flipping(), SMALL)
 
 
 def test_json_gives_back_the_same_program() -> None:
     """An exported program differs from the recorded one."""
-    for program in (whole(), generation_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f16")):
+    for program in (whole(), flipping(), generation_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f16")):
         back = Program.from_json(program.to_json())
         assert back == program and back.to_json() == program.to_json() and back.digest() == program.digest()
     assert whole().digest() != with_pass(0, flops=1).digest()

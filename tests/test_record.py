@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from glgpt.program import Limits
 from glgpt.record import KERNELS, Recorder
 from glgpt.tape import Tensor
 from glgpt.tensor import Layout
+from glgpt.training_program import Recipe, record_training
 
 CONFIG = GPT2Config(vocab_size=50, n_positions=70, n_embd=16, n_layer=3, n_head=2)
 
@@ -64,6 +66,15 @@ def test_no_live_tensor_of_a_model_is_overwritten(kernel: str, dtype: str, names
         network.prepare()
     with rec.entry("decode"):
         network.row()
+    holds_what_was_written(rec)
+
+
+@pytest.mark.parametrize("recipe", [{"accumulate": 2}, {"recompute": True, "dropout": 0.1}], ids=("parts", "recompute"))
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_no_live_tensor_of_a_training_is_overwritten(kernel: str, recipe: dict[str, Any]) -> None:
+    """A gradient is overwritten before its last reader, in the backward pass or the optimizer's."""
+    rec = Recorder()
+    record_training(rec, CONFIG, Recipe(3, 12, **recipe), KERNELS[kernel])
     holds_what_was_written(rec)
 
 

@@ -159,12 +159,19 @@ def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None,
     else:
         half = -(-n4 // 2)
         columns = -(-n4 // near) if near else half
-    if part is None:
-        part = PART * min(4, max(1, columns * -(-k4 // PART) // ENOUGH))
-    parts = -(-k4 // part)
     by, limit = 2, rec.limits.max_texture_size  # rows of a block of pixels
-    while columns > limit * by or (columns < 1024 and 2 * parts * by <= min(200, limit) and by < 16):
-        by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target had better be a high one
+    if part is None and w.layout.stack > 1 and columns < 1024:
+        # Software GL draws bins of 64 x 64 pixels: two of them, no block in part, and not more of K than pays
+        most = 2 * 64 // -(-k4 // (2 * PART))
+        by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
+        part = -(-k4 // (2 * 64 // by))
+        parts = -(-k4 // part)
+    else:
+        if part is None:
+            part = PART * min(4, max(1, columns * -(-k4 // PART) // ENOUGH))
+        parts = -(-k4 // part)
+        while columns > limit * by or (columns < 1024 and 2 * parts * by <= min(200, limit) and by < 16):
+            by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target had better be a high one
     y = rec.scratch(name, Layout(parts * by, 16 * (near or 2) * -(-columns // (4 * by)), (1, near or 2)))
     place: dict[str, int | float | str] = {"BY": by, "HALF": half, "NEAR": near}
     flops = 2 * x.cols * w.cols

@@ -6,9 +6,10 @@ import type { Device, Options } from "./device";
 import { Player } from "./player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
-const TURNS = 3; // the first warms up
-const REPEATS = 3;
-const VERSION = 2; // of what a remembered probe means
+const TURNS = 3;
+const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
+const MOST = 512;
+const VERSION = 3; // of what a remembered probe means
 
 type Fetch = Options["fetch"];
 
@@ -91,11 +92,19 @@ async function measure(
       await player.read(output, 0, 1);
       return performance.now() - start;
     };
+    const repeats = new Map<string, number>();
+    for (const [name, player, output] of players) {
+      await run(player, output, 1); // warms up
+      let n = 4;
+      while (n < MOST && (await run(player, output, n)) < FILL) n *= 2;
+      repeats.set(name, n);
+    }
     for (let turn = 0; turn < TURNS; turn++) {
       for (const [name, player, output] of players) {
+        const n = repeats.get(name)!;
         const once = await run(player, output, 1); // the difference leaves out what a read costs
-        const ms = ((await run(player, output, 1 + REPEATS)) - once) / REPEATS;
-        if (turn) times[name] = Math.min(times[name] ?? Infinity, Math.max(ms, 0.001));
+        const ms = ((await run(player, output, 1 + n)) - once) / n;
+        times[name] = Math.min(times[name] ?? Infinity, Math.max(ms, 0.0001));
       }
     }
   } finally {

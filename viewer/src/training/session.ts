@@ -16,6 +16,8 @@ const EVAL_TOKENS = 8192;
 
 export interface Plan {
   offer: Offer;
+  /** Where the ids come from, if they come from a text. */
+  text: string | null;
   bpe: Bpe | null;
   train: Ids;
   validation: Ids;
@@ -45,6 +47,8 @@ export interface Checkpoint {
   step: number;
   state: Uint8Array<ArrayBuffer>;
   about: About | null;
+  /** As they were then; those of the plan where they are left out. */
+  rates?: Rates;
   points: Point[];
   samples: Sample[];
 }
@@ -72,7 +76,7 @@ export class Session {
   trainer!: Trainer;
   private readonly bytes: Uint8Array[];
   private stopping = false;
-  private asked: (() => Promise<void>) | null = null;
+  private readonly asked: (() => Promise<void>)[] = [];
   private running: Promise<void> = Promise.resolve();
   private recent: [number, number][] = [];
   private apart = 0;
@@ -90,6 +94,7 @@ export class Session {
   /** Makes the trainer: afresh, or from a checkpoint. */
   async open(from: Checkpoint | null = null): Promise<void> {
     this.checkpoint = from;
+    Object.assign(this.plan.rates, from?.rates);
     this.points = [...(from?.points ?? [])];
     this.samples = [...(from?.samples ?? [])];
     this.trainer = await this.build(!from);
@@ -131,16 +136,40 @@ export class Session {
   }
 
   private async run(): Promise<void> {
+    const { rates } = this.plan;
     try {
-      while (!this.stopping && this.step < this.plan.rates.steps) await this.guarded(() => this.oneStep());
-      await this.guarded(async () => this.take(await this.trainer.drain()));
-      await this.guarded(() => this.save());
-      this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+      do {
+        while (!this.stopping && this.step < rates.steps) await this.guarded(() => this.oneStep());
+        await this.guarded(() => this.settle());
+      } while (!this.stopping && this.step < rates.steps); // it may have been set back
+      this.set(this.step >= rates.steps ? "done" : "paused");
     } catch (error) {
       this.problem = error instanceof Error ? error.message : String(error);
       this.doing = "";
       this.set("failed");
     }
+  }
+
+  private async settle(): Promise<void> {
+    this.take(await this.trainer.drain());
+    for (const work of this.asked.splice(0)) await work();
+    await this.note();
+  }
+
+  /** Does `work` between two steps where it is running, else now. */
+  private between(work: () => Promise<unknown>): Promise<void> {
+    if (this.status !== "running") return this.guarded(async () => void (await work()));
+    return new Promise((resolve, reject) => {
+      this.asked.push(async () => {
+        try {
+          await work();
+          resolve();
+        } catch (error) {
+          reject(error instanceof Error ? error : new Error(String(error)));
+          throw error;
+        }
+      });
+    });
   }
 
   /** Goes back to the last checkpoint where the browser took the graphics context away meanwhile. */
@@ -180,14 +209,14 @@ export class Session {
     this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
   }
 
-  /** A sample now: between two steps, where it is running. */
-  async write(onText: (text: string) => void): Promise<void> {
-    if (this.status !== "running") return this.guarded(async () => void (await this.sample(onText)));
-    await new Promise<void>((resolve) => {
-      this.asked = async () => {
-        await this.sample(onText).finally(resolve);
-      };
-    });
+  /** A sample now. */
+  write(onText: (text: string) => void): Promise<void> {
+    return this.between(() => this.sample(onText));
+  }
+
+  /** Keeps a checkpoint of the steps taken so far. */
+  save(): Promise<void> {
+    return this.between(() => this.note());
   }
 
   private async oneStep(): Promise<void> {
@@ -198,16 +227,13 @@ export class Session {
     this.take(await this.trainer.submit(train, first, rateAt(rates, step)));
     const due = (every: number) => every > 0 && (step % every === 0 || step === rates.steps);
     const late = performance.now() - this.keptAt > KEEP_MS;
-    const { asked } = this;
-    if (!due(evalEvery) && !due(sampleEvery) && !late && !asked) return;
+    if (!due(evalEvery) && !due(sampleEvery) && !late && !this.asked.length) return;
     this.take(await this.trainer.drain());
     const began = performance.now();
     if (due(evalEvery)) await this.evaluate();
-    if (asked) {
-      this.asked = null;
-      await asked();
-    } else if (due(sampleEvery)) await this.sample();
-    if (late) await this.save();
+    if (due(sampleEvery)) await this.sample();
+    for (const work of this.asked.splice(0)) await work();
+    if (late) await this.note();
     this.apart += performance.now() - began;
   }
 
@@ -248,7 +274,7 @@ export class Session {
   }
 
   /** A text as the model writes it now; where its context is full, it goes on from the later half of that. */
-  async sample(onText: (text: string) => void = () => {}): Promise<string> {
+  private async sample(onText: (text: string) => void = () => {}): Promise<string> {
     const { seed, offer } = this.plan;
     const step = this.step;
     const ids = this.encode(this.prompt);
@@ -283,21 +309,21 @@ export class Session {
     return text + decoder.decode();
   }
 
-  /** Keeps a checkpoint of the steps taken so far. */
-  async save(): Promise<void> {
+  private async note(): Promise<void> {
     const step = this.step;
     if (this.checkpoint?.step === step && this.checkpoint.about) return;
     const state = await this.trainer.state(this.plan.rates.lr);
     const { config, recipe } = this.plan.offer;
     const about = { config, recipe, lr: this.plan.rates.lr, seed: this.plan.seed, step };
-    this.checkpoint = { step, state, about, points: this.points.slice(), samples: this.samples.slice(-20) };
+    const rates = { ...this.plan.rates };
+    this.checkpoint = { step, state, about, rates, points: this.points.slice(), samples: this.samples.slice(-20) };
     this.keptAt = performance.now();
     await this.keep(this.checkpoint);
   }
 
   /** The folder that the desktop loads. */
   async files(): Promise<Files> {
-    await this.guarded(() => this.save());
+    await this.save();
     return modelFiles(this.checkpoint!.state, this.plan.offer, this.plan.bpe);
   }
 
@@ -315,6 +341,10 @@ export class Session {
 
   async close(): Promise<void> {
     await this.pause();
+    if (this.status !== "done") {
+      this.problem = "The training was reset, or another took its place.";
+      this.set("failed");
+    }
     this.trainer.close();
   }
 }

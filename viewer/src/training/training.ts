@@ -173,7 +173,7 @@ export class Training {
     }
     await this.session?.close();
     const { rates: planned, seed, evalEvery, sampleEvery } = run;
-    const plan: Plan = { offer, bpe, train: found.train, validation: found.validation, rates: planned, seed, evalEvery, sampleEvery };
+    const plan: Plan = { offer, text: run.text, bpe, train: found.train, validation: found.validation, rates: planned, seed, evalEvery, sampleEvery };
     const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, begin));
     session.onStep = onStep ?? session.onStep;
     session.keep = (checkpoint) => this.keep(run, checkpoint);

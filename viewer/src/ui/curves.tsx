@@ -41,7 +41,8 @@ export function Curves({ label, steps, curves, log, height }: Props) {
       const options: uPlot.Options = {
         width: Math.max(120, box.clientWidth),
         height,
-        scales: { x: { time: false }, y: { distr: (log ? 3 : 1) as uPlot.Scale.Distr } },
+        // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the enum is not there at run time
+        scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
         axes: [{ ...axis, size: 30 }, { ...axis, size: 46 }],
         legend: { show: false },
         cursor: { show: false },

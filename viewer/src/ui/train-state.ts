@@ -59,6 +59,10 @@ function adopt(): void {
   if (found) {
     found.onChange = changed;
     const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
+    if (found.plan.text !== null && found.plan.text !== text.value) {
+      text.value = found.plan.text;
+      source.value = "";
+    }
     preset.value = offer.name;
     tokenizer.value = offer.tokenizer;
     shape.value = rates.schedule;

@@ -297,7 +297,8 @@ function Progress() {
     ["Validation", judged ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)` : "–"],
     ["Gradient norm", last ? last.gradNorm.toFixed(2) : "–"],
     ["Learning rate", last ? last.lr.toPrecision(3) : "–"],
-    ["Speed", perStep ? `${found!.tokensPerS.toFixed(0)} tokens/s, ${(found!.flops / perStep / 1e9).toFixed(1)} GFLOP/s` : "–"],
+    ["Speed", perStep ? `${found!.tokensPerS.toFixed(0)} tokens/s` : "–"],
+    ["Work", perStep ? `${(found!.flops / perStep / 1e9).toFixed(1)} GFLOP/s` : "–"],
     ["Left", found?.status === "running" && left ? duration(left) : "–"],
   ];
   return (
@@ -487,10 +488,11 @@ function Inside() {
 async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasElement, texture: string): Promise<void> {
   const { model } = engine();
   const { trainer } = found;
-  if (trainer.lost) return;
+  const gone = () => trainer.lost || trainer !== found.trainer;
+  if (gone()) return;
   painter ??= new Painter(model.device, model.options);
   await painter.prepare();
-  if (trainer.lost || trainer !== found.trainer || !painter.ready) return;
+  if (gone() || !painter.ready) return;
   const { player, program } = trainer;
   const view = program.views[texture];
   if (view) {

@@ -1,0 +1,161 @@
+// Training without a browser: the tokenizer, what steps are fed with, and the files, against the desktop's.
+
+import { describe, expect, it } from "vitest";
+import { check, Player } from "../src/gl/player";
+import type { Device } from "../src/gl/device";
+import type { Program } from "../src/program";
+import made from "./bpe.json";
+import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../src/training/batches";
+import { BpeError, encodeText, trainBpe } from "../src/training/bpe";
+import { readSafetensors, readTokenizer, tokenizerFiles, writeSafetensors, type Tensors } from "../src/training/files";
+
+interface Case {
+  text: string;
+  size: number;
+  vocab: string[];
+  merges: string[];
+  ids: number[];
+}
+
+/** Made by `glgpt tokenizer train`; tests/page/test_page_training.py holds that it still makes the same. */
+const cases: Case[] = made;
+
+describe("byte-level BPE", () => {
+  it.each(cases.map((c, i) => [i, c] as const))("finds the desktop's merges and ids, text %i", (_, c) => {
+    const bpe = trainBpe(c.text, c.size);
+    expect(bpe.vocab).toEqual(c.vocab);
+    expect(bpe.merges.map(([a, b]) => `${bpe.vocab[a]} ${bpe.vocab[b]}`)).toEqual(c.merges);
+    expect(Array.from(encodeText(c.text, bpe))).toEqual(c.ids);
+    expect(readTokenizer(tokenizerFiles(bpe))).toEqual(bpe);
+  });
+
+  it("refuses a vocabulary that the text does not give", () => {
+    expect(() => trainBpe("abc", 300)).toThrow(BpeError);
+    expect(() => trainBpe("abc", 256)).toThrow("too small");
+  });
+
+  it("is not slowed down by one endless word", () => {
+    const text = "ab".repeat(200_000);
+    const bpe = trainBpe(text, 262);
+    expect(encodeText(text, bpe).length).toBe(400_000 / 32); // five merges: ab, abab, ...
+  }, 5000);
+
+  it("takes bytes as they are", () => {
+    expect(Array.from(encodeText("aé", null))).toEqual([0x61, 0xc3, 0xa9]);
+    expect(readTokenizer(tokenizerFiles(null))).toBeNull();
+  });
+});
+
+describe("what a step is fed with", () => {
+  it("draws the desktop's windows", () => {
+    expect(starts(5, 1, 4, 1000)).toEqual([628, 621, 620, 595]);
+    expect(starts(4294967295, 123456, 3, 1e9)).toEqual([605736951, 324309454, 505358127]);
+    const ids = Uint16Array.from({ length: 1000 }, (_, i) => i % 97);
+    const { inputs, targets } = windows(ids, starts(7, 3, 4, 994), 6);
+    expect(Array.from(inputs).filter((_, i) => i % 4 === 1)).toEqual([50, 51, 52, 53, 54, 55]); // the second window
+    expect(Array.from(targets.subarray(0, 4))).toEqual([93, 51, 17, 76]); // position 0 of all of them
+    expect(fixedWindows(1000, 64, 512)).toEqual([0, 64, 192, 320, 448, 576, 704, 832]);
+  });
+
+  it("sorts rows by their ids", () => {
+    const { order, runs } = sortedIndex(Float32Array.of(3, 1, 9, 3, 0, 8), 10);
+    expect(Array.from(order)).toEqual([4, 0, 0, 0, 1, 1, 0, 0, 0, 3, 0, 0, 3, 3, 0, 0, 5, 0, 0, 0, 2, 1, 0, 0]);
+    expect(Array.from(runs)).toEqual([0, 4, 0, 0, 4, 4, 0, 0, 4, 6, 0, 0]);
+  });
+
+  it("takes the desktop's learning rates", () => {
+    const rates = { steps: 200, lr: 1e-3, min_lr: 1e-4, warmup: 10, schedule: "cosine" as const };
+    const expected = [0.0001, 0.001, 0.000999938487246611, 0.0005871607054625496, 0.0001];
+    [1, 10, 11, 100, 200].forEach((step, i) => expect(rateAt(rates, step)).toBeCloseTo(expected[i]!, 15));
+  });
+
+  it("cuts between two characters", () => {
+    const bytes = new TextEncoder().encode("aaaaaaaa漢漢");
+    expect(splitAt(bytes, 0.4)).toBe(8);
+    expect(splitAt(bytes, 0.3)).toBe(11);
+    expect(splitAt(bytes, 0)).toBe(14);
+  });
+});
+
+describe("safetensors", () => {
+  const tensors: Tensors = new Map([
+    ["a", { shape: [2, 3], data: Float32Array.of(1, 2, 3, 4, 5, 6) }],
+    ["é", { shape: [1], data: Float32Array.of(-0.5) }],
+  ]);
+
+  it("come back as they were", () => {
+    const bytes = writeSafetensors(tensors, { k: "v" });
+    expect((bytes.length - 7 * 4) % 8).toBe(0);
+    const found = readSafetensors(bytes);
+    expect(found.tensors).toEqual(tensors);
+    expect(found.metadata).toEqual({ k: "v" });
+  });
+
+  it("are refused where they are damaged", () => {
+    const bytes = writeSafetensors(tensors, {});
+    expect(() => readSafetensors(bytes.subarray(0, -1))).toThrow("not whole");
+    expect(() => readSafetensors(bytes.subarray(0, 20))).toThrow("header is not whole");
+    expect(() => readSafetensors(new TextEncoder().encode("hello"))).toThrow("too short");
+  });
+});
+
+describe("states that change names", () => {
+  const texture = (name: string) => ({ name, width: 1, height: 1, layers: 1, format: "float" as const, role: "state" as const });
+  const pass = (from: string, to: string) => ({
+    label: "copy",
+    shader: "s",
+    inputs: [["x", from]] as [string, string][],
+    outputs: [[to, 0]] as [string, number][],
+    viewport: [1, 1] as [number, number],
+    row: null,
+    flops: 0,
+    nbytes: 0,
+  });
+  const program: Program = {
+    schema: 1,
+    textures: { a: texture("a"), b: texture("b"), c: texture("c") },
+    shaders: { s: "" },
+    entries: {
+      flip: { name: "flip", inputs: [], passes: [pass("a", "b")], outputs: {}, flips: [["a", "b"]] },
+      look: { name: "look", inputs: [], passes: [pass("a", "c")], outputs: {} },
+    },
+    views: {},
+    scalars: {},
+  };
+
+  it("are found under the other's name after each play", async () => {
+    const bound: unknown[] = [];
+    const drawn: unknown[] = [];
+    const gl = new Proxy<Record<string, unknown>>({}, {
+      get: (_: unknown, key: string | symbol) => {
+        if (key === "bindTexture") return (_target: number, t: unknown) => bound.push(t);
+        if (key === "bindFramebuffer") return (_target: number, f: unknown) => drawn.push(f);
+        if (key === "createBuffer" || key === "createShader" || key === "createProgram") return () => ({});
+        if (key === "getProgramParameter") return () => true;
+        return typeof key === "string" && key === key.toUpperCase() ? 1 : () => 0;
+      },
+    });
+    let made = 0;
+    const device = {
+      gl,
+      lost: false,
+      parallel: null,
+      limits: { maxTextureSize: 4, maxLayers: 4, drawBuffers: 4, textureUnits: 4, uniformBlock: 64 },
+      texture: () => `texture ${made++}`,
+      framebuffer: (attachments: [string, number][]) => `into ${attachments[0]![0]}`,
+    } as unknown as Device;
+    check(program, device);
+    const player = new Player(device, program, { fetch: "texelFetch", storage: "float" });
+    await player.prepare("flip", "look");
+    const played = (name: string) => {
+      bound.length = drawn.length = 0;
+      player.play(name);
+      return [bound.at(-1), drawn.at(-1)];
+    };
+    expect(played("flip")).toEqual(["texture 0", "into texture 1"]);
+    expect(played("look")).toEqual(["texture 1", "into texture 2"]);
+    expect(played("flip")).toEqual(["texture 1", "into texture 0"]);
+    expect(played("flip")).toEqual(["texture 0", "into texture 1"]);
+    expect(player.texture("a")).toBe("texture 1");
+  });
+});
