@@ -19,7 +19,7 @@ from glgpt.errors import GlgptError
 from glgpt.model import GPT2
 from glgpt.reference import Case, load_reference, shared_start
 
-GOLDENS = sorted(path.parent for path in (Path(__file__).parent / "goldens").glob("*/config.json"))
+GOLDENS = sorted(path.parent for path in (Path(__file__).parent / "goldens").glob("*/reference.npz"))
 WIDE = Path(__file__).parent / "goldens/wide"
 Array = np.ndarray[Any, Any]
 

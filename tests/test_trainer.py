@@ -30,6 +30,7 @@ def apart(a: Array, b: Array) -> float:
 # Right
 
 
+@pytest.mark.slow
 def test_logits_are_torchs(goldens: Path) -> None:
     golden = np.load(goldens / "training/training.npz")
     with GPT2.from_pretrained(goldens / "training", device=DEVICE) as model:
