@@ -160,15 +160,17 @@ export class Session {
   private between(work: () => Promise<unknown>): Promise<void> {
     if (this.status !== "running") return this.guarded(async () => void (await work()));
     return new Promise((resolve, reject) => {
-      this.asked.push(async () => {
+      const task = async () => {
         try {
           await work();
           resolve();
         } catch (error) {
-          reject(error instanceof Error ? error : new Error(String(error)));
+          if (isLost(error, this.device)) this.asked.push(task); // once more when the context is back
+          else reject(error instanceof Error ? error : new Error(String(error)));
           throw error;
         }
-      });
+      };
+      this.asked.push(task);
     });
   }
 

@@ -26,6 +26,8 @@ export class Trainer {
   private readonly late: Promise<StepResult>[] = [];
   private readonly known: number[];
   private prepared = false;
+  private closed = false;
+  private readonly generation: number;
 
   constructor(
     readonly device: Device,
@@ -35,6 +37,7 @@ export class Trainer {
     readonly seed: number,
     drawFlops = DRAW_FLOPS,
   ) {
+    this.generation = device.generation;
     this.player = new Player(device, program, options, undefined, drawFlops);
     this.known = [...sizes(Object.keys(program.entries), "prefill_"), 1];
   }
@@ -214,13 +217,14 @@ export class Trainer {
     return Object.values(entry.outputs);
   }
 
-  get lost(): boolean {
-    return this.device.lost;
+  /** Whether its textures are no more: closed, or lost with the context. */
+  get gone(): boolean {
+    return this.closed || this.generation !== this.device.generation || this.device.lost;
   }
 
   close(): void {
-    for (const waiting of this.late.splice(0)) waiting.catch(() => {});
-    if (!this.lost) this.player.close();
+    if (!this.gone) this.player.close();
+    this.closed = true;
   }
 }
 

@@ -57,7 +57,7 @@ function Controls() {
       </p>
       <Text fixed={fixed} />
       <div class="fields">
-        <label class="field">
+        <label class="field" title="How many numbers the model learns, in millions">
           <span>Size</span>
           <select
             disabled={fixed}
@@ -66,7 +66,7 @@ function Controls() {
           >
             {names.map((name) => (
               <option key={name} value={name}>
-                {name}: {(sizes.find((s) => s.name === name)!.count / 1e6).toFixed(1)} M parameters
+                {name}, {(sizes.find((s) => s.name === name)!.count / 1e6).toFixed(1)} M
               </option>
             ))}
           </select>
@@ -218,7 +218,7 @@ function Buttons() {
           One step
         </button>
         <button
-          disabled={!found || busy}
+          disabled={!found || busy || train.writing.value !== null}
           class={sure.value ? "danger" : ""}
           onClick={() => {
             if (sure.value || !found?.step) {
@@ -488,7 +488,7 @@ function Inside() {
 async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasElement, texture: string): Promise<void> {
   const { model } = engine();
   const { trainer } = found;
-  const gone = () => trainer.lost || trainer !== found.trainer;
+  const gone = () => trainer.gone || trainer !== found.trainer;
   if (gone()) return;
   painter ??= new Painter(model.device, model.options);
   await painter.prepare();
