@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +22,11 @@ settings.load_profile("glgpt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the run's probe, and Mesa's compiled shaders, out of the user's caches."""
+    """Keeps the run's probe, and Mesa's compiled shaders, out of the user's caches; lets interrupts through.
+
+    A shell starts a job in the background with SIGINT ignored, and so would be every command a test starts.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = tempfile.mkdtemp(prefix="glgpt-tests-")
     os.environ["XDG_CACHE_HOME"] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
