@@ -10,7 +10,7 @@ import pytest
 
 from glgpt.cli import main
 
-GOLDENS = sorted(path.parent for path in (Path(__file__).parents[1] / "goldens").glob("*/config.json"))
+GOLDENS = sorted(path.parent for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 
 
