@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.data_files import written_whole
+from glgpt.data_files import cache_path, written_whole
 from glgpt.errors import GlgptError
 from glgpt.texts import Text
 from glgpt.tokenizer import Tokenizer
@@ -53,7 +52,7 @@ def load_data(text: Text, last: float, tokenizer: Tokenizer, identity: str, prog
 
 def cache_folder() -> Path:
     """Where ids are kept: `$XDG_CACHE_HOME/glgpt/tokens`; it may be deleted whenever nothing trains."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glgpt" / "tokens"
+    return cache_path() / "tokens"
 
 
 def _key(text: Text, tokenizer: Tokenizer, identity: str) -> str:

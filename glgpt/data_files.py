@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from glgpt.errors import GlgptError
 
@@ -24,6 +25,17 @@ def data_path(name: str) -> Path:
         if path and path.exists():
             return path
     raise GlgptError(f"{name} is missing beside {PACKAGE}; reinstall glgpt, or run it from a whole checkout")
+
+
+def cache_path() -> Path:
+    """Where glgpt keeps what it can make again: `$XDG_CACHE_HOME/glgpt`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glgpt"
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Writes a JSON file, whole or not at all."""
+    with written_whole(path) as file:
+        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import gzip
 import hashlib
 import json
@@ -158,23 +159,25 @@ def _write(
     programs, listed = _recordings(config, dtype)
     generate = programs[listed[0]["generate"]]
     _check_shared(programs)
-    documents = {name: program.to_json() for name, program in programs.items()}
     names = activation_names(config.n_layer)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
+    documents = {}
     with GPT2(checkpoint, tokenizer, dtype, **options) as model:
         documents["reference.json"] = _json(reference_json(model, prompt, names))
     if tokenizer:
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
-    packed: dict[str, bytes] = {}
+    packed: dict[str, Program] = {}
     if train:
         packed, index = training_files(train)
         documents["training.json"] = _json(index)
-    for name, data in packed.items():
-        validate("program", json.loads(gzip.decompress(data)), name)
-        (folder / name).write_bytes(data)
+    programs |= packed
+    documents |= {name: program.to_json() for name, program in programs.items()}
+    files = {}
     for name, text in documents.items():
         validate("program" if name in programs else name.removesuffix(".json"), json.loads(text), name)
-        (folder / name).write_text(text, encoding="utf-8")
+        data = gzip.compress(text.encode(), 9, mtime=0) if name in packed else text.encode()
+        (folder / name).write_bytes(data)
+        files[name] = _digest(data)
     manifest = {
         "schema": SCHEMA,
         "glgpt": _version(),
@@ -186,10 +189,7 @@ def _write(
         "reference": "reference.json",
         "activations": _activations(config),
         "training": "training.json" if train else None,
-        "files": {
-            name: _digest(data)
-            for name, data in sorted((packed | {name: text.encode() for name, text in documents.items()}).items())
-        },
+        "files": dict(sorted(files.items())),
         "shards": write_weights(checkpoint, weight_layouts(generate, config), folder, shard_size, progress),
     }
     validate("manifest", manifest, "manifest.json")
@@ -237,12 +237,16 @@ def _activations(config: GPT2Config) -> dict[str, str]:
 
 def validate(schema: str, document: Any, name: str) -> None:
     """Raises GlgptError where a document does not follow `viewer/schema/<schema>.schema.json`."""
+    for error in _validator(schema).iter_errors(document):
+        raise GlgptError(f"{name}: {error.json_path}: {error.message[:200]}")
+
+
+@functools.cache
+def _validator(schema: str) -> Any:
     import jsonschema
 
     text = (data_path("viewer/schema") / f"{schema}.schema.json").read_text(encoding="utf-8")
-    validator = jsonschema.Draft202012Validator(json.loads(text))
-    for error in validator.iter_errors(document):
-        raise GlgptError(f"{name}: {error.json_path}: {error.message[:200]}")
+    return jsonschema.Draft202012Validator(json.loads(text))
 
 
 def single_page(folder: Path, manifest: dict[str, Any]) -> str:

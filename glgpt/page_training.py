@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from glgpt.program import Limits, Program
 from glgpt.record import Kernel, Recorder
 from glgpt.tokenizer_train import bpe_size
 from glgpt.training_program import Recipe, record_training
+from glgpt.tune import ROWS
 
 SCHEMA = 1  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
@@ -29,12 +29,12 @@ STEPS = 1000  # at most, unless a visitor asks for more: minutes, not hours
 STARTER = "tests/data/shakespeare-validation.txt"
 
 
-def training_files(presets: Sequence[str]) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """The programs by file (JSON, gzipped), and the content of training.json.
+def training_files(presets: Sequence[str]) -> tuple[dict[str, Program], dict[str, Any]]:
+    """The programs by file, and the content of training.json.
 
     Raises GlgptError for a preset that is none, or that no page can train.
     """
-    files: dict[str, bytes] = {}
+    files: dict[str, Program] = {}
     sizes = [_size(name, tokenizer, files) for name in dict.fromkeys(presets) for tokenizer in _tokenizers(name)]
     text = data_path(STARTER).read_text(encoding="utf-8")
     index = {"schema": SCHEMA, "text": text[text.index("\n\n") + 2 :], "look": LOOK, "sizes": sizes}
@@ -49,7 +49,7 @@ def _tokenizers(preset: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*TOKENIZERS, PRESETS[preset].tokenizer)))
 
 
-def _size(preset: str, tokenizer: str, files: dict[str, bytes]) -> dict[str, Any]:
+def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, Any]:
     """What a page must know of one size; its programs are added to `files`."""
     vocab = bpe_size(tokenizer) or 256
     settings = _settings(preset, tokenizer)
@@ -62,10 +62,11 @@ def _size(preset: str, tokenizer: str, files: dict[str, bytes]) -> dict[str, Any
         clip=settings.clip,
     )
     programs = []
-    for kernel, buffers in dict.fromkeys((replace(r.kernel, near=4), r.draw_buffers) for r in page_recordings("f32")):
+    for kernel, buffers in dict.fromkeys(
+        (replace(r.kernel, near=ROWS["near"]), r.draw_buffers) for r in page_recordings("f32")
+    ):
         name = f"training-{preset}-{vocab}-{kernel.name}.bin"  # no .gz, which some hosts would unpack on their own
-        program = page_training_program(config, recipe, Limits(max_draw_buffers=buffers), kernel)
-        files[name] = gzip.compress(program.to_json().encode(), 9, mtime=0)
+        program = files[name] = page_training_program(config, recipe, Limits(max_draw_buffers=buffers), kernel)
         programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": name})
     return {
         "name": preset,

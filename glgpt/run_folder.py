@@ -57,12 +57,6 @@ def staged(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON file, whole or not at all."""
-    with written_whole(path) as file:
-        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
-
-
 class RunFolder:
     """A run's folder, held by one process at a time; close it, or use it as a context."""
 

@@ -19,6 +19,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 
+def texels(n: int) -> int:
+    """n values padded to whole texels."""
+    return -(-n // 4) * 4
+
+
 @dataclass(frozen=True)
 class Layout:
     """Matrix `[rows, cols]`, `tiles` = (tile rows, tile columns), `dtype` f32 or f16 (f16 needs an even tile count).

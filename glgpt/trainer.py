@@ -234,7 +234,7 @@ class Trainer:
             self._put("starts", starts)
 
     def _put(self, name: str, matrix: NDArray[Any]) -> None:
-        self.player.write_matrix(name, programs.layout_of(self.player.program.views[name]), matrix.astype(np.float32))
+        self.player.write_matrix(name, programs.layout_of(self.player.program.views[name]), matrix)
 
     # -- what it holds ------------------------------------------------------------------------------------------
 

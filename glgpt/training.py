@@ -11,10 +11,11 @@ from typing import Any
 from glgpt import __version__
 from glgpt.checkpoint import Checkpoint
 from glgpt.data import Data, check_length, load_data
+from glgpt.data_files import write_json
 from glgpt.errors import GlgptError
 from glgpt.models.config import GPT2Config
 from glgpt.presets import Settings, parameter_count, settings_for
-from glgpt.run_folder import RECORD, RunFolder, check_new, free_name, staged, write_json
+from glgpt.run_folder import RECORD, RunFolder, check_new, free_name, staged
 from glgpt.texts import Text
 from glgpt.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tokenizer_train import copy_model_tokenizer, identity, make_tokenizer

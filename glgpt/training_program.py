@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from glgpt import ops
 from glgpt.errors import GlgptError
-from glgpt.models.config import GPT2Config, parameters, texels
+from glgpt.models.config import GPT2Config, parameters
 from glgpt.models.gpt2 import Batch, Network
 from glgpt.program import Limits, Program
 from glgpt.programs import record_generation
 from glgpt.record import Kernel, Recorder
 from glgpt.tape import Tensor
-from glgpt.tensor import Layout
+from glgpt.tensor import Layout, texels
 
 MOMENTS = ("moment", "squares")  # what AdamW keeps of a parameter's gradients
 SLOTS = 256  # losses that wait in a texture to be read: one for each part of an accumulated step

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from glgpt.data_files import written_whole
+from glgpt.data_files import write_json, written_whole
 from glgpt.errors import GlgptError
 
 STATE = "state.safetensors"
@@ -31,15 +31,11 @@ def write(folder: Path, arrays: Arrays, moments: Arrays, about: dict[str, Any]) 
     named = {f"transformer.{n}": a for n, a in arrays.items() if n not in head} | head
     fields = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]} | about["config"]
     rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), about["recipe"]["dropout"])
-    config = (json.dumps(fields | rates, indent=1) + "\n").encode()
-    _write(folder / STATE, lambda: save({**arrays, **moments}, {"glgpt": json.dumps(about)}))
-    _write(folder / "model.safetensors", lambda: save(named, {"format": "pt"}))
-    _write(folder / "config.json", lambda: config)
-
-
-def _write(path: Path, content: Callable[[], bytes]) -> None:
-    with written_whole(path) as file:
-        file.write(content())
+    with written_whole(folder / STATE) as file:
+        file.write(save({**arrays, **moments}, {"glgpt": json.dumps(about)}))
+    with written_whole(folder / "model.safetensors") as file:
+        file.write(save(named, {"format": "pt"}))
+    write_json(folder / "config.json", fields | rates)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -15,6 +14,7 @@ import numpy as np
 from moderngl import TextureArray
 
 from glgpt import ops
+from glgpt.data_files import cache_path
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
@@ -86,7 +86,7 @@ def renders_float(device: Device) -> bool:
 
 def cache_file() -> Path:
     """Where probes are remembered: `$XDG_CACHE_HOME/glgpt/probe.json`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glgpt" / "probe.json"
+    return cache_path() / "probe.json"
 
 
 def _remembered(device: Device, options: Options, kernels: list[str]) -> dict[str, float]:

@@ -46,10 +46,9 @@ class Player:
         self._shaders: dict[str, moderngl.VertexArray] = {}
         self._framebuffers: dict[object, moderngl.Framebuffer] = {}
         self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
-        self._pairs = {old: i for i, (old, _) in enumerate(_pairs(program))} | {
-            new: i for i, (_, new) in enumerate(_pairs(program))
-        }
-        self._flipped = [False] * len(_pairs(program))
+        pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.flips)
+        self._pairs = {name: i for i, pair in enumerate(pairs) for name in pair}
+        self._flipped = [False] * len(pairs)
         self._touched = {name: sorted(self._pairs_of(e)) for name, e in program.entries.items()}
         self.scalars: dict[str, float] = dict.fromkeys(program.scalars, 0)
         self._scalar_struct = struct.Struct("<" + "".join(SCALAR_FORMATS[k] for k in program.scalars.values()))
@@ -221,8 +220,3 @@ class Player:
         if name not in self.program.entries:
             raise GlgptError(f"the program has no entry {name!r}; it has {', '.join(self.program.entries)}")
         return self.program.entries[name]
-
-
-def _pairs(program: Program) -> list[tuple[str, str]]:
-    """Every pair of states that some entry flips."""
-    return list(dict.fromkeys(pair for e in program.entries.values() for pair in e.flips))

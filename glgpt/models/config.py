@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
+from glgpt.tensor import texels
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu")
 
@@ -109,11 +110,6 @@ def activation_names(n_layer: int) -> list[str]:
         "ln_2 mlp.pre mlp.act mlp.out resid_post"
     ).split()
     return ["embed", *(f"h.{i}.{name}" for i in range(n_layer) for name in block), "ln_f", "logits"]
-
-
-def texels(n: int) -> int:
-    """n values padded to whole texels."""
-    return -(-n // 4) * 4
 
 
 def arrange(config: GPT2Config, name: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from glgpt import ops
-from glgpt.models.config import GPT2Config, parameters, texels
+from glgpt.models.config import GPT2Config, parameters
 from glgpt.record import Kernel, Recorder
 from glgpt.tape import Tensor
-from glgpt.tensor import Layout, fold
+from glgpt.tensor import Layout, fold, texels
 
 
 @dataclass(frozen=True)

@@ -63,13 +63,17 @@ def scores(
     scale: float,
     name: str,
     batch: int = 1,
+    masked: float = MASKED,
 ) -> Tensor:
-    """scores[t * n_head + head, s] = scale * q[pos + t] . k[s] per head for `rows` rows t, MASKED where s > pos + t.
+    """scores[t * n_head + head, s] = scale * q[pos + t] . k[s] per head for `rows` rows t, `masked` where s > pos + t.
 
     With a `batch`, rows of q and k are t * batch + sequence, and each of `rows` rows t stands for all sequences. It is
     differentiated from position 0, with the q and k of just these rows.
     """
-    y = _scores(rec, q, k, rows, tile_rows, n_head, scale, name, batch, MASKED)
+    padded = -(-rows // tile_rows) * tile_rows
+    y = rec.scratch(name, Layout(padded * n_head * batch, k.rows // batch, (tile_rows, 1)))
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": masked}
+    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, flops=2 * rows * k.rows * q.cols)
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         dq = attend(rec, d[0], k, rows, n_head, f"d.{q.name}", "f32", batch, scale)
@@ -80,28 +84,8 @@ def scores(
     return y
 
 
-def _scores(
-    rec: Recorder,
-    q: Tensor,
-    k: Tensor,
-    rows: int,
-    tile_rows: int,
-    n_head: int,
-    scale: float,
-    name: str,
-    batch: int,
-    masked: float,
-) -> Tensor:
-    padded = -(-rows // tile_rows) * tile_rows
-    y = rec.scratch(name, Layout(padded * n_head * batch, k.rows // batch, (tile_rows, 1)))
-    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": masked}
-    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, flops=2 * rows * k.rows * q.cols)
-    return y
-
-
 def _attend_vjp(rec: Recorder, x: Tensor, dz: Tensor, n_head: int, name: str, batch: int, scale: float = 1.0) -> Tensor:
     """y[s] = scale * sum over t of x[t, s] dz[t], per head and sequence: what keys and values get back."""
-    dz = dz if dz.layout.layers == 1 else copy(rec, dz, Layout(dz.rows, dz.cols), dz.name)
     turned = rec.scratch(f"{x.name}.turned", x.layout)
     rec.emit("turn_pattern", {"x": x}, {"y": turned}, {"N_HEAD": n_head * batch, "ROWS": dz.rows // batch})
     y = rec.scratch(name, Layout(dz.rows, dz.cols, (x.layout.tiles[0], 1)))
@@ -149,8 +133,8 @@ def attend(
     rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, flops=2 * rows * v.rows * v.cols)
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
-        dz = copy(rec, d[0], Layout(y.rows, y.cols), d[0].name)
-        dp = _scores(rec, dz, v, rows, tr, n_head, scale, f"d.{pattern.name}", batch, 0.0)
+        dz = d[0] if d[0].layout.layers == 1 else copy(rec, d[0], Layout(y.rows, y.cols), d[0].name)
+        dp = scores(rec, dz, v, rows, tr, n_head, scale, f"d.{pattern.name}", batch, 0.0)
         dv = _attend_vjp(rec, pattern, dz, n_head, f"d.{v.name}", batch, scale)
         return [plus(rec, dp, sums[0]), plus(rec, dv, sums[1])]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from glgpt.record import Recorder
 from glgpt.tape import Gradients, Tensor
-from glgpt.tensor import Layout, fold
+from glgpt.tensor import Layout, fold, texels
 
 
 def embed(
@@ -47,7 +47,7 @@ def embed(
 
 def index_layouts(rows: int, vocab: int, limit: int) -> tuple[Layout, Layout]:
     """The layouts of `sorted_index` for ids `[rows]`."""
-    return Layout(rows, 4), fold(1, -(-vocab // 4) * 4, limit)
+    return Layout(rows, 4), fold(1, texels(vocab), limit)
 
 
 def sorted_index(ids: NDArray[np.integer], vocab: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

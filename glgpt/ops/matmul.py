@@ -9,7 +9,7 @@ from glgpt.ops.norm import NormedRow, PartialSums
 from glgpt.ops.pointwise import activation_defines, column_sums, copy, plus, transpose
 from glgpt.record import Recorder
 from glgpt.tape import Gradients, Tensor
-from glgpt.tensor import Layout, fold, stacked
+from glgpt.tensor import Layout, fold, stacked, texels
 
 PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
 PANEL = 32  # texels of a panel's row: eight fragments, which software GL runs together, take four each
@@ -78,15 +78,15 @@ def matmul(
 
 def _left_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
     """dx = dy w^T (+ so_far)."""
-    name, n = f"d.{x.name}", -(-w.cols // 4) * 4
-    turned = transpose(rec, w, fold(n, x.cols, rec.limits.max_texture_size), f"{w.name}.transposed")
-    return _plus_product(rec, dy, turned, so_far, name, tile_cols)
+    layout = fold(texels(w.cols), x.cols, rec.limits.max_texture_size)
+    turned = transpose(rec, w, layout, f"{w.name}.transposed")
+    return _plus_product(rec, dy, turned, so_far, f"d.{x.name}", tile_cols)
 
 
 def _right_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
     """dw = x^T dy (+ so_far): the inner dimension is that of the rows, which may be no multiple of four."""
     if dy.layout.height % 4 and (dy.layout.tiles[0] > 1 or dy.rows % 4):
-        dy = copy(rec, dy, fold(-(-dy.rows // 4) * 4, dy.cols, rec.limits.max_texture_size), dy.name)
+        dy = copy(rec, dy, fold(texels(dy.rows), dy.cols, rec.limits.max_texture_size), dy.name)
     tiles = (x.layout.tiles[0], tile_cols)
     turned = transpose(rec, x, Layout(w.rows, x.rows, tiles), f"{x.name}.transposed")
     return _plus_product(rec, turned, dy, so_far, f"d.{w.name}", tile_cols)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glgpt.ops.pointwise import sum_parts
+from glgpt.ops.pointwise import part_rows, sum_parts
 from glgpt.record import Recorder
 from glgpt.tape import Gradients, Tensor
 from glgpt.tensor import Layout, fold
@@ -45,7 +45,7 @@ def _norm_vjp(
     inputs |= {"back": back}
     dx = rec.scratch(f"d.{x.name}", x.layout)
     rec.emit("norm_vjp", inputs | {"gain": gain} | ({"plus": sums[0]} if sums[0] else {}), {"y": dx})
-    rows = max(1, round(x.rows**0.5))
+    rows = part_rows(x.rows)
     layout = Layout(-(-x.rows // rows), x.cols)
     parts = [rec.scratch(f"d.{t.name}.parts", layout) for t in (gain, bias)]
     rec.emit("norm_vjp_sums", inputs, dict(zip("gb", parts, strict=True)), {"ROWS": rows})

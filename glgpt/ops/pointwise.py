@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from glgpt.record import Recorder
@@ -92,9 +93,14 @@ def transpose(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
     return y
 
 
+def part_rows(rows: int) -> int:
+    """How many of so many rows one fragment adds up, before another adds up the parts."""
+    return max(1, round(math.sqrt(rows)))
+
+
 def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
     """The sum of all rows of x `[M, N]`, `[1, N]`, plus `so_far`; in two steps, so that a GPU has work."""
-    rows = max(1, round(x.rows**0.5))
+    rows = part_rows(x.rows)
     parts = rec.scratch(f"{name}.parts", Layout(-(-x.rows // rows), x.cols))
     rec.emit("column_sums", {"x": x}, {"y": parts}, {"ROWS": rows})
     return sum_parts(rec, parts, name, so_far)

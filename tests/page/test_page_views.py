@@ -173,16 +173,18 @@ def test_a_link_carries_the_view(exported: Path, serve: Serve, browse: Browse) -
         assert part in page.url
 
 
-def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Browse) -> None:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Browse, width: int) -> None:
     watch = """
     globalThis.shift = 0;
     new PerformanceObserver((list) => {
       for (const entry of list.getEntries()) globalThis.shift += entry.value;
     }).observe({type: 'layout-shift', buffered: true});"""
-    page = browse(serve(exported) + "#tokens=150", watch)
+    page = browse(serve(exported) + "#tokens=60", watch, viewport={"width": width, "height": 720})
     page.evaluate("glgpt.ready")
     page.wait_for_function("document.querySelector('.token')")
     page.wait_for_timeout(300)
     before = page.evaluate("shift")
     page.wait_for_function("!document.querySelector('.caret')")
+    page.wait_for_timeout(500)  # entries come some time after what they tell of
     assert page.evaluate("shift") - before < 0.01

@@ -16,6 +16,7 @@ import { Tokenizer } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page gets a turn
 const AHEAD = 3; // greedy tokens under way at once behind the first: the device chooses them without us
+const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
 
 export interface ModelOptions {
   fetch?: Options["fetch"];
@@ -198,7 +199,8 @@ export class Model {
     const first = text.length;
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
-        for (; issued < count && issued - taken < (taken ? AHEAD : 1); issued++) {
+        const ahead = Math.max(1, Math.min(AHEAD, Math.floor(BUSY / this.reader.between)));
+        for (; issued < count && issued - taken < (taken ? ahead : 1); issued++) {
           if (issued === 0) this.prefill(text);
           else this.decode(first + issued - 1);
           const token = this.chosen(run.alternatives);

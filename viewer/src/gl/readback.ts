@@ -21,7 +21,8 @@ interface Waiting {
 export class Reader {
   private readonly free: Slot[] = [];
   private readonly queue: Waiting[] = [];
-  private between = 2; // ms from one fence passed (or a first read) to the next, a running mean
+  /** Milliseconds from one fence passed (or a first read) to the next, a running mean. */
+  between = 2;
 
   constructor(private readonly device: Device) {}
 

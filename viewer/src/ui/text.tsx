@@ -157,8 +157,7 @@ function Text() {
     <div class="panel written">
       <div class="legend">
         <span class="scale" aria-hidden="true" />
-        <span>the deeper the colour, the less likely the model held the token</span>
-        <span class="spacer" />
+        <span>deeper: a less likely token</span>
         <span class="rate" role="status">
           {note.value && <b>{note.value} </b>}
           {running.value
