@@ -115,7 +115,7 @@ def product_player(
     device: Device, kernel: Kernel, options: Options, x: NDArray[np.float32], w: NDArray[np.float32], dtype: str
 ) -> Player:
     """A player whose entry `probe` multiplies x by w with one kernel."""
-    program = product_program(device.limits, kernel, dtype, (*x.shape, w.shape[1]), device.software)
+    program = product_program(device.limits, kernel, dtype, (*x.shape, w.shape[1]))
     player = Player(device, program, options)
     for name, values in (("x", x), ("w", w)):
         player.write_matrix(name, layout_of(program.views[name]), values)

@@ -63,9 +63,7 @@ class Captures:
             if key in self._players:
                 return self._players[key], chunks
             device = self.player.device
-            program = capture_program(
-                self.config, device.limits, self.kernel, self.dtype, names, key[1], device.software
-            )
+            program = capture_program(self.config, device.limits, self.kernel, self.dtype, names, key[1])
             needed = self.player.program.nbytes() + own_bytes(program)
             if self.most is None or needed <= self.most:
                 self._keep(1 if self.most is None else 0)

@@ -157,8 +157,7 @@ def _write(
     """Fills the folder and returns its manifest."""
     config = checkpoint.config
     programs, listed = _recordings(config, dtype)
-    generate = programs[listed[0]["generate"]]
-    _check_shared(programs)
+    layouts = weight_layouts(programs[listed[0]["generate"]], config)
     names = activation_names(config.n_layer)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
     documents = {}
@@ -190,7 +189,8 @@ def _write(
         "activations": _activations(config),
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
-        "shards": write_weights(checkpoint, weight_layouts(generate, config), folder, shard_size, progress),
+        "weights": {name: list(layout.tiles) for name, layout in layouts.items()},
+        "shards": write_weights(checkpoint, layouts, folder, shard_size, progress),
     }
     validate("manifest", manifest, "manifest.json")
     (folder / "manifest.json").write_text(_json(manifest), encoding="utf-8")
@@ -205,28 +205,16 @@ def _recordings(config: GPT2Config, dtype: str) -> tuple[dict[str, Program], lis
         kernel = recording.kernel.name
         files = {
             "generate": f"program-{recording.name}.json",
-            "capture": f"capture-{kernel}.json",
+            "capture": f"capture-{recording.name}.json",
             "product": f"probe-{kernel}.json",
             "row": f"probe-{recording.rows}.json",
         }
         programs[files["generate"]] = generate_program(config, recording, dtype)
-        if files["capture"] not in programs:  # intermediates do not depend on products of one row
-            programs[files["capture"]] = capture_recording(config, recording, dtype)
+        programs[files["capture"]] = capture_recording(config, recording, dtype)
         probes = probe_programs(recording, dtype)
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
     return programs, listed
-
-
-def _check_shared(programs: dict[str, Program]) -> None:
-    """All recordings must hold the weights alike, since they share the shards."""
-    weights = [
-        {name: t for name, t in program.textures.items() if t.role == "weight"}
-        for file, program in programs.items()
-        if not file.startswith("probe")
-    ]
-    if any(w != weights[0] for w in weights):
-        raise GlgptError("the recordings for different kernels hold the weights differently")
 
 
 def _activations(config: GPT2Config) -> dict[str, str]:

@@ -36,9 +36,7 @@ def describe(
     }
     if model is not None:
         with Checkpoint.open(model) as checkpoint:
-            program = fitting_program(
-                checkpoint, chosen.limits, choice.kernel, dtype, max_texture_memory, chosen.software
-            )
+            program = fitting_program(checkpoint, chosen.limits, choice.kernel, dtype, max_texture_memory)
             found["model"] = {
                 "path": str(checkpoint.path),
                 "dtype": dtype,

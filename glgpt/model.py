@@ -50,7 +50,7 @@ class GPT2:
         self.device = open_device(device)
         self.choice = choose(self.device, kernel, fetch, storage)
         program = programs.fitting_program(
-            checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory, self.device.software
+            checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory
         )
         self.player = Player(self.device, program, self.choice.options)
         self._decoder = Decoder(self.player, self.config.n_positions, self._check_open)

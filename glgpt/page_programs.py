@@ -12,7 +12,7 @@ from glgpt.program import Limits, Program
 from glgpt.programs import capture_program, record_generation
 from glgpt.record import KERNELS, Kernel, Recorder
 from glgpt.tape import Tensor
-from glgpt.tune import ROWS, product_program, row_product_program
+from glgpt.tune import ROWS, fits_near, product_program, row_product_program
 
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
 
@@ -37,12 +37,15 @@ class Recording:
 
 
 def page_recordings(dtype: str) -> list[Recording]:
-    """Those among which a page chooses by measuring; packed halves leave nothing to choose but the draw buffers."""
+    """Those among which a page chooses by measuring; packed halves leave nothing to choose but the draw buffers.
+
+    The first holds the weights in no panels, as the shards do.
+    """
     found = []
     for kernel in KERNELS.values():
         buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
-        for rows, near in ROWS.items():
-            found.append(Recording(replace(kernel, near=near), rows, buffers))
+        ways = {rows: near for rows, near in ROWS.items() if fits_near(kernel, near)}
+        found += [Recording(replace(kernel, near=near), rows, buffers) for rows, near in ways.items()]
     if dtype == "f16":
         return [r for r in found if r.kernel == KERNELS["4x8" if r.draw_buffers == 8 else "4x4"]]
     return found
@@ -107,6 +110,6 @@ def capture_recording(config: GPT2Config, recording: Recording, dtype: str) -> P
 def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
     """What a page measures of this recording, as `glgpt.tune` does: one product, and products of one row."""
     return {
-        "product": product_program(recording.limits, recording.kernel, dtype),
+        "product": product_program(recording.limits, replace(recording.kernel, near=0), dtype),
         "row": row_product_program(recording.kernel.near, dtype),
     }

@@ -15,16 +15,14 @@ from glgpt.record import Kernel, Recorder
 from glgpt.tensor import Layout
 
 
-def generation_program(
-    config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str, software: bool = False
-) -> Program:
+def generation_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) -> Program:
     """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
     `prepare` must be played once the weights are there. The others leave the best token in `token` and list `logits`
     `[1, vocab]`. Raises GlgptError where the limits forbid it.
     """
     rec = Recorder(limits)
-    record_generation(Network(rec, config, kernel, dtype, software=software))
+    record_generation(Network(rec, config, kernel, dtype))
     return rec.program()
 
 
@@ -43,14 +41,14 @@ def record_generation(network: Network) -> tuple[int, ...]:
 
 
 def fitting_program(
-    checkpoint: Checkpoint, limits: Limits, kernel: Kernel, dtype: str, most: int | None = None, software: bool = False
+    checkpoint: Checkpoint, limits: Limits, kernel: Kernel, dtype: str, most: int | None = None
 ) -> Program:
     """The generation program of a checkpoint on a device of these limits, within `most` bytes of textures.
 
     Raises GlgptError naming the checkpoint where it does not fit.
     """
     try:
-        program = generation_program(checkpoint.config, limits, kernel, dtype, software)
+        program = generation_program(checkpoint.config, limits, kernel, dtype)
     except ValueError as error:  # GlgptError among them
         raise GlgptError(f"{checkpoint.path}: this device cannot hold it: {error}") from error
     needed = program.nbytes()
@@ -75,14 +73,13 @@ def capture_program(
     dtype: str,
     names: Container[str],
     sizes: Iterable[int],
-    software: bool = False,
 ) -> Program:
     """Entries `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these intermediates.
 
     It has caches of its own, so that looking inside never disturbs a generation.
     """
     rec = Recorder(limits)
-    network = Network(rec, config, kernel, dtype, names, software=software)
+    network = Network(rec, config, kernel, dtype, names)
     for size in sizes:
         with rec.entry(f"logits_{size}"):
             network.logits_rows(network.rows(size))

@@ -37,7 +37,7 @@ class Kernel:
     """The register block of a product: each fragment computes `rows` x 4 `tile_cols` values, by row and column tiles.
 
     4x4 fits four draw buffers; 4x8 and 8x4 need eight. `near`: in a product of one row, how many neighbouring texels
-    of columns a fragment takes; 0 = two that lie half the row apart.
+    of columns a fragment takes, from weights in panels (`ops.panels`); 0 = two that lie half the row apart.
     """
 
     tile_rows: int

@@ -25,9 +25,10 @@ from glgpt.tensor import Layout
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
-ROWS = {"apart": 0, "near": 4}  # how a one-row product takes its columns (`ops.matvec`)
+ROWS = {"apart": 0, "near": 4}  # how a one-row product takes its columns (`Kernel.near`)
+NEAR_PAYS = 0.8  # of the time by columns apart: panels must save so much of a row, since they gain nothing elsewhere
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
-VERSION = 6  # of what a remembered probe means
+VERSION = 7  # of what a remembered probe means
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,21 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
         raise GlgptError(f"kernel {kernel} needs more draw buffers than the {device.limits.max_draw_buffers} here")
     if storage == "auto" and not renders_float(device):
         options = replace(options, storage="uint")
-    kernels = list(fitting) if kernel == "auto" else [kernel]
-    if kernel == "auto" and device.software:  # in stacked weights a second column tile has rows of its own to find
-        kernels = [name for name in fitting if fitting[name].tile_cols == 1]
     fetches = list(FETCHES) if fetch == "auto" else [fetch]
     measured = _remembered(device, options, list(fitting))
+    rows = {way: min(measured[f"{way} {f}"] for f in fetches) for way in ROWS}
+    near = ROWS["near"] if rows["near"] < NEAR_PAYS * rows["apart"] else 0
+    kernels = [name for name in fitting if fits_near(fitting[name], near)] if kernel == "auto" else [kernel]
     among = {f"{k} {f}": measured[f"{k} {f}"] for k in kernels for f in fetches}
     best = min(among, key=lambda name: among[name])
     name, fetch = best.split()
-    near = ROWS[min(ROWS, key=lambda way: measured[f"{way} {fetch}"])]
     why = f"fastest of {len(among)} in the probe, {among[best]:.2f} ms" if len(among) > 1 else "as asked for"
     return Choice(replace(KERNELS[name], near=near), replace(options, fetch=fetch), why, measured)
+
+
+def fits_near(kernel: Kernel, near: int) -> bool:
+    """Whether a kernel suits that way of one-row products: in panels a second column tile has rows of its own."""
+    return not near or kernel.tile_cols == 1
 
 
 def renders_float(device: Device) -> bool:
@@ -115,18 +120,18 @@ def probe(device: Device, options: Options, kernels: list[str]) -> dict[str, flo
     """Milliseconds of one product for each "kernel fetch": the median of interleaved slopes over repeats."""
     players: dict[str, Player] = {}
     times: dict[str, list[float]] = {}
-    weights: Mapping[str, TextureArray] = {}  # of the one-row products: one set for all
+    weights: dict[int, Mapping[str, TextureArray]] = {}  # of the one-row products, by the way of walking them
     try:
         for fetch in FETCHES:
             chosen = replace(options, fetch=fetch)
             for name in kernels:
                 limits = Limits(max_draw_buffers=device.limits.max_draw_buffers)
-                program = product_program(limits, KERNELS[name], software=device.software)
+                program = product_program(limits, KERNELS[name])
                 players[f"{name} {fetch}"] = _filled(Player(device, program, chosen))
             for name, near in ROWS.items():
-                player = Player(device, row_product_program(near, software=device.software), chosen, weights)
-                players[f"{name} {fetch}"] = player if weights else _filled(player)
-                weights = weights or player.shared("state")
+                player = Player(device, row_product_program(near), chosen, weights.get(near, {}))
+                players[f"{name} {fetch}"] = player if near in weights else _filled(player)
+                weights.setdefault(near, player.shared("state"))
         for turn in range(6):
             for name, player in players.items():
                 elapsed = slope(player, "probe", 2)
@@ -153,40 +158,34 @@ def slope(player: Player, entry: str, repeats: int) -> float:
     return max(run(1 + repeats) - once, 1e-9) / repeats
 
 
-def product_program(
-    limits: Limits,
-    kernel: Kernel,
-    dtype: str = "f32",
-    shape: tuple[int, int, int] = PROBE,
-    software: bool = False,
-) -> Program:
+def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: tuple[int, int, int] = PROBE) -> Program:
     """An entry `probe` that multiplies the states x `[M, K]` and w `[K, N]`, as a model of this dtype does it."""
     m, k, n = shape
     rec = Recorder(limits)
     if dtype == "f16":
         kernel = kernel.packed(limits)
     x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
-    w = rec.fixed("w", _weight(rec, k, n, dtype, software), "state")
+    w = rec.fixed("w", _weight(rec, k, n, dtype, kernel.near), "state")
     with rec.entry("probe"):
         rec.output(ops.matmul(rec, x, w, None, "y", dtype=dtype, tile_cols=kernel.tile_cols))
     return rec.program()
 
 
-def row_product_program(near: int, dtype: str = "f32", software: bool = False) -> Program:
+def row_product_program(near: int, dtype: str = "f32") -> Program:
     """An entry `probe` that multiplies a row by several weights in turn, so that they leave the caches."""
     k, n, count = ROW_PROBE
     rec = Recorder()
     x = rec.fixed("x", Layout(1, k), "state")
-    layout = _weight(rec, k, n, dtype, software)
+    layout = _weight(rec, k, n, dtype, near)
     with rec.entry("probe"):
         for i in range(count):
             rec.output(ops.matvec(rec, x, rec.fixed(f"w.{i}", layout, "state"), f"y.{i}", near=near).tensor)
     return rec.program()
 
 
-def _weight(rec: Recorder, k: int, n: int, dtype: str, software: bool) -> Layout:
+def _weight(rec: Recorder, k: int, n: int, dtype: str, near: int) -> Layout:
     """A weight's layout, as a model of this dtype has it."""
-    if software and dtype == "f32":
+    if near and dtype == "f32":
         return ops.panels(rec, k, n)
     return Layout(k, n, (1, 2) if dtype == "f16" else (1, 1), dtype)
 

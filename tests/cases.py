@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from glgpt import ops
-from glgpt.models.config import texels
 from glgpt.tape import Tensor
-from glgpt.tensor import Layout
+from glgpt.tensor import Layout, texels
 
 if TYPE_CHECKING:
     from test_ops import Bench

@@ -12,10 +12,9 @@ from cases import COLS, FLAG, MATRIX, ROWS, VOCAB, Array, Case, Want, shapes
 from hypothesis import strategies as st
 
 from glgpt import ops
-from glgpt.models.config import texels
 from glgpt.ops.pointwise import column_sums as recorded_column_sums
 from glgpt.tape import Tensor
-from glgpt.tensor import Layout, fold
+from glgpt.tensor import Layout, fold, texels
 
 if TYPE_CHECKING:
     from test_ops import Bench

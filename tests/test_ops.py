@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from glgpt import ops
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
-from glgpt.models.config import texels
 from glgpt.program import Limits
 from glgpt.programs import layout_of
 from glgpt.record import Recorder
 from glgpt.tape import Tensor
-from glgpt.tensor import Layout, fold
+from glgpt.tensor import Layout, fold, texels
 
 Array = NDArray[Any]
 Change = Callable[[str, Array], Array]

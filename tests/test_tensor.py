@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from glgpt.models.config import texels
-from glgpt.tensor import Layout, fold, stacked
+from glgpt.tensor import Layout, fold, stacked, texels
 
 Array = NDArray[Any]
 

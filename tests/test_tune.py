@@ -25,9 +25,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache_file()
 
 
-def considered(device: Device) -> list[str]:
-    """What "auto" chooses from: on software GL, whose weights are stacked, no kernel of two column tiles."""
-    return [name for name in NAMES if not device.software or KERNELS[name.split()[0]].tile_cols == 1]
+def considered(near: int) -> list[str]:
+    """What "auto" chooses from: where weights lie in panels, no kernel of two column tiles."""
+    return [name for name in NAMES if not near or KERNELS[name.split()[0]].tile_cols == 1]
 
 
 def no_probe(*_: object) -> dict[str, float]:
@@ -42,7 +42,7 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
     """Opening a device measures each time, or forgets a kernel."""
     first = choose(device)
     assert sorted(first.measured) == sorted(NAMES + ROW_NAMES) and all(value > 0 for value in first.measured.values())
-    names = considered(device)
+    names = considered(first.kernel.near)
     best = min(names, key=lambda name: first.measured[name])
     assert best == f"{first.kernel.name} {first.options.fetch}" and f"fastest of {len(names)}" in first.why
     monkeypatch.setattr(tune, "probe", no_probe)
@@ -50,17 +50,19 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
     assert [path.name for path in cache.parent.iterdir()] == ["probe.json"]
 
 
+@pytest.mark.parametrize("ways", [(), ("near textureLod",)])
 @pytest.mark.parametrize("fastest", NAMES)
 def test_the_fastest_is_chosen_among_what_is_allowed(
-    device: Device, fastest: str, monkeypatch: pytest.MonkeyPatch
+    device: Device, fastest: str, ways: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_probe(monkeypatch, fastest)
+    fake_probe(monkeypatch, fastest, *ways)
     kernel, fetch = fastest.split()
-    names, chosen = considered(device), choose(device)
+    names, chosen = considered(4 * len(ways)), choose(device)
     found = f"{chosen.kernel.name} {chosen.options.fetch}"
     assert found == (fastest if fastest in names else names[0])
     for other in FETCHES:
         chosen = choose(device, fetch=other)
+        names = considered(4 * (f"near {other}" in ways))
         assert chosen.options.fetch == other and f"fastest of {len(names) // 2}" in chosen.why
     for other in KERNELS:
         chosen = choose(device, kernel=other)
@@ -78,15 +80,21 @@ def test_what_is_asked_for_is_chosen(device: Device, storage: str, monkeypatch: 
         assert json.dumps(as_dict(chosen))
 
 
-@pytest.mark.parametrize("fastest", ROW_NAMES)
-def test_rows_are_walked_as_the_chosen_fetch_likes(
-    device: Device, fastest: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("apart", "near", "way"),
+    [((2.0, 1.0), (1.5, 3.0), 0), ((2.0, 1.0), (0.9, 3.0), 0), ((2.0, 1.0), (0.7, 3.0), 4)],
+)
+def test_panels_are_taken_where_they_pay(
+    device: Device, apart: tuple[float, float], near: tuple[float, float], way: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A one-row product takes its columns as another fetch would like them."""
-    fake_probe(monkeypatch, fastest)
-    rows, fetch = fastest.split()
-    for other in FETCHES:
-        assert choose(device, fetch=other).kernel.near == (4 if rows == "near" and other == fetch else 0)
+    """A device gets weights in panels for a few percent of a row, or for what another fetch would gain."""
+    found = dict.fromkeys(NAMES, 1.0)
+    for name, times in (("apart", apart), ("near", near)):
+        found |= {f"{name} {fetch}": ms for fetch, ms in zip(FETCHES, times, strict=True)}
+    monkeypatch.setattr(tune, "probe", lambda *_: found)
+    assert choose(device).kernel.near == way
+    assert choose(device, fetch=FETCHES[0]).kernel.near == 4
+    assert choose(device, fetch=FETCHES[1]).kernel.near == 0
 
 
 @pytest.mark.parametrize(

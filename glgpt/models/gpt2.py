@@ -34,7 +34,7 @@ class Network:
     8 x 2 tiles (4 x 2 with four draw buffers), the residual stream and attention stay f32.
 
     With a `batch`, `rows` runs one. `role` is that of the parameters' textures: "state" where training writes them.
-    `software`: recorded as software GL likes it (`weight`, `row`).
+    A kernel that takes neighbouring columns gets f32 weights in panels, and all keys of a row at once.
     """
 
     def __init__(
@@ -46,13 +46,12 @@ class Network:
         names: Container[str] = (),
         batch: Batch | None = None,
         role: str = "weight",
-        software: bool = False,
     ) -> None:
         self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         if dtype == "f16":
             kernel = kernel.packed(rec.limits)
-        self.kernel, self.software = kernel, software
+        self.kernel = kernel
         self.heads = config.n_head * texels(config.d_head)  # width of q, k, v and z, heads padded
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -71,7 +70,7 @@ class Network:
         }[name if name.count(".") == 1 else name.split(".", 2)[2]]
         if name == "wpe.weight":
             return rec.fixed(name, fold(rows, cols, rec.limits.max_texture_size), self.role)
-        if self.software and self.dtype == "f32":
+        if self.kernel.near and self.dtype == "f32" and self.role == "weight":  # training writes no panels
             return rec.fixed(name, ops.panels(rec, texels(rows), cols), self.role)
         pairs = 2 if self.dtype == "f16" else 1
         layout = fold(texels(rows), cols, rec.limits.max_texture_size, pairs, self.dtype)
@@ -230,7 +229,7 @@ class Network:
         its mean, and every pass counts.
         """
         rec, c = self.rec, self.config
-        keys = c.n_positions if self.software or self.kernel.near else ops.KEYS
+        keys = c.n_positions if self.kernel.near else ops.KEYS
         wte, wpe = self.weight("wte.weight"), self.weight("wpe.weight")
         x = ops.embed(rec, self.token, wte, wpe, Layout(1, c.n_embd))
         row = self.row_sum(x, "h.0.ln_1", "embed.row")

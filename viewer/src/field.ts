@@ -1,7 +1,7 @@
 // A texture's values, read back to be named: the matrix it holds, or its texels as they lie in memory.
 
 import type { Player } from "./gl/player";
-import { unpack } from "./layout";
+import { unpack, type Texels } from "./layout";
 import type { TextureSpec, View } from "./program";
 
 const MOST = 4 << 20; // bytes that are read at once; of a larger texture, some rows of each tile
@@ -37,6 +37,7 @@ export function memoryView(spec: TextureSpec): View {
     cols: spec.width * (halves ? 8 : 4),
     tiles: [spec.layers, halves ? 2 : 1],
     dtype: halves ? "f16" : "f32",
+    stack: 1,
   };
 }
 
@@ -47,10 +48,23 @@ export async function readField(player: Player, view: View, rows = view.rows, fi
   const height = Math.min(tile, Math.max(1, Math.floor(MOST / (spec.width * spec.layers * 16))));
   const from = Math.min(first, tile - height);
   const window = height < tile ? { ...view, rows: height * view.tiles[0] } : view;
-  const values = unpack(window, await player.read(view.texture, from, height));
+  const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * tile + from, height));
+  const values = unpack(window, interleaved(await Promise.all(bands), spec.layers));
   const shown = height < tile ? window.rows : rows;
   const used = values.subarray(0, shown * view.cols);
   return { texture: view.texture, view, rows: shown, first: from, height, tile, values: used, ...statistics(used) };
+}
+
+/** Bands of every layer as one texture would hold them: a layer's bands one after another. */
+function interleaved(bands: Texels[], layers: number): Texels {
+  const [only] = bands;
+  if (bands.length === 1) return only!;
+  const size = only!.length / layers;
+  const out = new Float32Array(bands.length * only!.length);
+  bands.forEach((band, s) => {
+    for (let i = 0; i < layers; i++) out.set(band.subarray(i * size, (i + 1) * size), (i * bands.length + s) * size);
+  });
+  return out;
 }
 
 export function statistics(values: Float32Array): Pick<Field, "low" | "high" | "mean" | "inner" | "bins"> {

@@ -4,9 +4,42 @@ import type { View } from "./program";
 
 export type Texels = Float32Array | Uint32Array;
 
+/** `rows` rows of `width` texels from (x, y) on in a layer, which lie in rows of `stride` texels, `skip` into each. */
+export interface Block {
+  layer: number;
+  x: number;
+  y: number;
+  width: number;
+  rows: number;
+  stride: number;
+  skip: number;
+}
+
+/** Where rows y.. of a layer belong in the texture of `view`, of a matrix cut into `tiles` whose tiles are not stacked. */
+export function* blocks(view: View, tiles: readonly number[], layer: number, y: number, rows: number): Generator<Block> {
+  const [tr, tc] = [tiles[0]!, tiles[1]!];
+  const stride = Math.ceil(view.cols / (4 * tc));
+  if (view.stack === 1) {
+    yield { layer, x: 0, y, width: stride, rows, stride, skip: 0 };
+    return;
+  }
+  const row = Math.floor(layer / tc) * Math.ceil(view.rows / tr) + y;
+  const first = (layer % tc) * stride; // of the matrix's columns of texels
+  const end = Math.min(first + stride, Math.ceil(view.cols / 4));
+  const panel = Math.ceil(view.cols / (4 * view.tiles[1]));
+  for (let from = first; from < end; ) {
+    const tile = Math.floor(from / panel);
+    const next = Math.min(end, (tile + 1) * panel);
+    const [layer, below] = [Math.floor(tile / view.stack), tile % view.stack];
+    const place = { layer, x: from - tile * panel, y: below * view.rows + row };
+    yield { ...place, width: next - from, rows, stride, skip: from - first };
+    from = next;
+  }
+}
+
 /** Texels of all layers to `[rows, cols]`. f16: two neighbouring column tiles share a layer, as packed halves. */
 export function unpack(view: View, texels: Texels): Float32Array {
-  const { rows, cols, dtype } = view;
+  const { rows, cols, dtype, stack } = view;
   const [tr, tc] = view.tiles;
   const pairs = dtype === "f16" ? 2 : 1;
   const height = Math.ceil(rows / tr);
@@ -17,9 +50,9 @@ export function unpack(view: View, texels: Texels): Float32Array {
     const i = Math.floor(r / height);
     const y = r % height;
     for (let j = 0; j < tc; j++) {
-      const layer = (i * tc + j - (j % pairs)) / pairs;
+      const layer = i * Math.ceil(tc / (pairs * stack)) + Math.floor(j / (pairs * stack));
       const first = j * width * 4;
-      const base = (layer * height + y) * width;
+      const base = (layer * height * stack + (j % stack) * height + y) * width;
       const end = Math.min(width * 4, cols - first);
       for (let c = 0; c < end; c++) {
         const texel = base + (c >> 2);

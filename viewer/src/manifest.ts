@@ -14,7 +14,7 @@ export interface Shard {
   file: string;
   bytes: number;
   sha256: string;
-  /** (texture, layer, first row, rows), one after another in the file. */
+  /** (texture, layer, first row, rows), one after another in the file, of a texture cut as `weights` says. */
   pieces: [string, number, number, number][];
 }
 
@@ -53,6 +53,8 @@ export interface Manifest {
   training?: string | null;
   activations: Record<string, ActivationKind>;
   files: Record<string, { bytes: number; sha256: string }>;
+  /** Into how many tiles (rows, columns) the shards cut each weight; a program's own texture may be cut otherwise. */
+  weights: Record<string, [number, number]>;
   shards: Shard[];
 }
 

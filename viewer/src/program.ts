@@ -9,13 +9,17 @@ export interface TextureSpec {
   role: "weight" | "state" | "input" | "scratch";
 }
 
-/** The matrix `[rows, cols]` that a texture holds, cut into `tiles` (rows, columns of tiles). */
+/**
+ * The matrix `[rows, cols]` that a texture holds, cut into `tiles` (rows, columns of tiles), of which `stack` column
+ * tiles lie below each other in a layer.
+ */
 export interface View {
   texture: string;
   rows: number;
   cols: number;
   tiles: [number, number];
   dtype: "f32" | "f16";
+  stack: number;
 }
 
 /** One draw of one triangle: `inputs` are (sampler, texture), `outputs` (texture, layer). */

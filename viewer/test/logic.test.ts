@@ -4,7 +4,7 @@ import { describe, expect, it, vi } from "vitest";
 import { plan, sizes } from "../src/chunks";
 import { memoryView, statistics } from "../src/field";
 import { pick } from "../src/gl/probe";
-import { fromHalf, unpack } from "../src/layout";
+import { blocks, fromHalf, unpack } from "../src/layout";
 import { digest, Loader } from "../src/loader";
 import { parseManifest, parseProgram, parseReference, parseTokenizer, type Recording } from "../src/manifest";
 import { furthest } from "../src/parity";
@@ -42,7 +42,7 @@ describe("chunks", () => {
 
 describe("layouts", () => {
   it("unpack tiles", () => {
-    const view = { texture: "x", rows: 3, cols: 10, tiles: [2, 2] as [number, number], dtype: "f32" as const };
+    const view = { texture: "x", rows: 3, cols: 10, tiles: [2, 2] as [number, number], dtype: "f32" as const, stack: 1 };
     const texels = new Float32Array(4 * 2 * 2 * 4); // four tiles of two rows of two texels
     for (let r = 0; r < 3; r++) {
       for (let c = 0; c < 10; c++) {
@@ -54,9 +54,40 @@ describe("layouts", () => {
       [0, 1, 2].flatMap((r) => Array.from({ length: 10 }, (_, c) => 100 * r + c)),
     );
   });
+  it("put wide tiles into stacked narrow ones, whatever the band", () => {
+    const [rows, cols] = [6, 50]; // 13 texels of columns: two tiles of 7 by two of 3 rows, to five of 3, two below each other
+    const value = (r: number, c4: number) => 100 * r + c4;
+    const view = { texture: "x", rows, cols, tiles: [1, 5] as [number, number], dtype: "f32" as const, stack: 2 };
+    const texels = new Float32Array(4 * 3 * 2 * rows * 3);
+    for (const band of [1, 2, 3]) {
+      texels.fill(-1);
+      for (let layer = 0; layer < 4; layer++) {
+        for (let y = 0; y < 3; y += band) {
+          const count = Math.min(band, 3 - y);
+          for (const b of blocks(view, [2, 2], layer, y, count)) {
+            expect(b.stride).toBe(7);
+            for (let i = 0; i < b.rows; i++) {
+              for (let x = 0; x < b.width; x++) {
+                const at = ((b.layer * 2 * rows + b.y + i) * 3 + b.x + x) * 4;
+                expect(texels[at]).toBe(-1);
+                texels.fill(value(3 * Math.floor(layer / 2) + y + i, 7 * (layer % 2) + b.skip + x), at, at + 4);
+              }
+            }
+          }
+        }
+      }
+      const expected = Array.from({ length: rows * cols }, (_, i) => value(Math.floor(i / cols), Math.floor((i % cols) / 4)));
+      expect(Array.from(unpack(view, texels))).toEqual(expected);
+    }
+  });
+  it("put unstacked tiles where they were", () => {
+    const view = { texture: "x", rows: 6, cols: 50, tiles: [2, 2] as [number, number], dtype: "f32" as const, stack: 1 };
+    const block = { layer: 3, x: 0, y: 1, width: 7, rows: 2, stride: 7, skip: 0 };
+    expect([...blocks(view, [2, 2], 3, 1, 2)]).toEqual([block]);
+  });
   it("unpack halves of two column tiles from one layer", () => {
     const halves = Uint16Array.from([0x3c00, 0xc000, 0, 0x3800, 0x4200, 0x7bff, 0x0001, 0]);
-    const view = { texture: "x", rows: 1, cols: 7, tiles: [1, 2] as [number, number], dtype: "f16" as const };
+    const view = { texture: "x", rows: 1, cols: 7, tiles: [1, 2] as [number, number], dtype: "f16" as const, stack: 1 };
     expect(Array.from(unpack(view, new Uint32Array(halves.buffer)))).toEqual([1, -2, 0, 0.5, 3, 65504, 2 ** -24]);
     expect(fromHalf(0xfc00)).toBe(-Infinity);
     expect(fromHalf(0x7e00)).toBeNaN();
@@ -159,13 +190,15 @@ describe("the probe", () => {
     ...{ draw_buffers: 8, kernel, rows },
     ...{ generate: "", capture: "", product: kernel, row: rows },
   });
-  const all = ["4x4", "4x8"].flatMap((kernel) => [recording(kernel, "apart"), recording(kernel, "near")]);
+  const all = [recording("4x4", "apart"), recording("4x4", "near"), recording("4x8", "apart")];
   const both = ["texelFetch", "textureLod"] as const;
-  it("takes the fastest product, then the better rows with its fetch", () => {
+  it("takes the way of rows, where panels pay, then the fastest product recorded for it", () => {
     const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5 };
-    const rows = { "apart texelFetch": 5, "near texelFetch": 4, "apart textureLod": 1, "near textureLod": 2 };
-    expect(pick(all, both, { ...measured, ...rows })).toEqual({ recording: all[3], fetch: "texelFetch" });
-    expect(pick(all, ["textureLod"], { ...measured, ...rows })).toEqual({ recording: all[2], fetch: "textureLod" });
+    const rows = { "apart texelFetch": 5, "near texelFetch": 4, "apart textureLod": 1, "near textureLod": 0.9 };
+    expect(pick(all, both, { ...measured, ...rows })).toEqual({ recording: all[2], fetch: "texelFetch" });
+    const paying = { ...measured, ...rows, "near textureLod": 0.7 };
+    expect(pick(all, both, paying)).toEqual({ recording: all[1], fetch: "textureLod" });
+    expect(pick(all, ["texelFetch"], paying)).toEqual({ recording: all[2], fetch: "texelFetch" });
   });
   it("takes the first where there was nothing to measure", () => {
     expect(pick([all[1]!], ["textureLod"], {})).toEqual({ recording: all[1], fetch: "textureLod" });
@@ -240,6 +273,7 @@ describe("loader", () => {
       recordings: [
         { draw_buffers: 8, kernel: "4x8", rows: "near", generate: "a", capture: "b", product: "c", row: "d" },
       ],
+      weights: { w: [1, 1] },
       shards: [{ file: "weights-00.bin", bytes: good.length, sha256: await digest(good), pieces: [["w", 0, 0, 1]] }],
     };
     const bytes = vi.fn(async (name: string, onBytes?: (n: number) => void) => {

@@ -70,6 +70,7 @@ uniform FLOAT_SAMPLER u_x;
 #endif
 uniform ivec4 u_tile;  // rows of a tile and its texels, column tiles, first row
 uniform ivec4 u_size;  // rows and columns shown, pixels across and down
+uniform ivec2 u_stack; // column tiles below each other in a layer, and rows from one to the next
 vec4 texel(int layer, int y, int x, int odd) {
 #ifdef HALVES
   uvec4 t = texelFetch(u_x, ivec3(x, y, layer), 0);
@@ -81,11 +82,13 @@ vec4 texel(int layer, int y, int x, int odd) {
 float value(int row, int column) {
   int wide = 4 * u_tile.y, tile = column / wide, c = column % wide;
 #ifdef HALVES
-  int layer = (row / u_tile.x) * (u_tile.z / 2) + tile / 2;
+  int shared = 2;  // column tiles of a layer
 #else
-  int layer = (row / u_tile.x) * u_tile.z + tile;
+  int shared = u_stack.x;
 #endif
-  return texel(layer, u_tile.w + row % u_tile.x, c / 4, tile % 2)[c % 4];
+  int layer = (row / u_tile.x) * ((u_tile.z + shared - 1) / shared) + tile / shared;
+  int y = (tile % u_stack.x) * u_stack.y + u_tile.w + row % u_tile.x;
+  return texel(layer, y, c / 4, tile % 2)[c % 4];
 }
 `;
 

@@ -188,16 +188,18 @@ export class Painter {
     const suffix = view.dtype === "f16" ? " halves" : "";
     const tile = [shown.height, Math.ceil(view.cols / (4 * view.tiles[1])), view.tiles[1], first];
     const size = [rows, view.cols, width, height];
+    const stack = [view.stack, Math.ceil(view.rows / view.tiles[0])];
     if (!range) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
       gl.viewport(0, 0, 1, 1);
-      this.use(`reach${suffix}`, [texture], { u_tile: tile, u_size: size });
+      this.use(`reach${suffix}`, [texture], { u_tile: tile, u_size: size, u_stack: stack });
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     }
     this.present(target, width, height, () => {
       this.use(`matrix${suffix}`, [texture, this.reach!.texture], {
         u_tile: tile,
         u_size: size,
+        u_stack: stack,
         u_auto: range === null,
         u_range: Float32Array.from(range ?? [-1, 1]),
         u_signed: palette.signed,

@@ -2,7 +2,7 @@
 // Nothing here knows what the passes compute.
 
 import { must, PageError, type Pass, type Program, type TextureSpec } from "../program";
-import type { Texels } from "../layout";
+import type { Block, Texels } from "../layout";
 import { ContextLost, type Device, type Options } from "./device";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
@@ -86,9 +86,19 @@ export class Player {
 
   /** Uploads rows y.. of one layer; `data` holds their texels, as 32-bit floats or integers. */
   write(name: string, layer: number, y: number, rows: number, data: Uint8Array): void {
+    const { width } = this.spec(name);
+    this.writeBlock(name, { layer, x: 0, y, width, rows, stride: width, skip: 0 }, data);
+  }
+
+  /** Uploads a block of texels out of `data`, which holds whole rows of its stride. */
+  writeBlock(name: string, block: Block, data: Uint8Array): void {
     const { gl } = this.device;
     const t = this.spec(name);
-    if (data.byteLength !== rows * t.width * 16 || y + rows > t.height || layer >= t.layers) {
+    const { layer, x, y, width, rows, stride, skip } = block;
+    if (
+      data.byteLength !== rows * stride * 16 ||
+      Math.max(skip + width - stride, x + width - t.width, y + rows - t.height, layer + 1 - t.layers) > 0
+    ) {
       throw new PageError(`${data.byteLength} bytes are not ${rows} rows of ${name} from row ${y}`);
     }
     const float = this.stored(t) === "float";
@@ -99,7 +109,11 @@ export class Player {
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D_ARRAY, this.texture(name));
     const [format, type] = float ? [gl.RGBA, gl.FLOAT] : [gl.RGBA_INTEGER, gl.UNSIGNED_INT];
-    gl.texSubImage3D(gl.TEXTURE_2D_ARRAY, 0, 0, y, layer, t.width, rows, 1, format, type, texels);
+    gl.pixelStorei(gl.UNPACK_ROW_LENGTH, stride);
+    gl.pixelStorei(gl.UNPACK_SKIP_PIXELS, skip);
+    gl.texSubImage3D(gl.TEXTURE_2D_ARRAY, 0, x, y, layer, width, rows, 1, format, type, texels);
+    gl.pixelStorei(gl.UNPACK_ROW_LENGTH, 0);
+    gl.pixelStorei(gl.UNPACK_SKIP_PIXELS, 0);
   }
 
   /** Reads rows y..y+rows-1 of every layer (all rows by default). The commands are issued before it returns. */

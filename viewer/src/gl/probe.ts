@@ -9,7 +9,9 @@ const FETCHES = ["texelFetch", "textureLod"] as const;
 const TURNS = 3;
 const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
 const MOST = 512;
-const VERSION = 3; // of what a remembered probe means
+const VERSION = 4; // of what a remembered probe means
+
+const NEAR_PAYS = 0.8; // of the time by columns apart
 
 type Fetch = Options["fetch"];
 
@@ -20,7 +22,7 @@ export interface Chosen {
   measured: Record<string, number>;
 }
 
-/** The fastest kernel and fetch in the product, then the faster way of one-row products with that fetch. */
+/** The way of one-row products, as `glgpt/tune.py` chooses it, then the fastest kernel recorded for it and its fetch. */
 export async function choose(
   device: Device,
   recordings: readonly Recording[],
@@ -49,10 +51,13 @@ export function pick(
   measured: Readonly<Record<string, number>>,
 ): Pick<Chosen, "recording" | "fetch"> {
   const ms = (name: string) => measured[name] ?? 0;
-  const all = recordings.flatMap((recording) => fetches.map((fetch) => ({ recording, fetch })));
+  const row = (way: string) => Math.min(...fetches.map((fetch) => ms(`${way} ${fetch}`)));
+  const near = recordings.filter((r) => r.rows === "near");
+  const apart = recordings.filter((r) => r.rows === "apart");
+  const fitting = !apart.length || (near.length && row("near") < NEAR_PAYS * row("apart")) ? near : apart;
+  const all = fitting.flatMap((recording) => fetches.map((fetch) => ({ recording, fetch })));
   const product = (c: (typeof all)[number]) => ms(`${c.recording.kernel} ${c.fetch}`);
-  const row = (c: (typeof all)[number]) => ms(`${c.recording.rows} ${c.fetch}`);
-  return all.reduce((a, b) => (product(b) - product(a) || row(b) - row(a)) < 0 ? b : a);
+  return all.reduce((a, b) => (product(b) < product(a) ? b : a));
 }
 
 function remembered(key: string, names: readonly string[]): Record<string, number> | null {

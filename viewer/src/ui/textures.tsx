@@ -110,7 +110,8 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   return (
     <p class="dim">
       Matrix of {view.rows} x {view.cols}
-      {view.tiles[0] * view.tiles[1] > 1 && `, cut into ${view.tiles[0]} x ${view.tiles[1]} tiles`}; texture of{" "}
+      {view.tiles[0] * view.tiles[1] > 1 && `, cut into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
+      {view.stack > 1 && ` that lie ${view.stack} below each other in a layer`}; texture of{" "}
       {spec.width} x {spec.height} texels in {spec.layers} {spec.layers > 1 ? "layers" : "layer"}, each texel{" "}
       {halves ? "eight halves" : "four floats"}.
       {memory && " Layers are below one another, a texel's values side by side."}
