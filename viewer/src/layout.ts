@@ -19,7 +19,7 @@ export interface Block {
 export function* blocks(view: View, tiles: readonly number[], layer: number, y: number, rows: number): Generator<Block> {
   const [tr, tc] = [tiles[0]!, tiles[1]!];
   const stride = Math.ceil(view.cols / (4 * tc));
-  if (view.stack === 1) {
+  if (tr === view.tiles[0] && tc === view.tiles[1]) {
     yield { layer, x: 0, y, width: stride, rows, stride, skip: 0 };
     return;
   }

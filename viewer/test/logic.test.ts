@@ -54,11 +54,11 @@ describe("layouts", () => {
       [0, 1, 2].flatMap((r) => Array.from({ length: 10 }, (_, c) => 100 * r + c)),
     );
   });
-  it("put wide tiles into stacked narrow ones, whatever the band", () => {
-    const [rows, cols] = [6, 50]; // 13 texels of columns: two tiles of 7 by two of 3 rows, to five of 3, two below each other
+  it.each([1, 2, 5])("put wide tiles into narrow ones, %i below each other, whatever the band", (stack) => {
+    const [rows, cols] = [6, 50]; // 13 texels of columns: two tiles of 7 by two of 3 rows, to five of 3
     const value = (r: number, c4: number) => 100 * r + c4;
-    const view = { texture: "x", rows, cols, tiles: [1, 5] as [number, number], dtype: "f32" as const, stack: 2 };
-    const texels = new Float32Array(4 * 3 * 2 * rows * 3);
+    const view = { texture: "x", rows, cols, tiles: [1, 5] as [number, number], dtype: "f32" as const, stack };
+    const texels = new Float32Array(4 * 3 * rows * stack * Math.ceil(5 / stack));
     for (const band of [1, 2, 3]) {
       texels.fill(-1);
       for (let layer = 0; layer < 4; layer++) {
@@ -68,7 +68,7 @@ describe("layouts", () => {
             expect(b.stride).toBe(7);
             for (let i = 0; i < b.rows; i++) {
               for (let x = 0; x < b.width; x++) {
-                const at = ((b.layer * 2 * rows + b.y + i) * 3 + b.x + x) * 4;
+                const at = ((b.layer * stack * rows + b.y + i) * 3 + b.x + x) * 4;
                 expect(texels[at]).toBe(-1);
                 texels.fill(value(3 * Math.floor(layer / 2) + y + i, 7 * (layer % 2) + b.skip + x), at, at + 4);
               }
