@@ -206,7 +206,7 @@ def _recordings(config: GPT2Config, dtype: str) -> tuple[dict[str, Program], lis
         files = {
             "generate": f"program-{recording.name}.json",
             "capture": f"capture-{recording.name}.json",
-            "product": f"probe-{kernel}.json",
+            "product": f"probe-{recording.name}.json",
             "row": f"probe-{recording.rows}.json",
         }
         programs[files["generate"]] = generate_program(config, recording, dtype)

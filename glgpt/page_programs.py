@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from glgpt import ops
 from glgpt.chunks import chunk_sizes
@@ -12,7 +12,7 @@ from glgpt.program import Limits, Program
 from glgpt.programs import capture_program, record_generation
 from glgpt.record import KERNELS, Kernel, Recorder
 from glgpt.tape import Tensor
-from glgpt.tune import ROWS, fits_near, product_program, row_product_program
+from glgpt.tune import product_program, row_product_program, variants
 
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
 
@@ -27,8 +27,8 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """Names its files: `4x8`, or `4x8-near`."""
-        return self.kernel.name + ("" if self.rows == "apart" else f"-{self.rows}")
+        """Names its files."""
+        return self.kernel.label
 
     @property
     def limits(self) -> Limits:
@@ -44,8 +44,7 @@ def page_recordings(dtype: str) -> list[Recording]:
     found = []
     for kernel in KERNELS.values():
         buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
-        ways = {rows: near for rows, near in ROWS.items() if fits_near(kernel, near)}
-        found += [Recording(replace(kernel, near=near), rows, buffers) for rows, near in ways.items()]
+        found += [Recording(k, "near" if k.near else "apart", buffers) for k in variants([kernel])]
     if dtype == "f16":
         return [r for r in found if r.kernel == KERNELS["4x8" if r.draw_buffers == 8 else "4x4"]]
     return found
@@ -110,6 +109,6 @@ def capture_recording(config: GPT2Config, recording: Recording, dtype: str) -> P
 def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
     """What a page measures of this recording, as `glgpt.tune` does: one product, and products of one row."""
     return {
-        "product": product_program(recording.limits, replace(recording.kernel, near=0), dtype),
+        "product": product_program(recording.limits, recording.kernel, dtype),
         "row": row_product_program(recording.kernel.near, dtype),
     }

@@ -49,6 +49,11 @@ class Kernel:
         """As on the command line: rows x columns of one fragment."""
         return f"{self.tile_rows}x{4 * self.tile_cols}"
 
+    @property
+    def label(self) -> str:
+        """The name, and whether one-row products take neighbours: `4x8`, or `8x4-near`."""
+        return self.name + ("-near" if self.near else "")
+
     def packed(self, limits: Limits) -> Kernel:
         """The kernel of packed halves: as many row tiles as there are draw buffers for, column tiles in pairs."""
         return Kernel(8 if limits.max_draw_buffers >= 8 else 4, 2, self.near)

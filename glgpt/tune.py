@@ -6,7 +6,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -28,12 +28,12 @@ PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on
 ROWS = {"apart": 0, "near": 4}  # how a one-row product takes its columns (`Kernel.near`)
 NEAR_PAYS = 0.8  # of the time by columns apart: panels must save so much of a row, since they gain nothing elsewhere
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
-VERSION = 7  # of what a remembered probe means
+VERSION = 8  # of what a remembered probe means
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel, how shaders are built, and why; `measured` is milliseconds of the probe by "kernel fetch"."""
+    """A kernel, how shaders are built, and why; `measured` is milliseconds of the probe by "kernel's label fetch"."""
 
     kernel: Kernel
     options: Options
@@ -60,20 +60,20 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     if storage == "auto" and not renders_float(device):
         options = replace(options, storage="uint")
     fetches = list(FETCHES) if fetch == "auto" else [fetch]
-    measured = _remembered(device, options, list(fitting))
+    measured = _remembered(device, options, variants(fitting.values()))
     rows = {way: min(measured[f"{way} {f}"] for f in fetches) for way in ROWS}
     near = ROWS["near"] if rows["near"] < NEAR_PAYS * rows["apart"] else 0
-    kernels = [name for name in fitting if fits_near(fitting[name], near)] if kernel == "auto" else [kernel]
-    among = {f"{k} {f}": measured[f"{k} {f}"] for k in kernels for f in fetches}
-    best = min(among, key=lambda name: among[name])
-    name, fetch = best.split()
-    why = f"fastest of {len(among)} in the probe, {among[best]:.2f} ms" if len(among) > 1 else "as asked for"
-    return Choice(replace(KERNELS[name], near=near), replace(options, fetch=fetch), why, measured)
+    asked = variants(k for name, k in fitting.items() if kernel in ("auto", name))
+    kernels = [k for k in asked if k.near == near] or asked
+    among = {(k, f): measured[f"{k.label} {f}"] for k in kernels for f in fetches}
+    chosen, fetch = min(among, key=lambda pair: among[pair])
+    why = f"fastest of {len(among)} in the probe, {among[chosen, fetch]:.2f} ms" if len(among) > 1 else "as asked for"
+    return Choice(chosen, replace(options, fetch=fetch), why, measured)
 
 
-def fits_near(kernel: Kernel, near: int) -> bool:
-    """Whether a kernel suits that way of one-row products: in panels a second column tile has rows of its own."""
-    return not near or kernel.tile_cols == 1
+def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Each kernel with each way of one-row products; in panels a second column tile would have rows of its own."""
+    return [replace(k, near=near) for k in kernels for near in ROWS.values() if not near or k.tile_cols == 1]
 
 
 def renders_float(device: Device) -> bool:
@@ -94,7 +94,7 @@ def cache_file() -> Path:
     return cache_path() / "probe.json"
 
 
-def _remembered(device: Device, options: Options, kernels: list[str]) -> dict[str, float]:
+def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[str, float]:
     key = f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
     try:
         known = json.loads(cache_file().read_text())
@@ -102,7 +102,8 @@ def _remembered(device: Device, options: Options, kernels: list[str]) -> dict[st
         known = {}
     if isinstance(known, dict) and isinstance(known.get(key), dict):
         found = known[key]
-        if all(isinstance(found.get(f"{k} {f}"), (int, float)) for k in (*kernels, *ROWS) for f in FETCHES):
+        labels = (*(k.label for k in kernels), *ROWS)
+        if all(isinstance(found.get(f"{label} {f}"), (int, float)) for label in labels for f in FETCHES):
             return {str(k): float(v) for k, v in found.items()}
     measured = probe(device, options, kernels)
     known = (known if isinstance(known, dict) else {}) | {key: measured}
@@ -116,7 +117,7 @@ def _remembered(device: Device, options: Options, kernels: list[str]) -> dict[st
     return measured
 
 
-def probe(device: Device, options: Options, kernels: list[str]) -> dict[str, float]:
+def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[str, float]:
     """Milliseconds of one product for each "kernel fetch": the median of interleaved slopes over repeats."""
     players: dict[str, Player] = {}
     times: dict[str, list[float]] = {}
@@ -124,10 +125,10 @@ def probe(device: Device, options: Options, kernels: list[str]) -> dict[str, flo
     try:
         for fetch in FETCHES:
             chosen = replace(options, fetch=fetch)
-            for name in kernels:
+            for kernel in kernels:
                 limits = Limits(max_draw_buffers=device.limits.max_draw_buffers)
-                program = product_program(limits, KERNELS[name])
-                players[f"{name} {fetch}"] = _filled(Player(device, program, chosen))
+                program = product_program(limits, kernel)
+                players[f"{kernel.label} {fetch}"] = _filled(Player(device, program, chosen))
             for name, near in ROWS.items():
                 player = Player(device, row_product_program(near), chosen, weights.get(near, {}))
                 players[f"{name} {fetch}"] = player if near in weights else _filled(player)

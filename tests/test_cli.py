@@ -206,7 +206,7 @@ def test_info_announces_the_memory_that_a_model_then_takes(capsys: Capture) -> N
     text = capsys.readouterr().out
     assert figures["device"]["renderer"] in text and figures["choice"]["kernel"] in text
     rows = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.endswith(" ms")]
-    assert sorted(rows) == sorted(2 * ["4x4", "4x8", "8x4"])
+    assert sorted(rows) == sorted(2 * ["4x4", "4x4-near", "4x8", "8x4", "8x4-near"])
 
 
 @pytest.mark.parametrize(("near", "way"), [(0, "halves"), (2, "neighbours")])

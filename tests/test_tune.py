@@ -12,11 +12,13 @@ from glgpt import ops, tune
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.program import Limits
-from glgpt.record import KERNELS, Recorder
+from glgpt.record import KERNELS, Kernel, Recorder
 from glgpt.tune import FETCHES, ROWS, STORAGES, as_dict, cache_file, choose
 
 NAMES = [f"{kernel} {fetch}" for kernel in KERNELS for fetch in FETCHES]
+NEAR_NAMES = [f"{kernel}-near {fetch}" for kernel in ("4x4", "8x4") for fetch in FETCHES]
 ROW_NAMES = [f"{rows} {fetch}" for rows in ROWS for fetch in FETCHES]
+ALL_NAMES = NAMES + NEAR_NAMES + ROW_NAMES
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def considered(near: int) -> list[str]:
     """What "auto" chooses from: where weights lie in panels, no kernel of two column tiles."""
-    return [name for name in NAMES if not near or KERNELS[name.split()[0]].tile_cols == 1]
+    return NEAR_NAMES if near else NAMES
 
 
 def no_probe(*_: object) -> dict[str, float]:
@@ -35,34 +37,33 @@ def no_probe(*_: object) -> dict[str, float]:
 
 
 def fake_probe(monkeypatch: pytest.MonkeyPatch, *fastest: str) -> None:
-    monkeypatch.setattr(tune, "probe", lambda *_: {name: 1.0 + (name not in fastest) for name in NAMES + ROW_NAMES})
+    monkeypatch.setattr(tune, "probe", lambda *_: {name: 1.0 + (name not in fastest) for name in ALL_NAMES})
 
 
 def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening a device measures each time, or forgets a kernel."""
     first = choose(device)
-    assert sorted(first.measured) == sorted(NAMES + ROW_NAMES) and all(value > 0 for value in first.measured.values())
+    assert sorted(first.measured) == sorted(ALL_NAMES) and all(value > 0 for value in first.measured.values())
     names = considered(first.kernel.near)
     best = min(names, key=lambda name: first.measured[name])
-    assert best == f"{first.kernel.name} {first.options.fetch}" and f"fastest of {len(names)}" in first.why
+    assert best == f"{first.kernel.label} {first.options.fetch}" and f"fastest of {len(names)}" in first.why
     monkeypatch.setattr(tune, "probe", no_probe)
     assert choose(device) == first
     assert [path.name for path in cache.parent.iterdir()] == ["probe.json"]
 
 
-@pytest.mark.parametrize("ways", [(), ("near textureLod",)])
-@pytest.mark.parametrize("fastest", NAMES)
+@pytest.mark.parametrize(
+    ("fastest", "ways"), [(n, ()) for n in NAMES] + [(n, ("near textureLod", "near texelFetch")) for n in NEAR_NAMES]
+)
 def test_the_fastest_is_chosen_among_what_is_allowed(
     device: Device, fastest: str, ways: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_probe(monkeypatch, fastest, *ways)
-    kernel, fetch = fastest.split()
-    names, chosen = considered(4 * len(ways)), choose(device)
-    found = f"{chosen.kernel.name} {chosen.options.fetch}"
-    assert found == (fastest if fastest in names else names[0])
+    kernel, fetch = fastest.replace("-near", "").split()
+    names, chosen = considered(len(ways)), choose(device)
+    assert fastest == f"{chosen.kernel.label} {chosen.options.fetch}"
     for other in FETCHES:
         chosen = choose(device, fetch=other)
-        names = considered(4 * (f"near {other}" in ways))
         assert chosen.options.fetch == other and f"fastest of {len(names) // 2}" in chosen.why
     for other in KERNELS:
         chosen = choose(device, kernel=other)
@@ -88,7 +89,7 @@ def test_panels_are_taken_where_they_pay(
     device: Device, apart: tuple[float, float], near: tuple[float, float], way: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device gets weights in panels for a few percent of a row, or for what another fetch would gain."""
-    found = dict.fromkeys(NAMES, 1.0)
+    found = dict.fromkeys(NAMES + NEAR_NAMES, 1.0)
     for name, times in (("apart", apart), ("near", near)):
         found |= {f"{name} {fetch}": ms for fetch, ms in zip(FETCHES, times, strict=True)}
     monkeypatch.setattr(tune, "probe", lambda *_: found)
@@ -115,12 +116,12 @@ def test_four_draw_buffers_take_the_kernel_that_fits(device: Device, monkeypatch
     monkeypatch.setattr(device, "limits", replace(device.limits, max_draw_buffers=4))
     measured: list[list[str]] = []
 
-    def probe(_: Device, __: Options, kernels: list[str]) -> dict[str, float]:
-        measured.append(kernels)
-        return {f"{name} {fetch}": 1.0 for name in (*kernels, *ROWS) for fetch in FETCHES}
+    def probe(_: Device, __: Options, kernels: list[Kernel]) -> dict[str, float]:
+        measured.append([k.label for k in kernels])
+        return {f"{name} {fetch}": 1.0 for name in (*measured[-1], *ROWS) for fetch in FETCHES}
 
     monkeypatch.setattr(tune, "probe", probe)
-    assert choose(device).kernel.name == "4x4" and measured == [["4x4"]]
+    assert choose(device).kernel.name == "4x4" and measured == [["4x4", "4x4-near"]]
     with pytest.raises(GlgptError, match="kernel 8x4 needs more draw buffers than the 4 here"):
         choose(device, kernel="8x4")
 

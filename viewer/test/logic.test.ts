@@ -193,7 +193,8 @@ describe("the probe", () => {
   const all = [recording("4x4", "apart"), recording("4x4", "near"), recording("4x8", "apart")];
   const both = ["texelFetch", "textureLod"] as const;
   it("takes the way of rows, where panels pay, then the fastest product recorded for it", () => {
-    const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5 };
+    const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5,
+      "4x4-near texelFetch": 7, "4x4-near textureLod": 6 };
     const rows = { "apart texelFetch": 5, "near texelFetch": 4, "apart textureLod": 1, "near textureLod": 0.9 };
     expect(pick(all, both, { ...measured, ...rows })).toEqual({ recording: all[2], fetch: "texelFetch" });
     const paying = { ...measured, ...rows, "near textureLod": 0.7 };

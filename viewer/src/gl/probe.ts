@@ -9,7 +9,7 @@ const FETCHES = ["texelFetch", "textureLod"] as const;
 const TURNS = 3;
 const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
 const MOST = 512;
-const VERSION = 4; // of what a remembered probe means
+const VERSION = 5; // of what a remembered probe means
 
 const NEAR_PAYS = 0.8; // of the time by columns apart
 
@@ -18,7 +18,7 @@ type Fetch = Options["fetch"];
 export interface Chosen {
   recording: Recording;
   fetch: Fetch;
-  /** Milliseconds of the probes by "kernel fetch" and "rows fetch"; of those that leave a choice. */
+  /** Milliseconds of the probes by "kernel fetch", "kernel-near fetch" and "rows fetch"; of those that leave a choice. */
   measured: Record<string, number>;
 }
 
@@ -31,7 +31,7 @@ export async function choose(
   forced?: Fetch,
 ): Promise<Chosen> {
   const fetches = forced ? [forced] : FETCHES;
-  const kernels = new Map(recordings.map((r) => [r.kernel, r.product]));
+  const kernels = new Map(recordings.map((r) => [label(r), r.product]));
   const rows = new Map(recordings.map((r) => [r.rows, r.row]));
   const wanted = new Map([...(kernels.size * fetches.length > 1 ? kernels : []), ...(rows.size > 1 ? rows : [])]);
   const names = [...wanted.keys()].flatMap((name) => fetches.map((fetch) => `${name} ${fetch}`));
@@ -45,6 +45,8 @@ export async function choose(
   return { ...pick(recordings, fetches, measured), measured };
 }
 
+const label = ({ kernel, rows }: Recording) => kernel + (rows === "near" ? "-near" : "");
+
 export function pick(
   recordings: readonly Recording[],
   fetches: readonly Fetch[],
@@ -56,7 +58,7 @@ export function pick(
   const apart = recordings.filter((r) => r.rows === "apart");
   const fitting = !apart.length || (near.length && row("near") < NEAR_PAYS * row("apart")) ? near : apart;
   const all = fitting.flatMap((recording) => fetches.map((fetch) => ({ recording, fetch })));
-  const product = (c: (typeof all)[number]) => ms(`${c.recording.kernel} ${c.fetch}`);
+  const product = (c: (typeof all)[number]) => ms(`${label(c.recording)} ${c.fetch}`);
   return all.reduce((a, b) => (product(b) < product(a) ? b : a));
 }
 
