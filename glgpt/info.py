@@ -66,7 +66,7 @@ def render(figures: dict[str, Any]) -> str:
         f"kernel      {choice['kernel']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
     ]
     probe = sorted(choice["probe_ms"].items(), key=lambda item: item[1])
-    lines += [f"  {name:<16} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in ROWS]
+    lines += [f"  {name:<20} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in ROWS]
     near, apart = (choice["probe_ms"][f"{way} {choice['fetch']}"] for way in ("near", "apart"))
     way = "neighbours" if choice["near"] > 0 else "halves"
     lines.append(f"one-row products: {way} (near {near:.2f} ms, apart {apart:.2f} ms)")

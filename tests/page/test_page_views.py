@@ -123,6 +123,31 @@ def test_passes_are_played_timed_and_linked(page: Any) -> None:
     painted(page, ".plane canvas", 0.3)
 
 
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_timer_queries_are_taken_where_they_can_be_trusted(
+    exported: Path, serve: Serve, browse: Browse, disjoint: bool
+) -> None:
+    """A GPU's passes are timed by hand, or by queries that a change of clock has spoilt.
+
+    The driver under test has queries, and is only distrusted by its name.
+    """
+    page = browse(serve(exported) + "#view=passes&tokens=4")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("!document.querySelector('.caret') && document.querySelector('.sheet canvas')")
+    script = """(disjoint) => {
+      const {device} = glgpt.model, {gl} = device;
+      device.renderer = 'a GPU';
+      const ask = gl.getParameter.bind(gl);
+      gl.getParameter = (name) => name === 0x8FBB ? disjoint : ask(name);
+      return gl.getExtension('EXT_disjoint_timer_query_webgl2') !== null;
+    }"""
+    assert page.evaluate(script, disjoint)
+    page.get_by_role("button", name="Time them").click()
+    page.wait_for_function("/, by /.test(document.querySelector('.names').textContent)")
+    text = page.locator(".names").inner_text()
+    assert ("timer queries" in text) != disjoint and ("slope over repeats" in text) == disjoint
+
+
 def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
     with GPT2.from_pretrained() as desktop:
         ids = page.evaluate("glgpt.encode('To be')")

@@ -1,22 +1,6 @@
 // The fragment shaders of the pictures: they draw what the model's textures hold and compute nothing of the model.
 
-const COMMON = `
-precision highp float;
-precision highp int;
-precision highp sampler2DArray;
-precision highp usampler2DArray;
-#ifdef STORAGE_UINT
-#define FLOAT_SAMPLER usampler2DArray
-#define FLOAT_TEXEL uvec4
-#define TO_FLOAT(t) uintBitsToFloat(t)
-#define FROM_FLOAT(v) floatBitsToUint(v)
-#else
-#define FLOAT_SAMPLER sampler2DArray
-#define FLOAT_TEXEL vec4
-#define TO_FLOAT(t) (t)
-#define FROM_FLOAT(v) (v)
-#endif
-`;
+import COMMON from "../../../glsl/tensor.glsl?raw";
 
 // Positive values in one hue, negative in another, as transparent as they are small: right on light and on dark.
 const SIGNED = `
@@ -74,7 +58,7 @@ uniform ivec2 u_stack; // column tiles below each other in a layer, and rows fro
 vec4 texel(int layer, int y, int x, int odd) {
 #ifdef HALVES
   uvec4 t = texelFetch(u_x, ivec3(x, y, layer), 0);
-  return odd == 0 ? vec4(unpackHalf2x16(t.x), unpackHalf2x16(t.y)) : vec4(unpackHalf2x16(t.z), unpackHalf2x16(t.w));
+  return odd == 0 ? even_half(t) : odd_half(t);
 #else
   return TO_FLOAT(texelFetch(u_x, ivec3(x, y, layer), 0));
 #endif

@@ -2,37 +2,10 @@
 
 import { Component } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
-import type { Signal } from "@preact/signals";
 import * as state from "./state";
+import { NumberField } from "./number";
 import type { Tok } from "./state";
 import { percent } from "./tools";
-
-function NumberField(props: {
-  label: string;
-  of: Signal<number>;
-  min: number;
-  max: number;
-  step: number;
-  hint?: string;
-}) {
-  const { label, of, min, max, step, hint } = props;
-  return (
-    <label class="field" title={hint}>
-      <span>{label}</span>
-      <input
-        type="number"
-        inputMode="decimal"
-        {...{ min, max, step }}
-        value={of.value}
-        onChange={(e) => {
-          const value = Number(e.currentTarget.value);
-          of.value = Number.isFinite(value) ? Math.min(max, Math.max(min, value)) : of.value;
-          e.currentTarget.value = String(of.value);
-        }}
-      />
-    </label>
-  );
-}
 
 export function TextView() {
   const { settings, running } = state;

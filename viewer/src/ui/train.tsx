@@ -1,11 +1,12 @@
 // Training: a text, a size and a schedule; curves, samples and textures as it learns.
 
-import { useSignal, type Signal } from "@preact/signals";
+import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { Painter } from "../gl/painter";
 import { PALETTES } from "../palettes";
 import type { Session } from "../training/session";
 import { Curves } from "./curves";
+import { NumberField } from "./number";
 import { engine } from "./state";
 import * as train from "./train-state";
 
@@ -140,28 +141,6 @@ function Text({ fixed }: { fixed: boolean }) {
         <span class="dim">Paste, drop files here, or choose some. The last tenth is kept to judge by.</span>
       </label>
     </div>
-  );
-}
-
-function NumberField(props: { label: string; of: Signal<number>; min: number; step: number | "any"; hint: string; fixed: boolean }) {
-  const { label, of, min, step, hint, fixed } = props;
-  return (
-    <label class="field" title={hint}>
-      <span>{label}</span>
-      <input
-        type="number"
-        inputMode="decimal"
-        disabled={fixed}
-        min={min}
-        step={step}
-        value={of.value}
-        onChange={(e) => {
-          const value = e.currentTarget.valueAsNumber;
-          if (Number.isFinite(value)) of.value = Math.max(min, value);
-          e.currentTarget.value = String(of.value);
-        }}
-      />
-    </label>
   );
 }
 

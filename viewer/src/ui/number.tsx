@@ -1,0 +1,36 @@
+// A number that a person can set.
+
+import type { Signal } from "@preact/signals";
+
+interface NumberProps {
+  label: string;
+  of: Signal<number>;
+  min: number;
+  max?: number;
+  step: number | "any";
+  hint: string;
+  fixed?: boolean;
+}
+
+/** What is no number leaves the value as it was; others are brought between `min` and `max`. */
+export function NumberField({ label, of, min, max = Infinity, step, hint, fixed = false }: NumberProps) {
+  return (
+    <label class="field" title={hint}>
+      <span>{label}</span>
+      <input
+        type="number"
+        inputMode="decimal"
+        disabled={fixed}
+        min={min}
+        {...(max < Infinity ? { max } : {})}
+        step={step}
+        value={of.value}
+        onChange={(e) => {
+          const value = e.currentTarget.valueAsNumber;
+          if (Number.isFinite(value)) of.value = Math.min(max, Math.max(min, value));
+          e.currentTarget.value = String(of.value);
+        }}
+      />
+    </label>
+  );
+}
