@@ -16,6 +16,7 @@ from playwright.sync_api import sync_playwright
 from glgpt.data_files import data_path
 from glgpt.errors import GlgptError
 
+TOKENS = 12  # of the text that a page writes when it opens, unless its address says otherwise
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
     "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
@@ -75,7 +76,7 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def browse(chromium: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens an address in a fresh profile; fails the test for an exception or a warning in the page."""
+    """Opens an address (with little text to begin with) in a fresh profile; fails the test for an exception or a warning in the page."""
     thrown: list[str] = []
     with sync_playwright() as p:
         contexts = []
@@ -95,7 +96,7 @@ def browse(chromium: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
             page.on("console", lambda said: thrown.append(said.text) if said.type == "warning" else None)
             if init:
                 page.add_init_script(init)
-            page.goto(address)
+            page.goto(address if "#" in address else f"{address}#tokens={TOKENS}")
             return page
 
         yield open_page
