@@ -19,7 +19,17 @@ from pathlib import Path
 
 VIEWER = Path(__file__).resolve().parent
 PAGE = VIEWER / "dist" / "index.html"
-SOURCES = ("../glsl/tensor.glsl", "src", "embed", "schema", "public", "index.html", "package-lock.json", "vite.config.ts", "tsconfig.json")
+SOURCES = (
+    "../glsl/tensor.glsl",
+    "src",
+    "embed",
+    "schema",
+    "public",
+    "index.html",
+    "package-lock.json",
+    "vite.config.ts",
+    "tsconfig.json",
+)
 OLDEST_NODE = (20, 19)
 
 

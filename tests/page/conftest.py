@@ -76,7 +76,7 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def browse(chromium: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens an address (with little text to begin with) in a fresh profile; fails the test for an exception or a warning in the page."""
+    """Opens an address in a fresh profile; fails the test for an exception or a warning in the page."""
     thrown: list[str] = []
     with sync_playwright() as p:
         contexts = []

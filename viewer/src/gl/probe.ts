@@ -31,12 +31,16 @@ export async function choose(
   forced?: Fetch,
 ): Promise<Chosen> {
   const fetches = forced ? [forced] : FETCHES;
-  const kernels = new Map(recordings.map((r) => [label(r), r.product]));
+  const key = `glgpt probe ${VERSION} ${device.renderer} ${storage} ${recordings.map(label).join()}`;
+  const measured = remembered(key);
+  const complete = async (files: ReadonlyMap<string, string>) => {
+    const names = [...files.keys()].flatMap((name) => fetches.map((fetch) => `${name} ${fetch}`));
+    if (names.length === 1 || names.every((name) => typeof measured[name] === "number")) return;
+    Object.assign(measured, await measure(device, files, load, storage, fetches));
+  };
   const rows = new Map(recordings.map((r) => [r.rows, r.row]));
-  const wanted = new Map([...(kernels.size * fetches.length > 1 ? kernels : []), ...(rows.size > 1 ? rows : [])]);
-  const names = [...wanted.keys()].flatMap((name) => fetches.map((fetch) => `${name} ${fetch}`));
-  const key = `glgpt probe ${VERSION} ${device.renderer} ${storage} ${[...wanted.values()].join()}`;
-  const measured = remembered(key, names) ?? (await measure(device, wanted, load, storage, fetches));
+  if (rows.size > 1) await complete(rows);
+  await complete(new Map(suiting(recordings, fetches, measured).map((r) => [label(r), r.product])));
   try {
     localStorage.setItem(key, JSON.stringify(measured));
   } catch {
@@ -47,27 +51,32 @@ export async function choose(
 
 const label = ({ kernel, rows }: Recording) => kernel + (rows === "near" ? "-near" : "");
 
+type Measured = Readonly<Record<string, number>>;
+
+/** The recordings of the better way of one-row products. */
+function suiting(recordings: readonly Recording[], fetches: readonly Fetch[], measured: Measured): readonly Recording[] {
+  const row = (way: string) => Math.min(...fetches.map((fetch) => measured[`${way} ${fetch}`] ?? 0));
+  const near = recordings.filter((r) => r.rows === "near");
+  const apart = recordings.filter((r) => r.rows === "apart");
+  return !apart.length || (near.length && row("near") < NEAR_PAYS * row("apart")) ? near : apart;
+}
+
 export function pick(
   recordings: readonly Recording[],
   fetches: readonly Fetch[],
-  measured: Readonly<Record<string, number>>,
+  measured: Measured,
 ): Pick<Chosen, "recording" | "fetch"> {
-  const ms = (name: string) => measured[name] ?? 0;
-  const row = (way: string) => Math.min(...fetches.map((fetch) => ms(`${way} ${fetch}`)));
-  const near = recordings.filter((r) => r.rows === "near");
-  const apart = recordings.filter((r) => r.rows === "apart");
-  const fitting = !apart.length || (near.length && row("near") < NEAR_PAYS * row("apart")) ? near : apart;
+  const fitting = suiting(recordings, fetches, measured);
   const all = fitting.flatMap((recording) => fetches.map((fetch) => ({ recording, fetch })));
-  const product = (c: (typeof all)[number]) => ms(`${label(c.recording)} ${c.fetch}`);
+  const product = (c: (typeof all)[number]) => measured[`${label(c.recording)} ${c.fetch}`] ?? 0;
   return all.reduce((a, b) => (product(b) < product(a) ? b : a));
 }
 
-function remembered(key: string, names: readonly string[]): Record<string, number> | null {
+function remembered(key: string): Record<string, number> {
   try {
-    const found = JSON.parse(localStorage.getItem(key) ?? "null") as Record<string, number> | null;
-    return found && names.every((name) => typeof found[name] === "number") ? found : null;
+    return { ...(JSON.parse(localStorage.getItem(key) ?? "null") as Record<string, number> | null) };
   } catch {
-    return null;
+    return {};
   }
 }
 
