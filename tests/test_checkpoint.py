@@ -87,8 +87,8 @@ def test_embedded_model():
         with Checkpoint.open(name) as checkpoint:
             assert checkpoint.path == embedded_weights()
             assert checkpoint.config.vocab_size == 1024
-            first = load_file(embedded_weights() / "model-00001-of-00002.safetensors")
-            assert np.array_equal(checkpoint.read("h.0.ln_1.bias"), first["transformer.h.0.ln_1.bias"])
+            stored = load_file(embedded_weights() / "model.safetensors")
+            assert np.array_equal(checkpoint.read("h.0.ln_1.bias"), stored["transformer.h.0.ln_1.bias"])
 
 
 def test_closed_checkpoint_holds_nothing(folder):

@@ -124,10 +124,10 @@ def test_bad_sizes_are_refused(text: str) -> None:
 
 
 def test_generate_prints_text_to_stdout_and_speed_to_stderr(capsys: Capture) -> None:
-    assert main(["generate", "ROMEO:\nIs it", "--tokens", "5", "--temperature", "0"]) == 0
+    assert main(["generate", "ROMEO:\nIs it", "--tokens", "10", "--temperature", "0"]) == 0
     out, err = capsys.readouterr()
-    assert out == "ROMEO:\nIs it not so.\n\n\n"
-    assert "prefill 5 tokens at " in err and "decode 4 tokens at " in err and "seed" not in err
+    assert out == "ROMEO:\nIs it is the matternery.\n\n\n"
+    assert "prefill 5 tokens at " in err and "decode 9 tokens at " in err and "seed" not in err
 
 
 def test_generate_tells_the_seed_it_drew(capsys: Capture) -> None:
@@ -147,12 +147,12 @@ def test_generate_says_when_the_context_is_full(capsys: Capture) -> None:
 
 
 def test_generate_as_json(capsys: Capture) -> None:
-    args = ["generate", "ROMEO:\nIs it", "--tokens", "40", "--temperature", "0", "--stop", "know", "--json"]
+    args = ["generate", "ROMEO:\nIs it", "--tokens", "40", "--temperature", "0", "--stop", "be a", "--json"]
     assert main(args) == 0
     out, err = capsys.readouterr()
     figures = json.loads(out)
     assert (figures["prompt"], figures["text"], figures["stopped"], err) == (
-        "ROMEO:\nIs it", " not so.\n\nROMEO:\nI ", "text", ""
+        "ROMEO:\nIs it", " is the matternery.\n\nROMEO:\nI'll ", "text", ""
     )  # fmt: skip
     assert figures["decode_tokens"] == len(figures["ids"]) - 1 and figures["decode_tokens_per_s"] > 0
 

@@ -20,7 +20,7 @@ from glgpt.model import GPT2
 from glgpt.tokenizer import load_tokenizer
 
 PROMPT = "ROMEO:\nIs it"
-GREEDY = " not so.\n\nROMEO:\nI know thou, and not, and nothing.\n\nROMEO:\nI have thee banish'd."  # by transformers
+GREEDY = " is the matternery.\n\nROMEO:\nI'll be a matter.\n\nROMEO:\nI'll tell thee, sir"  # by transformers
 
 
 @given(st.lists(st.text("ab", max_size=4), max_size=8), st.text("ab", min_size=1, max_size=4))
@@ -68,8 +68,8 @@ def test_greedy_text_is_that_of_transformers_and_stops_within_a_token() -> None:
         run = Generation(model, ids, 64, None, temperature=0)
         assert "".join(run).startswith(GREEDY)
         assert run.figures()["stopped"] == "tokens"
-        run = Generation(model, ids, 64, None, temperature=0, stop="ow thou, an")
-        assert "".join(run) == GREEDY.partition("ow thou, an")[0]
+        run = Generation(model, ids, 64, None, temperature=0, stop="ll be a mat")
+        assert "".join(run) == GREEDY.partition("ll be a mat")[0]
         assert run.figures()["stopped"] == "text"
         assert len(run.ids) < 64
 

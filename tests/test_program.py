@@ -18,7 +18,7 @@ from glgpt.program import Entry, Limits, Pass, Program, Texture, View, check
 from glgpt.programs import capture_program, generation_program
 from glgpt.record import KERNELS
 
-SHAKESPEARE = GPT2Config(vocab_size=1024, n_positions=256, n_embd=384, n_layer=6, n_head=6)
+SHAKESPEARE = GPT2Config(vocab_size=1024, n_positions=256, n_embd=256, n_layer=6, n_head=8)
 XL = GPT2Config(n_embd=1600, n_layer=48, n_head=25)
 
 

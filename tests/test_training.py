@@ -118,7 +118,7 @@ def test_a_checkpoint_is_trained_further_with_its_own_tokenizer() -> None:
     done = glgpt.train("play.txt", init="shakespeare", out="run", context=32, **shape)
     record = json.loads(Path("run/train.json").read_text())
     assert done.step == 3 and record["init"] == "shakespeare" and record["preset"] is None
-    assert record["settings"]["n_embd"] == 384 and record["vocab_size"] == 1024
+    assert record["settings"]["n_embd"] == 256 and record["vocab_size"] == 1024
     assert Path("run/merges.txt").read_bytes() == (embedded_weights() / "merges.txt").read_bytes()
     assert json.loads(Path("run/generation_config.json").read_text())["eos_token_id"] == 0
     with pytest.raises(GlgptError, match="context 257 is beyond the model's 256 positions"):

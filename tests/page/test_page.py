@@ -253,4 +253,4 @@ def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Br
       return [text, heard.length > 0, (await glgpt.parity()).pass, (await glgpt.activation('h.0.attn.pattern')).shape];
     }"""
     text, heard, same, shape = page.evaluate(script)
-    assert text and heard and same and shape[0] == 6
+    assert text and heard and same and shape[0] == 8

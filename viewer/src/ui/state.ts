@@ -18,7 +18,7 @@ export interface Tok {
 export const VIEWS = ["text", "attention", "blocks", "textures", "passes", "train", "device"] as const;
 export type ViewName = (typeof VIEWS)[number];
 
-export const SAMPLE = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\n";
+export const SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n";
 const link = new URLSearchParams(location.hash.slice(1));
 const number = (key: string, otherwise: number) => {
   const text = link.get(key);
