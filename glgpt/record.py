@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from glgpt.data_files import data_path
 from glgpt.errors import GlgptError
 from glgpt.program import Entry, Limits, Pass, Program, Texture, View, check
-from glgpt.shader import accessors, interface
+from glgpt.shader import accessors, interface, split
 from glgpt.tape import Gradients, Tape, Tensor, Vjp
 from glgpt.tensor import Layout
 
@@ -158,36 +158,40 @@ class Recorder:
         defines: Mapping[str, int | float | str] | None = None,
         *,
         label: str | None = None,
-        columns: range | None = None,
+        columns: int | None = None,
         viewport: tuple[int, int] | None = None,
         row: str | None = None,
         flops: int = 0,
         nbytes: int = 0,
     ) -> None:
-        """Appends one pass of `glsl/<shader>.frag`.
+        """Appends a pass of `glsl/<shader>.frag`, or several where the outputs have more layers than it may write.
 
-        `inputs` and `outputs` name the samplers and the STORE macros. `columns` limits a pass to some of its
-        outputs' column tiles. `viewport` and `row` are for a pass that writes a part of a state.
+        `inputs` and `outputs` name the samplers and the STORE macros; a shader gives every tile of the outputs, of
+        which each pass writes a range of columns, and of rows where one column has too many. `columns` is the most
+        column tiles of a pass. `flops` and `nbytes` are those of all passes, of which each has its share of the tiles.
+        `viewport` and `row` are for a pass that writes a part of a state.
         """
-        first = next(iter(outputs.values()))
-        text = "\n".join(
-            [
-                _source("tensor.glsl"),
-                *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
-                f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
-                *(accessors(name, t.layout) for name, t in inputs.items()),
-                interface({name: t.layout for name, t in outputs.items()}, columns),
-                _source(f"{shader}.frag"),
-            ]
-        )
-        key = f"{shader}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-        self._shaders[key] = text
-        layers = tuple(
-            (t, layer) for t in outputs.values() for layer in range(t.layout.layers) if _in(t.layout, layer, columns)
-        )
+        first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
+        before = [
+            _source("tensor.glsl"),
+            *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
+            f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
+            *(accessors(name, t.layout) for name, t in inputs.items()),
+        ]
+        samplers = tuple((f"u_{k}", t) for k, t in inputs.items())
         size = viewport or (first.layout.width, first.layout.height)
-        spec = Pass(label or first.name, key, (), (), size, row, flops, nbytes)
-        self._drafts[self._current].append(_Draft(spec, tuple((f"u_{k}", t) for k, t in inputs.items()), layers))
+        parts = split(list(layouts.values()), self.limits.max_draw_buffers, columns)
+        done, total = 0, sum(part.count(first.layout) for part in parts)
+        for part in parts:
+            text = "\n".join([*before, interface(layouts, part), _source(f"{shader}.frag")])
+            key = f"{shader}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+            self._shaders[key] = text
+            end = done + part.count(first.layout)
+            costs = (n * end // total - n * done // total for n in (flops, nbytes))
+            spec = Pass(label or first.name, key, (), (), size, row, *costs)
+            layers = tuple((t, layer) for t in outputs.values() for layer in part.layers(t.layout))
+            self._drafts[self._current].append(_Draft(spec, samplers, layers))
+            done = end
 
     # -- the result ---------------------------------------------------------------------------------------------
 
@@ -208,7 +212,7 @@ class Recorder:
         drafts, outputs = self._drafts[name], self._outputs[name]
         last: dict[int, int] = {}
         for i, draft in enumerate(drafts):
-            for _, t in draft.inputs:
+            for t in [*(t for _, t in draft.inputs), *(t for t, _ in draft.outputs)]:
                 last[id(t)] = i
         for t in outputs.values():
             last[id(t)] = len(drafts)
@@ -237,7 +241,7 @@ class Recorder:
             outs = tuple((place(t), layer) for t, layer in draft.outputs)
             passes.append(replace(draft.spec, inputs=ins, outputs=outs))
             for key in dict.fromkeys(id(t) for t in [*(t for _, t in draft.inputs), *(t for t, _ in draft.outputs)]):
-                if key in placed and last.get(key, i) == i:
+                if key in placed and last[key] == i:
                     free.append(placed[key])
         uploads = {t.name for d in drafts for _, t in d.inputs if t.role == "input"}
         views = {key: _view(place(t), t) for key, t in outputs.items()}
@@ -247,10 +251,6 @@ class Recorder:
 
 def _view(texture: str, t: Tensor) -> View:
     return View(texture, t.rows, t.cols, t.layout.tiles, t.layout.dtype, t.layout.stack)
-
-
-def _in(layout: Layout, layer: int, columns: range | None) -> bool:
-    return columns is None or layer % layout.across * layout.pairs in columns
 
 
 def _literal(value: int | float | str) -> str:

@@ -4,13 +4,14 @@ An input `x` becomes the sampler `u_x` and gets `X_W`, `X_H` (texels and rows of
 `X_ROWS`, `X_COLS`, `X_ACROSS` (layers of a row of tiles), `X(layer, y, texel)`, the raw fetch (vec4, or uvec4 for f16),
 `X_PLACE(c4)`, where the columns of c4 lie as ivec3(texel, first row, layer of a row of tiles), and `x_at(row, c4)`, any
 texel of the matrix as a vec4. An output `y` gets the same numbers, `Y_TILES(F)`, which repeats F(n, i, j) for each tile
-(i, j) the pass writes, `Y_N` of them, `Y_ROWTILES(F)` and `Y_COLTILES(F)` likewise F(i) and F(n, j), and `STORE_Y(v)`
-for an array v of Y_N vec4.
+(i, j) the pass writes, `Y_N` of them, and `STORE_Y(v)` for an array v of Y_N vec4. `Y_ROWTILES(F)` and `Y_COLTILES(F)`
+likewise repeat F(n, i) and F(n, j), for the `Y_NR` rows of tiles from `Y_I` on and the `Y_NC` columns from `Y_J` on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from glgpt.tensor import Layout
 
@@ -59,7 +60,51 @@ def accessors(name: str, layout: Layout) -> str:
     )
 
 
-def interface(outputs: Mapping[str, Layout], columns: range | None = None) -> str:
+@dataclass(frozen=True)
+class Part:
+    """The tiles that a pass writes of each output: ranges of row and of column tiles; None: all."""
+
+    rows: range | None = None
+    cols: range | None = None
+
+    def of(self, layout: Layout) -> tuple[range, range]:
+        """The ranges in an output of this layout."""
+        tr, tc = layout.tiles
+        return self.rows or range(tr), self.cols or range(tc)
+
+    def count(self, layout: Layout) -> int:
+        """How many tiles."""
+        rows, cols = self.of(layout)
+        return len(rows) * len(cols)
+
+    def layers(self, layout: Layout) -> list[int]:
+        """The layers that hold them, in the order of the colour attachments."""
+        rows, cols = self.of(layout)
+        return [i * layout.across + j // layout.pairs for i in rows for j in cols[:: layout.pairs]]
+
+
+def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> list[Part]:
+    """The passes that write outputs of these layouts, none more than `most` layers and `columns` column tiles.
+
+    The row tiles of a column stay together where they fit, since what a fragment fetches serves all of them. Raises
+    ValueError for outputs that cannot be split alike.
+    """
+    first, (tr, tc) = layouts[0], layouts[0].tiles
+    if (columns or tc) >= tc and sum(t.layers for t in layouts) <= most:
+        return [Part()]
+    if len(layouts) > most or any((t.tiles, t.pairs) != (first.tiles, first.pairs) for t in layouts):
+        raise ValueError(f"{layouts} cannot be written in passes of {most} layers")
+    room = most // len(layouts) * first.pairs  # tiles of each output
+    wide = max(first.pairs, min(columns or tc, room // tr) // first.pairs * first.pairs)
+    high = min(tr, room // wide)
+    return [
+        Part(range(i, min(i + high, tr)), range(j, min(j + wide, tc)))
+        for i in range(0, tr, high)
+        for j in range(0, tc, wide)
+    ]
+
+
+def interface(outputs: Mapping[str, Layout], part: Part) -> str:
     """GLSL text declaring the colour attachments of `outputs` and how they are stored."""
     lines: list[str] = []
     location = 0
@@ -67,14 +112,14 @@ def interface(outputs: Mapping[str, Layout], columns: range | None = None) -> st
         if layout.stack > 1:
             raise ValueError(f"{name}: stacked tiles cannot be written")
         upper, half = name.upper(), layout.dtype == "f16"
-        cols = columns if columns is not None else range(layout.tiles[1])
-        tiles = [(i, j) for i in range(layout.tiles[0]) for j in cols]
+        rows, cols = part.of(layout)
+        tiles = [(i, j) for i in rows for j in cols]
         lines += _numbers(upper, layout)
-        lines.append(f"#define {upper}_N {len(tiles)}")
+        numbers = {"N": len(tiles), "I": rows.start, "J": cols.start, "NR": len(rows), "NC": len(cols)}
+        lines += [f"#define {upper}_{key} {value}" for key, value in numbers.items()]
         lines.append(f"#define {upper}_TILES(F) " + " ".join(f"F({n}, {i}, {j})" for n, (i, j) in enumerate(tiles)))
-        lines.append(f"#define {upper}_ROWTILES(F) " + " ".join(f"F({i})" for i in range(layout.tiles[0])))
+        lines.append(f"#define {upper}_ROWTILES(F) " + " ".join(f"F({n}, {i})" for n, i in enumerate(rows)))
         lines.append(f"#define {upper}_COLTILES(F) " + " ".join(f"F({n}, {j})" for n, j in enumerate(cols)))
-        lines.append(f"#define {upper}_NC {len(cols)}")
         stores = []
         for n in range(0, len(tiles), layout.pairs):
             kind = "uvec4" if half else "FLOAT_TEXEL"

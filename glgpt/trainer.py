@@ -25,7 +25,7 @@ from glgpt.ops import sorted_index
 from glgpt.program import ROLES
 from glgpt.sampling import Sampler
 from glgpt.tensor import Floats
-from glgpt.training_program import MOMENTS, Recipe, training_program
+from glgpt.training_program import MOMENTS, SLOTS, Recipe, training_program
 from glgpt.tune import choose
 
 LATE = 3  # steps that may be under way before a loss is waited for
@@ -36,7 +36,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step that was taken: its number from 1, mean loss in nats a token, norm of all gradients before clipping."""
+    """A step that was taken: its number from 1, mean loss in nats a target, norm of all gradients before clipping."""
 
     step: int
     loss: float
@@ -47,7 +47,9 @@ class Trainer:
     """Trains a GPT-2 with AdamW; every tensor, gradient and moment lives in textures.
 
     `model` is a GPT2Config (fresh weights, as GPT-2 was initialised) or a checkpoint's name or folder. A step takes
-    `accumulate` parts of `batch` sequences of `context` tokens (None: the model's n_positions). Raises GlgptError for
+    `accumulate` parts of `batch` sequences of `context` tokens (None: the model's n_positions). Its loss is the mean
+    over all targets in all its parts together, except those that are -1, as torch's `cross_entropy` has it with
+    `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are zero. Raises GlgptError for
     settings that do not fit the model or the device.
     """
 
@@ -107,14 +109,14 @@ class Trainer:
     # -- steps --------------------------------------------------------------------------------------------------
 
     def step(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> float:
-        """Takes a step and waits for its loss, in nats a token; see `submit`."""
+        """Takes a step and waits for its loss, in nats a target; see `submit`."""
         results = [*self.submit(inputs, targets, lr), *self.drain()]
         return results[-1].loss
 
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
         """Takes a step on ids `[accumulate * batch, context]` without waiting; returns the results that have arrived.
 
-        Raises GlgptError for arrays of another shape or ids outside the vocabulary.
+        Raises GlgptError for arrays of another shape or ids outside the vocabulary (a target may be -1).
         """
         lr = self.lr if lr is None else lr
         if not 0 <= lr < math.inf:
@@ -123,12 +125,7 @@ class Trainer:
         self._backward(self.steps_done + 1, parts)
         self.steps_done += 1
         b1, b2 = self.recipe.betas
-        self.player.play(
-            "update",
-            lr=lr,
-            unbias1=1 / (1 - b1**self.steps_done),
-            unbias2=1 / (1 - b2**self.steps_done),
-        )
+        self.player.play("update", lr=lr, unbias1=1 / (1 - b1**self.steps_done), unbias2=1 / (1 - b2**self.steps_done))
         self._decoder.forget()
         self._prepared = False
         arrived = [self._take()] if self._readback.full else []
@@ -150,13 +147,13 @@ class Trainer:
         losses, norm = self._readback.take()
         total = losses[0, : self.recipe.accumulate, 0].astype(np.float64).sum(axis=0)
         step, parts = self._late.popleft()
-        result = StepResult(step, float(total[0] / total[1]), float(norm[0, 0, 0, 0]))
+        result = StepResult(step, float(total[0] / max(1, total[1])), float(norm[0, 0, 0, 0]))
         if not self._broken and not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
             self._broken = step, parts
         return result
 
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
-        """The mean loss of ids `[n, context]`, any n, in nats a token. Waits."""
+        """The mean loss of ids `[n, context]`, any n, in nats a target; of no targets, zero. Waits."""
         x, y, total = np.asarray(inputs), np.asarray(targets), np.zeros(2)
         if x.shape != y.shape or x.ndim != 2 or not len(x):
             raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one number")
@@ -164,9 +161,9 @@ class Trainer:
         missing = ((0, parts * self.recipe.batch - len(x)), (0, 0))
         for part in self._parts(np.pad(x, missing), np.pad(y, missing, constant_values=-1), parts):
             self._upload(*part, train=False)
-            self.player.play("evaluate", pos=0, row=0)
-            total += self.player.read("losses")[0, 0, 0, :2]
-        return float(total[0] / total[1])
+            self.player.play("evaluate", pos=0, row=SLOTS)
+            total += self.player.read("losses")[0, SLOTS, 0, :2]
+        return float(total[0] / max(1, total[1]))
 
     def generate(
         self,
@@ -218,8 +215,6 @@ class Trainer:
             if array.min() < least or array.max() >= self.config.vocab_size:
                 wrong = array[(array < least) | (array >= self.config.vocab_size)][0]
                 raise GlgptError(f"{what} hold id {wrong}, outside the vocabulary of {self.config.vocab_size}")
-        if y.max() < 0:
-            raise GlgptError("targets are all below zero: they hold nothing to predict")
         x, y = x.astype(np.int64), y.astype(np.int64)
         return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
 
@@ -253,7 +248,9 @@ class Trainer:
 
     def gradients(self) -> Arrays:
         """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
-        return {name: self._read(name, "d.") for name in parameters(self.config)}
+        counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
+        mean = np.float32(self.recipe.rows / max(1, counted))  # what `update` multiplied them with
+        return {name: mean * self._read(name, "d.") for name in parameters(self.config)}
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 

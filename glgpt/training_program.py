@@ -16,7 +16,7 @@ from glgpt.tape import Tensor
 from glgpt.tensor import Layout, texels
 
 MOMENTS = ("moment", "squares")  # what AdamW keeps of a parameter's gradients
-SLOTS = 256  # losses that wait in a texture to be read: one for each part of an accumulated step
+SLOTS = 256  # losses that wait in a texture to be read: one for each part of an accumulated step, and one beyond
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Recipe:
     clip: float = 1.0
     dropout: float = 0.0
     recompute: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of a whole step, each with a target."""
+        return self.batch * self.context * self.accumulate
 
     def __post_init__(self) -> None:
         for name in ("batch", "context", "accumulate"):
@@ -62,16 +67,23 @@ def training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel:
 def record_training(rec: Recorder, config: GPT2Config, recipe: Recipe, kernel: Kernel) -> None:
     """Entries `init`, `backward`, `accumulate` (where a step has parts), `update`, `evaluate`, and a generation's.
 
-    `init` makes fresh parameters from the scalar `seed`. `backward` leaves the gradients in the states
-    `d.<parameter>`, `accumulate` adds to them; both, and `evaluate`, write (sum of losses, tokens, ..) to row `row` of
-    the state `losses`. `update` takes the step and leaves (norm, clipping factor, 1 if finite, 0) in the state
-    `gradient_norm`. `prepare` must be played before a generation, whenever the parameters have changed.
+    `init` makes fresh parameters from the scalar `seed`. `backward` leaves the gradients of (sum of losses) / (rows of
+    the whole step) in the states `d.<parameter>`, `accumulate` adds to them; both, and `evaluate`, write (sum of
+    losses, targets that count, ..) to row `row` of the state `losses`: 0 for `backward`, then one for each part.
+    `update` takes a step on the mean over all targets of the step that count, and leaves (its norm, what it multiplied
+    gradients with, 1 if finite, 0) in the state `gradient_norm`. `prepare` must be played before a generation, whenever
+    the parameters have changed.
     Raises GlgptError where the limits forbid it.
     """
     if recipe.context > config.n_positions:
         raise GlgptError(f"a context of {recipe.context} tokens is beyond the model's n_positions {config.n_positions}")
     if recipe.accumulate > SLOTS:
         raise GlgptError(f"a step of {recipe.accumulate} parts is beyond {SLOTS}; use larger batches")
+    if recipe.batch * recipe.context > (limit := rec.limits.max_texture_size):
+        raise GlgptError(
+            f"a batch of {recipe.batch} x {recipe.context} tokens is beyond the {limit} that this device takes; "
+            "use a smaller one, and accumulate more of them"
+        )
     batch = Batch(recipe.batch, recipe.dropout, recipe.recompute)
     network = Network(rec, config, kernel, batch=batch, role="state")
     with rec.entry("init"):
@@ -85,7 +97,9 @@ def record_training(rec: Recorder, config: GPT2Config, recipe: Recipe, kernel: K
     with rec.entry("evaluate"):
         _loss(Network(rec, config, kernel, batch=Batch(recipe.batch), role="state"), recipe)
     with rec.entry("update"):
-        norm = ops.gradient_norm(rec, list(gradients.values()), recipe.clip)
+        norm = ops.gradient_norm(
+            rec, list(gradients.values()), recipe.clip, _losses(rec), recipe.accumulate, recipe.rows
+        )
         rec.store(norm, "gradient_norm")
         for shape, (weight, gradient) in zip(parameters(config).values(), gradients.items(), strict=True):
             _step(network, weight, gradient, norm, recipe, recipe.weight_decay if len(shape) > 1 else 0.0)
@@ -96,9 +110,13 @@ def _loss(network: Network, recipe: Recipe) -> Tensor:
     rec, rows = network.rec, recipe.batch * recipe.context
     logits = network.logits_rows(network.rows(recipe.context))
     targets = rec.fixed("targets", Layout(rows, 1), "input")
-    loss = ops.cross_entropy(rec, logits, targets, 1.0 / (rows * recipe.accumulate))
-    ops.place_row(rec, loss, rec.fixed("losses", Layout(SLOTS, 4), "state"), "row")
+    loss = ops.cross_entropy(rec, logits, targets, 1.0 / recipe.rows)
+    ops.place_row(rec, loss, _losses(rec), "row")
     return loss
+
+
+def _losses(rec: Recorder) -> Tensor:
+    return rec.fixed("losses", Layout(SLOTS + 1, 4), "state")
 
 
 def _backward(network: Network, recipe: Recipe, so_far: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.program import Limits, Program
 from glgpt.record import KERNELS, Kernel, Recorder
-from glgpt.tensor import Layout
+from glgpt.tensor import Layout, fold
 
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
@@ -122,15 +122,17 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[s
     players: dict[str, Player] = {}
     times: dict[str, list[float]] = {}
     weights: dict[int, Mapping[str, TextureArray]] = {}  # of the one-row products, by the way of walking them
+    size = min(Limits().max_texture_size, device.limits.max_texture_size)
+    limits = Limits(size, max_draw_buffers=device.limits.max_draw_buffers)
     try:
         for fetch in FETCHES:
             chosen = replace(options, fetch=fetch)
             for kernel in kernels:
-                limits = Limits(max_draw_buffers=device.limits.max_draw_buffers)
                 program = product_program(limits, kernel)
                 players[f"{kernel.label} {fetch}"] = _filled(Player(device, program, chosen))
             for name, near in ROWS.items():
-                player = Player(device, row_product_program(near), chosen, weights.get(near, {}))
+                program = row_product_program(near, limits=limits)
+                player = Player(device, program, chosen, weights.get(near, {}))
                 players[f"{name} {fetch}"] = player if near in weights else _filled(player)
                 weights.setdefault(near, player.shared("state"))
         for turn in range(6):
@@ -172,10 +174,10 @@ def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: t
     return rec.program()
 
 
-def row_product_program(near: int, dtype: str = "f32") -> Program:
+def row_product_program(near: int, dtype: str = "f32", limits: Limits | None = None) -> Program:
     """An entry `probe` that multiplies a row by several weights in turn, so that they leave the caches."""
     k, n, count = ROW_PROBE
-    rec = Recorder()
+    rec = Recorder(limits)
     x = rec.fixed("x", Layout(1, k), "state")
     layout = _weight(rec, k, n, dtype, near)
     with rec.entry("probe"):
@@ -188,7 +190,7 @@ def _weight(rec: Recorder, k: int, n: int, dtype: str, near: int) -> Layout:
     """A weight's layout, as a model of this dtype has it."""
     if near and dtype == "f32":
         return ops.panels(rec, k, n)
-    return Layout(k, n, (1, 2) if dtype == "f16" else (1, 1), dtype)
+    return fold(k, n, rec.limits.max_texture_size, 2 if dtype == "f16" else 1, dtype)
 
 
 def _filled(player: Player) -> Player:

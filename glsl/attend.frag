@@ -5,7 +5,7 @@ void main() {
   vec4 acc[Y_N];
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
-  int keys = min(pos + min((Y_TR - 1) * Y_H + p.y, Y_ROWS - 1) / BATCH + 1, V_H / BATCH), b = p.y % BATCH;
+  int keys = min(pos + min((Y_I + Y_NR - 1) * Y_H + p.y, Y_ROWS - 1) / BATCH + 1, V_H / BATCH), b = p.y % BATCH;
 #define ROW_OF(i, j) ((i * Y_H + p.y) * N_HEAD + (j * Y_W + p.x) / D4)
 #define PATTERN(i, j) X(i, p.y * N_HEAD + (j * Y_W + p.x) / D4, s / 4)
 #define COLUMN(j) min(j * Y_W + p.x, V_W - 1)
@@ -17,7 +17,8 @@ void main() {
     Y_COLTILES(LOAD)
 #define MIX(n, i, j) { \
       vec4 w = PATTERN(i, j); \
-      acc[n] += w.x * v[4 * (j)] + w.y * v[4 * (j) + 1] + w.z * v[4 * (j) + 2] + w.w * v[4 * (j) + 3]; \
+      const int o = 4 * (j - Y_J); \
+      acc[n] += w.x * v[o] + w.y * v[o + 1] + w.z * v[o + 2] + w.w * v[o + 3]; \
     }
     Y_TILES(MIX)
   }

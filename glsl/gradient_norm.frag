@@ -1,8 +1,12 @@
-// (norm, clipping factor min(1, CLIP / norm), 1 if the norm is finite else 0, 0) from the sum of squares.
+// (norm, what a gradient is multiplied with, 1 if the norm is finite else 0, 0) from the sum of squares of all gradients.
+// They are of (sum of losses) / ROWS; of the mean over the targets that count, whose numbers are in PARTS rows of LOSSES,
+// they are `mean` times that, exactly 1 where every row has one. Clipping multiplies with min(1, CLIP / norm).
 void main() {
-  vec4 v[1];
-  float norm = sqrt(X(0, 0, 0).x);
+  float counted = 0.0;
+  for (int i = 0; i < PARTS; i++) counted += LOSSES(0, i, 0).y;
+  float mean = counted < float(ROWS) ? float(ROWS) / max(counted, 1.0) : 1.0, norm = mean * sqrt(X(0, 0, 0).x);
   bool finite = (floatBitsToUint(norm) & 0x7f800000u) != 0x7f800000u;
-  v[0] = vec4(norm, CLIP > 0.0 ? min(1.0, CLIP / (norm + 1.0e-6)) : 1.0, finite ? 1.0 : 0.0, 0.0);
+  vec4 v[1];
+  v[0] = vec4(norm, CLIP > 0.0 ? mean * min(1.0, CLIP / (norm + 1.0e-6)) : mean, finite ? 1.0 : 0.0, 0.0);
   STORE_Y(v)
 }

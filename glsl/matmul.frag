@@ -8,10 +8,10 @@ vec4 acc[Y_N];
 // A row of w at the texels of this fragment's column tiles: `row` of row tile `tile`.
 #ifdef W_F16
 #if Y_NC == 1
-#define LOAD_ROW { uvec4 t = W(tile * (W_TC / 2) + FIRST_COLUMN / 2, row, p.x); \
-    w[0] = FIRST_COLUMN % 2 == 0 ? even_half(t) : odd_half(t); }
+#define LOAD_ROW { uvec4 t = W(tile * (W_TC / 2) + Y_J / 2, row, p.x); \
+    w[0] = Y_J % 2 == 0 ? even_half(t) : odd_half(t); }
 #else
-#define LOAD_ROW { uvec4 t = W(tile * (W_TC / 2) + FIRST_COLUMN / 2, row, p.x); \
+#define LOAD_ROW { uvec4 t = W(tile * (W_TC / 2) + Y_J / 2, row, p.x); \
     w[0] = even_half(t); w[1] = odd_half(t); }
 #endif
 #else
@@ -21,12 +21,12 @@ ivec3 column[Y_NC];  // where in w
 #endif
 
 // acc += x (four columns of each row tile) times four rows of w.
-void multiply(vec4 x[Y_TR], int tile, int row) {
+void multiply(vec4 x[Y_NR], int tile, int row) {
   vec4 w[Y_NC];
-#define LANE_X(n, i, j) acc[n] += x[i].x * w[(j) - FIRST_COLUMN];
-#define LANE_Y(n, i, j) acc[n] += x[i].y * w[(j) - FIRST_COLUMN];
-#define LANE_Z(n, i, j) acc[n] += x[i].z * w[(j) - FIRST_COLUMN];
-#define LANE_W(n, i, j) acc[n] += x[i].w * w[(j) - FIRST_COLUMN];
+#define LANE_X(n, i, j) acc[n] += x[i - Y_I].x * w[j - Y_J];
+#define LANE_Y(n, i, j) acc[n] += x[i - Y_I].y * w[j - Y_J];
+#define LANE_Z(n, i, j) acc[n] += x[i - Y_I].z * w[j - Y_J];
+#define LANE_W(n, i, j) acc[n] += x[i - Y_I].w * w[j - Y_J];
   LOAD_ROW Y_TILES(LANE_X) row++;
   LOAD_ROW Y_TILES(LANE_Y) row++;
   LOAD_ROW Y_TILES(LANE_Z) row++;
@@ -37,15 +37,15 @@ void multiply(vec4 x[Y_TR], int tile, int row) {
 // `n` texels of x from `x0`: the even halves meet rows w0.. of row tile t0, the odd halves (if any) w1.. of t1.
 void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
   for (int k = 0; k < n; k++) {
-    uvec4 t[Y_TR];
-    vec4 x[Y_TR];
-#define FETCH_X(i) t[i] = X(i * (X_TC / 2) + layer, p.y, x0 + k);
+    uvec4 t[Y_NR];
+    vec4 x[Y_NR];
+#define FETCH_X(n, i) t[n] = X(i * (X_TC / 2) + layer, p.y, x0 + k);
     Y_ROWTILES(FETCH_X)
-#define EVEN(i) x[i] = even_half(t[i]);
+#define EVEN(n, i) x[n] = even_half(t[n]);
     Y_ROWTILES(EVEN)
     multiply(x, t0, w0 + 4 * k);
     if (t1 >= 0) {
-#define ODD(i) x[i] = odd_half(t[i]);
+#define ODD(n, i) x[n] = odd_half(t[n]);
       Y_ROWTILES(ODD)
       multiply(x, t1, w1 + 4 * k);
     }
@@ -54,8 +54,8 @@ void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
 #else
 void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
   for (int k = 0; k < n; k++) {
-    vec4 x[Y_TR];
-#define FETCH_X(i) x[i] = X(i * X_TC + layer, p.y, x0 + k);
+    vec4 x[Y_NR];
+#define FETCH_X(n, i) x[n] = X(i * X_TC + layer, p.y, x0 + k);
     Y_ROWTILES(FETCH_X)
     multiply(x, t0, w0 + 4 * k);
   }
@@ -75,7 +75,14 @@ void main() {
 #define START(n, i, j) acc[n] = vec4(0.0);
 #endif
   Y_TILES(START)
+#ifdef SEGMENTS
   SEGMENTS
+#else
+  for (int k4 = 0, n = 0; 4 * k4 < X_COLS; k4 += n) {
+    n = min(min(X_W - k4 % X_W, (W_H - 4 * k4 % W_H + 3) / 4), (X_COLS + 3) / 4 - k4);
+    segment(k4 / X_W, k4 % X_W, n, 4 * k4 / W_H, 4 * k4 % W_H, -1, 0);
+  }
+#endif
 #if ACT != 0
 #define ACTIVATE(n, i, j) acc[n] = act(acc[n]);
   Y_TILES(ACTIVATE)

@@ -4,12 +4,12 @@
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
-  vec2 row[Y_TR];
-#define ROW(i) { \
+  vec2 row[Y_NR];
+#define ROW(n, i) { \
     int r = min(i * Y_H + p.y, Y_ROWS - 1); \
     vec3 sum = vec3(0.0); \
     for (int s = 0; s < STATS_W; s++) sum = merge_moments(sum, STATS(0, r, s).xyz); \
-    row[i] = vec2(sum.x, 1.0 / sqrt(sum.y / float(X_COLS) + EPSILON)); \
+    row[n] = vec2(sum.x, 1.0 / sqrt(sum.y / float(X_COLS) + EPSILON)); \
   }
   Y_ROWTILES(ROW)
 #define NORM(n, i, j) { \
@@ -17,7 +17,7 @@ void main() {
     v[n] = vec4(0.0); \
     if (4 * c4 < Y_COLS) { \
       vec4 x = x_at(min(i * Y_H + p.y, Y_ROWS - 1), c4); \
-      v[n] = (x - row[i].x) * row[i].y * gain_at(0, c4) + bias_at(0, c4); \
+      v[n] = (x - row[i - Y_I].x) * row[i - Y_I].y * gain_at(0, c4) + bias_at(0, c4); \
     } \
   }
   Y_TILES(NORM)

@@ -8,7 +8,7 @@ void main() {
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
 #define T_OF(i) ((i * Y_H + p.y) / (N_HEAD * BATCH))
-  if (first <= pos + T_OF((Y_TR - 1))) {
+  if (first <= pos + T_OF((Y_I + Y_NR - 1))) {
     int last = K_H / BATCH - 1;
     for (int d = head * D4; d < (head + 1) * D4; d++) {
 #define KEY(s) K(0, min(s, last) * BATCH + b, d)

@@ -10,7 +10,7 @@ void main() {
     if (4 * p.x <= t) { \
       vec2 sum = NOTHING; \
       for (int s = 0; s < STATS_W; s++) sum = merge_softmax(sum, STATS(i, p.y, s).xy); \
-      v[n] = exp(X(n, p.y, p.x) - sum.x) / sum.y; \
+      v[n] = exp(X(i, p.y, p.x) - sum.x) / sum.y; \
       v[n] = mix(v[n], vec4(0.0), greaterThan(4 * p.x + ivec4(0, 1, 2, 3), ivec4(t))); \
     } \
   }

@@ -8,7 +8,7 @@ void main() {
     if (4 * p.x <= t) { \
       float sum = 0.0; \
       for (int s = 0; s < STATS_W; s++) sum += STATS(i, p.y, s).x; \
-      v[n] = X(n, p.y, p.x) * (DY(n, p.y, p.x) - sum); \
+      v[n] = X(i, p.y, p.x) * (DY(i, p.y, p.x) - sum); \
     } \
   }
   Y_TILES(APPLY)

@@ -122,8 +122,12 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
     unfolded(b)
     sizes = [(s.rows, s.cols), (1, s.cols), (s.rows, 1)] * 6
     given = [b.normal(f"g{i}", *size, b.many(*size)) for i, size in enumerate(sizes[: s.tensors])]
-    y = ops.gradient_norm(b, given, s.clip)
-    return [Want(y, np.array([[*more.gradient_norm(list(b.held.values()), s.clip), 1.0, 0.0]]))]
+    losses = b.given("losses", np.outer(s.counted, [0, 1, 0, 0]), role="state")
+    mean = 9 / max(1, sum(s.counted[:3]))  # of nine rows in three parts
+    held = [mean * array for name, array in b.held.items() if name != "losses"]
+    norm, factor = more.gradient_norm(held, s.clip)
+    y = ops.gradient_norm(b, given, s.clip, losses, 3, 9)
+    return [Want(y, np.array([[norm, mean * factor, 1.0, 0.0]]))]
 
 
 def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
@@ -163,6 +167,7 @@ def normal(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(x, np.where((rows % 5 < 3) & (cols % 8 < 6), wanted, 0)), Want(m, none), Want(squares, none)]
 
 
+PARTS = {"counted": st.sampled_from([(3, 3, 3, 3), (0, 0, 0, 5), (2, 0, 3, 1)])}  # targets by part
 SPARE = {"spare": st.integers(0, 9)}
 PART = {"row": st.integers(0, 28)}
 BATCH = {"rows": st.sampled_from([8, 1, 3, 12, 7]), "batch": st.sampled_from([2, 1, 3])}
@@ -179,7 +184,7 @@ TRAINING = {
     "attend_batch": Case(shapes(**HEADS), attend_batch, (1e-5, 2)),
     "cross_entropy": Case(shapes(rows=ROWS, vocab=VOCAB), cross_entropy, (4e-5, 4)),
     "gradient_norm": Case(
-        shapes(**MATRIX, tensors=st.sampled_from([17, 1, 3]), clip=st.sampled_from([1.0, 0.0, 1e3])),
+        shapes(**MATRIX, **PARTS, tensors=st.sampled_from([17, 1, 3]), clip=st.sampled_from([1.0, 0.0, 1e3])),
         gradient_norm,
         (0.0, 16),
     ),

@@ -9,6 +9,8 @@ import numpy as np
 import reference as ref
 from numpy.typing import NDArray
 
+from glgpt.models.config import GPT2Config
+
 Array = NDArray[np.float64]
 
 
@@ -49,6 +51,15 @@ def cross_entropy(x: Array, targets: NDArray[np.int64]) -> float:
     """The sum over rows of -log softmax(x)[target]; targets below zero count nothing."""
     counted = np.flatnonzero(targets >= 0)
     return float((np.logaddexp.reduce(x[counted], axis=1) - x[counted, targets[counted]]).sum())
+
+
+def mean_loss(
+    config: GPT2Config, weights: Mapping[str, NDArray[Any]], inputs: NDArray[np.int64], targets: NDArray[np.int64]
+) -> float:
+    """A whole GPT-2's loss of sequences `[n, t]`: the mean over the targets that are not below zero."""
+    pairs = zip(inputs, targets, strict=True)
+    total = sum(cross_entropy(ref.gpt2(config, weights, x.tolist())["logits"], y) for x, y in pairs)
+    return total / int((targets >= 0).sum())
 
 
 def kept(rows: int, cols: int, rate: float, site: int, seed: int, step: int, part: int) -> Array:

@@ -50,9 +50,11 @@ STYLES = {
     "8x4": Style((8, 1), "f32", Options("300 es", "textureLod", "uint")),
     "1x4": Style((1, 1), "f32", Options("330", "texelFetch", "uint")),
     "folded": Style((4, 2), "f32", Options("300 es", "textureLod", "uint"), Limits(max_texture_size=32)),
+    "split": Style((8, 2), "f32", Options("330", "texelFetch", "float"), Limits(32, max_draw_buffers=4)),
     "f16 8x8": Style((8, 2), "f16", Options("300 es", "textureLod", "float")),
     "f16 4x8": Style((4, 2), "f16", Options("330", "texelFetch", "uint"), Limits(max_draw_buffers=4)),
     "f16 folded": Style((8, 2), "f16", Options("330", "textureLod", "uint"), Limits(max_texture_size=32)),
+    "f16 split": Style((8, 2), "f16", Options("300 es", "textureLod", "float"), Limits(32, max_draw_buffers=4)),
 }
 
 
@@ -145,11 +147,11 @@ def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
 
 SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2, "d4": 2, "spare": 3, "row": 5} | {
     **{"act": "gelu", "bias": True, "residual": True, "shift": True, "plain": False, "normed": False, "named": True},
-    **{"tiles": 2, "parts": 3, "near": 0, "width": 20, "least": 16, "panels": True},
+    **{"tiles": 2, "parts": 3, "near": 0, "width": 20, "least": 16, "panels": True, "counted": (2, 0, 3, 1)},
     **{"batch": 2, "rate": 0.3, "seed": 5, "tensors": 3, "clip": 1.0, "so_far": True, "plain_dy": False},
 }
 EVERY = CASES | TRAINING
-SLOW = {"8x4", "1x4", "f16 4x8", "f16 folded"}  # to compile; the others cross every option with every op
+SLOW = {"8x4", "1x4", "split", "f16 4x8", "f16 folded", "f16 split"}  # to compile; the others cross all with all
 CROSSED = [
     pytest.param(case, style, marks=[pytest.mark.slow] * (style in SLOW))
     for case in EVERY

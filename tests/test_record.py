@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 from typing import Any
 
@@ -81,8 +82,8 @@ def test_no_live_tensor_of_a_training_is_overwritten(kernel: str, recipe: dict[s
 @settings(max_examples=60)
 @given(st.data())
 def test_no_live_tensor_of_any_program_is_overwritten(data: st.DataObject) -> None:
-    """A texture is given away while its tensor is an output, or is read twice in one pass."""
-    rec = Recorder()
+    """A texture is given away while its tensor is an output, is read twice in one pass, or is written by several."""
+    rec = Recorder(Limits(max_draw_buffers=data.draw(st.integers(1, 3))))
     layouts = [Layout(6, 8), Layout(6, 8, (2, 1)), Layout(6, 8, (1, 2), "f16")]
     for name in ("one", "two"):
         with rec.entry(name):
@@ -171,6 +172,65 @@ def test_a_product_costs_what_it_computes(kernel: str) -> None:
         assert sum(p.flops for p in passes) == 2 * 16 * 12 * 40
         assert sum(p.nbytes for p in passes) == w.layout.nbytes
         assert max(len(p.outputs) for p in passes) <= most
+
+
+@settings(max_examples=200)
+@given(
+    tiles=st.tuples(st.integers(1, 11), st.integers(1, 6)),
+    packed=st.booleans(),
+    most=st.integers(1, 9),
+    columns=st.none() | st.integers(1, 3),
+    names=st.sampled_from(["y", "yz", "yzw"]),
+)
+def test_a_pass_with_too_many_targets_is_split(
+    tiles: tuple[int, int], packed: bool, most: int, columns: int | None, names: str
+) -> None:
+    """A tile is left out or written twice, a shader's tiles are not its targets, or a cost is lost or counted twice."""
+    layout = Layout(40, 200, (tiles[0], (1 + packed) * tiles[1]), "f16" if packed else "f32")
+    rec, (flops, nbytes) = Recorder(Limits(max_draw_buffers=most)), (1_000_003, 77)
+    outputs = {name: rec.fixed(name, layout, "state") for name in names}
+    with rec.entry("e"):
+        x = {"x": rec.fixed("x", Layout(40, 200), "input")}
+        if len(names) > most:
+            with pytest.raises(ValueError, match="cannot be written"):
+                rec.emit("act", x, outputs)
+            return
+        rec.emit("act", x, outputs, label="split", columns=columns, flops=flops, nbytes=nbytes)
+    program = rec.program()
+    passes = program.entries["e"].passes
+    assert {p.label for p in passes} == {"split"} and all(len(p.outputs) <= most for p in passes)
+    assert (sum(p.flops for p in passes), sum(p.nbytes for p in passes)) == (flops, nbytes)
+    written = [target for p in passes for target in p.outputs]
+    assert sorted(written) == [(name, layer) for name in sorted(names) for layer in range(layout.layers)]
+    for p in passes:
+        (line,) = (t for t in program.shaders[p.shader].splitlines() if t.startswith("#define Y_TILES(F) "))
+        found = [tuple(map(int, numbers)) for numbers in re.findall(r"F\((\d+), (\d+), (\d+)\)", line)]
+        assert [n for n, _, _ in found] == list(range(len(found)))
+        layers = [i * layout.across + j // layout.pairs for _, i, j in found[:: layout.pairs]]
+        assert [target for target in p.outputs if target[0] == "y"] == [("y", layer) for layer in layers]
+        assert not columns or len({j for _, _, j in found}) <= max(columns, layout.pairs)
+
+
+def test_outputs_that_cannot_be_split_alike_are_refused() -> None:
+    rec = Recorder(Limits(max_draw_buffers=4))
+    with rec.entry("e"), pytest.raises(ValueError, match="cannot be written in passes of 4 layers"):
+        rec.emit("act", {}, {"y": rec.scratch("y", Layout(8, 8, (4, 1))), "z": rec.scratch("z", Layout(8, 8))})
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("most", [8, 4])
+@pytest.mark.parametrize(("size", "tiles"), [(4096, 13), (2048, 25)])
+@pytest.mark.parametrize("n_embd", [768, 128])
+def test_gpt2s_vocabulary_is_trained_on_small_textures(
+    kernel: str, most: int, size: int, tiles: int, n_embd: int
+) -> None:
+    """A tensor of 50257 columns or rows is in no texture that a device has, or in more layers than a pass may write."""
+    config = GPT2Config(n_embd=n_embd, n_head=n_embd // 64, n_layer=1)
+    rec = Recorder(Limits(size, max_draw_buffers=most))
+    record_training(rec, config, Recipe(2, 1024, accumulate=2), KERNELS[kernel])
+    holds_what_was_written(rec)
+    passes = [p for p in rec.program().entries["backward"].passes if p.label == "wte.weight.transposed"]
+    assert sum(len(p.outputs) for p in passes) == tiles and len(passes) == -(-tiles // most)
 
 
 def test_the_uniform_block_is_in_the_order_of_a_programs_json() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference as ref
 import reference_training as more
-from tiny_trainer import BATCH, CONTEXT, DEVICE, Array, Arrays, examples, same, trainer
+from tiny_trainer import BATCH, CONFIG, CONTEXT, DEVICE, Array, Arrays, examples, same, trainer
 
 from glgpt.model import GPT2
 from glgpt.trainer import Trainer
@@ -109,6 +109,41 @@ def test_targets_below_zero_count_nothing() -> None:
     assert both == pytest.approx(sum(by_row) / 2, rel=1e-6)
 
 
+@pytest.mark.parametrize("second", [4, 0], ids=["some", "none"])
+@pytest.mark.parametrize("options", [{"batch": 4}, {"batch": 2, "accumulate": 2}], ids=["one", "parts"])
+def test_a_step_is_on_the_mean_over_the_targets_that_count(options: dict[str, int], second: int) -> None:
+    """Rows without a target weigh in the mean, parts count alike, or one without any target spoils it."""
+    x, y = examples(4)
+    y[0, 5:] = y[1, ::2] = y[2:, second:] = -1
+    with trainer(**options) as t:
+        weights = {name: value.astype(float) for name, value in t.parameters().items()}
+        (result,) = [*t.submit(x, y), *t.drain()]
+        t.evaluate(x[:3], y[:3])  # counts other targets
+        found = {name: g.astype(float) for name, g in t.gradients().items()}
+    assert result.loss == pytest.approx(more.mean_loss(CONFIG, weights, x, y), rel=1e-6)
+    norm = more.gradient_norm(list(found.values()), 0.0)[0]
+    assert result.grad_norm == pytest.approx(norm, rel=1e-5)
+    rng = np.random.default_rng(1)
+    for direction in (found, {name: norm * rng.standard_normal(g.shape) / 50 for name, g in found.items()}):
+        h = 1e-4 / norm
+        after, before = ({name: w + s * h * direction[name] for name, w in weights.items()} for s in (1, -1))
+        slope = (more.mean_loss(CONFIG, after, x, y) - more.mean_loss(CONFIG, before, x, y)) / (2 * h)
+        along = sum(float((found[name] * direction[name]).sum()) for name in found)
+        assert abs(along - slope) <= 1e-5 * norm**2
+
+
+def test_a_step_without_targets_is_none() -> None:
+    """Nothing to predict makes a loss or gradient that is not finite, or moves a parameter."""
+    x, y = examples(2 * BATCH)
+    with trainer(weight_decay=0.0, accumulate=2) as t:
+        before = t.parameters()
+        (result,) = [*t.submit(x, 0 * y - 1), *t.drain()]
+        assert (result.loss, result.grad_norm, t.not_finite()) == (0.0, 0.0, None)
+        assert not any(g.any() for g in t.gradients().values()) and same(t.parameters(), before)
+        assert t.evaluate(x, 0 * y - 1) == 0.0
+        assert np.isfinite(t.step(x, y)) and not same(t.parameters(), before)
+
+
 # Dropout
 
 
@@ -157,6 +192,7 @@ def test_steps_are_adamw_on_the_gradients(clip: float | None) -> None:
         known = {name: [value.astype(float), 0.0, 0.0] for name, value in t.parameters().items()}
         for step in range(1, 5):
             x, y = examples(2 * BATCH, step)
+            y[0, 2 * step :] = -1
             (result,) = [*t.submit(x, y, lr=0.02 / step), *t.drain()]
             found = {name: g.astype(float) for name, g in t.gradients().items()}
             norm, factor = more.gradient_norm(list(found.values()), clip or 0.0)

@@ -16,7 +16,7 @@ from test_ops import EPS, SHAPE, STYLES, Bench, textures
 from glgpt.gl.device import Device
 
 Array = NDArray[np.float64]
-SLOW = {"8x4", "4x8"}  # to compile; the others cross both headers, fetches and storages, and folded tensors
+SLOW = {"8x4", "4x8", "split"}  # to compile; the others cross both headers, fetches and storages, and folded tensors
 TRAINED = [s for s in STYLES if STYLES[s].dtype == "f32" and s != "1x4"]
 
 

@@ -122,6 +122,7 @@ class Network:
         """The forward pass of t tokens at positions pos..: returns the residual stream after the last block, [t, C]."""
         c, k, n = self.config, self.kernel, self.batch.size
         tr = k.tile_rows if n == 1 and t > 1 else math.gcd(t, k.tile_rows)
+        tr = ops.score_tiles(self.rec, t, n, c.n_head, tr)
         stream = Layout(t * n, c.n_embd, (tr, k.tile_cols if self.dtype == "f32" else 1))
         normed = Layout(t * n, c.n_embd, (tr, k.tile_cols), self.dtype)
         x = self.drop(self.keep(self.embed(t, stream)), 0)

@@ -2,7 +2,7 @@
 
 from glgpt.ops.adamw import adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax
-from glgpt.ops.attention import KEYS, attend, attend_row, scores, softmax, split_qkv
+from glgpt.ops.attention import KEYS, attend, attend_row, score_tiles, scores, softmax, split_qkv
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.loss import cross_entropy
 from glgpt.ops.matmul import AttendedRow, Row, combine, matmul, matvec, panels
@@ -38,6 +38,7 @@ __all__ = [
     "panels",
     "place_row",
     "row_sum",
+    "score_tiles",
     "scores",
     "softmax",
     "sorted_index",

@@ -12,10 +12,20 @@ ACROSS = 64  # texels of a sum on its way to one
 MOST = 8  # tensors that one pass adds up; Mesa's compiler takes twice as long for each more, 18 s for fifteen
 
 
-def gradient_norm(rec: Recorder, gradients: Sequence[Tensor], clip: float, name: str = "gradient_norm") -> Tensor:
-    """`[1, 4]`: (norm of all gradients together, factor that clips it to `clip`, 1 if it is finite, 0).
+def gradient_norm(
+    rec: Recorder,
+    gradients: Sequence[Tensor],
+    clip: float,
+    losses: Tensor,
+    parts: int,
+    rows: int,
+    name: str = "gradient_norm",
+) -> Tensor:
+    """`[1, 4]`: (norm of all gradients together, what to multiply each with, 1 if the norm is finite, 0).
 
-    A `clip` of 0 clips nothing.
+    The gradients given are of (sum of losses) / `rows`; norm and product are of the mean over the targets that count:
+    the sum of the second column of the first `parts` rows of `losses` `[.., 4]` (none: zero). The factor also clips
+    the norm to `clip`; 0 clips nothing.
     """
     sums = []
     for g in gradients:
@@ -27,7 +37,8 @@ def gradient_norm(rec: Recorder, gradients: Sequence[Tensor], clip: float, name:
         width = ACROSS if len(sums) > MOST or max(s.layout.width * s.rows for s in sums) > ACROSS else 1
         sums = [_add_up(rec, sums[i : i + MOST], width, f"{name}.{i}") for i in range(0, len(sums), MOST)]
     y = rec.scratch(name, Layout(1, 4))
-    rec.emit("gradient_norm", {"x": sums[0]}, {"y": y}, {"CLIP": float(clip)})
+    defines = {"CLIP": float(clip), "PARTS": parts, "ROWS": rows}
+    rec.emit("gradient_norm", {"x": sums[0], "losses": losses}, {"y": y}, defines)
     return y
 
 
@@ -57,8 +68,7 @@ def adamw(
     defines = {"BETA1": float(betas[0]), "BETA2": float(betas[1]), "EPSILON": float(eps), "DECAY": float(decay)}
     inputs = {"x": x[0], "m": moment[0], "s": squares[0], "g": gradient, "norm": norm}
     outputs = {"y": x[1], "moment": moment[1], "squares": squares[1]}
-    for j in range(x[0].layout.tiles[1]):
-        rec.emit("adamw", inputs, outputs, defines, label=f"adamw {x[0].name}", columns=range(j, j + 1))
+    rec.emit("adamw", inputs, outputs, defines, label=f"adamw {x[0].name}", columns=1)
     for old, new in (x, moment, squares):
         rec.flip(old, new)
 
@@ -80,5 +90,4 @@ def normal(
     defines = {"MEAN": mean, "SPREAD": spread, "SITE": site, "ROW_PERIOD": rows[0], "ROW_LIVE": rows[1]}
     defines |= {"COLUMN_PERIOD": cols[0], "COLUMN_LIVE": cols[1]}
     outputs = {"y": x, "m": moments[0], "s": moments[1]}
-    for j in range(x.layout.tiles[1]):
-        rec.emit("normal", {}, outputs, defines, label=f"normal {x.name}", columns=range(j, j + 1))
+    rec.emit("normal", {}, outputs, defines, label=f"normal {x.name}", columns=1)

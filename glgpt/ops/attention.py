@@ -53,6 +53,19 @@ def split_qkv(
     rec.differentiable((q, k, v), (inputs["x"],), vjp)
 
 
+def score_tiles(rec: Recorder, rows: int, batch: int, n_head: int, least: int) -> int:
+    """Row tiles for `rows` positions of each sequence: `least`, or as many times that as let their scores fit.
+
+    With a `batch` they divide the rows.
+    """
+    fitting = (
+        tiles
+        for tiles in range(least, rows + 1, least)
+        if -(-rows // tiles) * n_head * batch <= rec.limits.max_texture_size and (batch == 1 or rows % tiles == 0)
+    )
+    return next(fitting, least)
+
+
 def scores(
     rec: Recorder,
     q: Tensor,

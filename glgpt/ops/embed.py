@@ -34,8 +34,7 @@ def embed(
             raise ValueError(f"{name}: an embedding is differentiated with the index of its ids")
         tokens = rec.scratch(f"d.{wte.name}", fold(wte.rows, wte.cols, rec.limits.max_texture_size))
         inputs = {"dy": d[0], "order": index[0], "starts": index[1]} | ({"plus": sums[0]} if sums[0] else {})
-        for j in range(tokens.layout.tiles[1]):
-            rec.emit("embed_vjp", inputs, {"y": tokens}, columns=range(j, j + 1))
+        rec.emit("embed_vjp", inputs, {"y": tokens}, columns=1)
         places = rec.scratch(f"d.{wpe.name}", wpe.layout)
         inputs = {"dy": d[0]} | ({"plus": sums[1]} if sums[1] else {})
         rec.emit("position_vjp", inputs, {"y": places}, {"BATCH": batch})

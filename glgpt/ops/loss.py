@@ -28,10 +28,7 @@ def cross_entropy(rec: Recorder, x: Tensor, targets: Tensor, scale: float, name:
 
     def vjp(_: Sequence[Tensor], __: Gradients) -> Gradients:
         dx = rec.scratch(f"d.{x.name}", x.layout)
-        per_pass = max(1, rec.limits.max_draw_buffers // x.layout.tiles[0])
-        for j in range(0, x.layout.tiles[1], per_pass):
-            columns = range(j, min(j + per_pass, x.layout.tiles[1]))
-            rec.emit("cross_entropy_vjp", {"x": x, "rows": rows}, {"y": dx}, {"SCALE": scale}, columns=columns)
+        rec.emit("cross_entropy_vjp", {"x": x, "rows": rows}, {"y": dx}, {"SCALE": scale})
         return [dx]
 
     rec.differentiable(y, (x,), vjp)

@@ -13,6 +13,7 @@ from glgpt.tensor import Layout, fold, stacked, texels
 
 PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
 PANEL = 32  # texels of a panel's row: eight fragments, which software GL runs together, take four each
+WRITTEN_OUT = 8  # runs of the inner dimension within one tile of each factor, before a product loops over them
 ENOUGH = 16384  # fragments of a one-row product; with more, each walks further and the reader adds up fewer parts
 
 
@@ -31,35 +32,19 @@ def matmul(
     """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual, f32 of y's own layout.
 
     y takes its row tiles from x and is cut into `tile_cols` (packed weights: into their own column tiles). A fragment
-    writes a texel of each tile, in as many passes over the column tiles as the colour attachments ask.
+    computes a texel of each row tile in one or two column tiles.
     """
-    tile_cols = _column_tiles(rec, w, tile_cols)
-    y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], tile_cols), dtype))
-    tr, tc = y.layout.tiles
+    y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], _column_tiles(rec, w, tile_cols)), dtype))
     if w.rows < x.cols or x.layout.stack > 1 or (residual and (residual.layout != y.layout or dtype == "f16")):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
     inputs = {"x": x, "w": w}
-    defines = activation_defines(act) | {"SEGMENTS": _segments(x.layout, w.layout)}
+    defines = activation_defines(act) | _segments(x.layout, w.layout)
     if bias:
         inputs["bias"] = bias
     if residual:
         inputs["residual"] = residual
-    at_once = min(tc, max(1, rec.limits.max_draw_buffers * y.layout.pairs // tr), 2)
-    if tc % at_once:
-        at_once = 1
-    if at_once % y.layout.pairs or tr * at_once // y.layout.pairs > rec.limits.max_draw_buffers:
-        raise ValueError(f"{name}: {tr} x {tc} tiles do not fit {rec.limits.max_draw_buffers} draw buffers")
-    for first in range(0, tc, at_once):
-        share = 2 * x.rows * x.cols * w.cols * at_once // tc
-        rec.emit(
-            "matmul",
-            inputs,
-            {"y": y},
-            defines | {"FIRST_COLUMN": first},
-            columns=range(first, first + at_once),
-            flops=share,
-            nbytes=w.layout.nbytes * at_once // tc,
-        )
+    flops = 2 * x.rows * x.cols * w.cols
+    rec.emit("matmul", inputs, {"y": y}, defines, columns=2, flops=flops, nbytes=w.layout.nbytes)
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if act:
@@ -78,7 +63,9 @@ def matmul(
 
 def _left_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
     """dx = dy w^T (+ so_far)."""
-    layout = fold(texels(w.cols), x.cols, rec.limits.max_texture_size)
+    limit = rec.limits.max_texture_size
+    tiles = -(-w.cols // (limit // 4 * 4))
+    layout = fold(tiles * texels(-(-w.cols // tiles)), x.cols, limit)  # rows padded, so that no more tiles are needed
     turned = transpose(rec, w, layout, f"{w.name}.transposed")
     return _plus_product(rec, dy, turned, so_far, f"d.{x.name}", tile_cols)
 
@@ -107,12 +94,13 @@ def _column_tiles(rec: Recorder, w: Tensor, tile_cols: int) -> int:
     return fold(1, w.cols, rec.limits.max_texture_size, tile_cols).tiles[1]
 
 
-def _segments(x: Layout, w: Layout) -> str:
+def _segments(x: Layout, w: Layout) -> dict[str, str]:
+    """How the shader walks the inner dimension: written out, or, where a compiler takes minutes for that, in a loop."""
     calls = []
     for layer, x0, starts, n in x.segments(w):
         (t0, w0), (t1, w1) = starts[0], starts[1] if len(starts) > 1 else (-1, 0)
         calls.append(f"segment({layer}, {x0}, {n}, {t0}, {w0}, {t1}, {w1});")
-    return " ".join(calls)
+    return {"SEGMENTS": " ".join(calls)} if len(calls) <= WRITTEN_OUT or x.pairs == 2 else {}
 
 
 def panels(rec: Recorder, rows: int, cols: int) -> Layout:
@@ -199,14 +187,7 @@ def combine(
     least = 4 if normed and x.cols >= 64 else 1  # few fragments: each takes the row's moments for itself
     y = rec.scratch(name, fold(1, x.cols, rec.limits.max_texture_size, least))
     inputs, defines = norm_inputs(normed)
-    for first in range(0, y.layout.tiles[1], least):
-        rec.emit(
-            "combine",
-            x.inputs | inputs,
-            {"y": y},
-            activation_defines(act) | x.defines | defines,
-            columns=range(first, first + least),
-        )
+    rec.emit("combine", x.inputs | inputs, {"y": y}, activation_defines(act) | x.defines | defines)
     return y
 
 

@@ -116,16 +116,8 @@ def norm_fold(
     """States (gain w, bias w + shift), each `[1, N]`: a norm's gain and bias behind the linear layer (w, shift)."""
     folded = folded_norm(rec, name, w.cols)
     inputs = {"gain": gain, "bias": bias, "w": w} | ({"shift": shift} if shift else {})
-    tiles = folded[0].layout.tiles[1]
-    for j in range(tiles):
-        rec.emit(
-            "norm_fold",
-            inputs,
-            {"g": folded[0], "b": folded[1]},
-            label=f"{name}.folded",
-            columns=range(j, j + 1),
-            flops=4 * w.rows * w.cols // tiles,
-        )
+    outputs = {"g": folded[0], "b": folded[1]}
+    rec.emit("norm_fold", inputs, outputs, label=f"{name}.folded", columns=1, flops=4 * w.rows * w.cols)
     return folded
 
 
