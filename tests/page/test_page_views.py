@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glgpt.checkpoint import Checkpoint
 from glgpt.model import GPT2
+from glgpt.models.config import arrange
 
 pytestmark = pytest.mark.slow
 
@@ -167,6 +169,41 @@ def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
     page.get_by_label("as it lies in memory").check()
     page.get_by_label("Colours").select_option("embers")
     painted(page, ".plane canvas", 0.99)
+
+
+def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A weight in panels, whose column tiles lie below each other, is read or drawn as if they lay side by side."""
+    name = "h.0.attn.c_attn.weight"
+    page = browse(serve(exported) + f"#view=textures&texture={name}&tokens=1")
+    page.evaluate("glgpt.ready")
+    stack = page.evaluate("(name) => glgpt.model.programs.generate.views[name].stack", name)
+    assert stack > 1 or page.evaluate("glgpt.info().rows") == "apart"
+    with Checkpoint.open(None) as checkpoint:
+        matrix = arrange(checkpoint.config, name, checkpoint.read(name))
+    painted(page, ".plane canvas", 0.5)
+    canvas = page.locator(".plane canvas")
+    box = canvas.bounding_box()
+    for x, y in ((0.02, 0.02), (0.4, 0.7), (0.98, 0.97)):
+        canvas.hover(position={"x": x * box["width"], "y": y * box["height"]})
+        page.wait_for_function("/row \\d+.*column \\d+/.test(document.querySelector('.reading').textContent)")
+        said = page.evaluate("document.querySelector('.reading').textContent")
+        row, column = (int(said.split(f"{what} ")[1].split()[0].strip(",:")) for what in ("row", "column"))
+        assert abs(row / matrix.shape[0] - y) < 0.05 and abs(column / matrix.shape[1] - x) < 0.05
+        assert float(said.split(": ")[-1]) == pytest.approx(matrix[row, column], rel=2e-3, abs=1e-4)
+    script = """async ([name, rows, cols]) => glgpt.borrow(async (model) => {
+      const {painter} = await glgpt.drawing(model);
+      const view = model.programs.generate.views[name], target = document.createElement('canvas');
+      const palette = {signed: true, colors: new Float32Array(24)};
+      const shown = {rows, first: 0, height: rows, range: [-1, 1], palette};
+      painter.matrix(target, model.player.texture(name), view, shown, cols, rows);
+      const flat = document.createElement('canvas');
+      Object.assign(flat, {width: cols, height: rows});
+      const context = flat.getContext('2d');
+      context.drawImage(target, 0, 0);
+      return Array.from(context.getImageData(0, 0, cols, rows).data.filter((_, i) => i % 4 === 3));
+    })"""
+    drawn = np.array(page.evaluate(script, [name, *matrix.shape])).reshape(matrix.shape) / 255
+    np.testing.assert_allclose(drawn, np.minimum(np.abs(matrix), 1), atol=1.1 / 255)  # a byte of opacity
 
 
 def test_alternatives_by_keyboard_and_going_on_from_one(page: Any) -> None:
