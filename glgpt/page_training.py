@@ -49,6 +49,11 @@ def _tokenizers(preset: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*TOKENIZERS, PRESETS[preset].tokenizer)))
 
 
+def training_kernels() -> list[tuple[Kernel, int]]:
+    """The kernels that a page may choose, and the draw buffers that each takes; generating, they take neighbours."""
+    return [(replace(r.kernel, near=ROWS["near"]), r.draw_buffers) for r in page_recordings("f32") if r.rows == "apart"]
+
+
 def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, Any]:
     """What a page must know of one size; its programs are added to `files`."""
     vocab = bpe_size(tokenizer) or 256
@@ -62,9 +67,7 @@ def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, A
         clip=settings.clip,
     )
     programs = []
-    for kernel, buffers in dict.fromkeys(
-        (replace(r.kernel, near=ROWS["near"]), r.draw_buffers) for r in page_recordings("f32")
-    ):
+    for kernel, buffers in training_kernels():
         name = f"training-{preset}-{vocab}-{kernel.name}.bin"  # no .gz, which some hosts would unpack on their own
         program = files[name] = page_training_program(config, recipe, Limits(max_draw_buffers=buffers), kernel)
         programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": name})

@@ -6,7 +6,9 @@ import { Player } from "../src/gl/player";
 import { unpack } from "../src/layout";
 import { parseProgram } from "../src/manifest";
 import { HttpSource } from "../src/source";
+import { bytes, json, median, post } from "./page";
 import { startTfjs, TfGpt2, TfProduct, type Config } from "./tfjs";
+import { train, type TrainTask } from "./train";
 
 interface Task {
   rounds: number;
@@ -36,26 +38,6 @@ const FETCHES = ["texelFetch", "textureLod"] as const;
 const DECODED = 16; // tokens a measured generation decodes, around the context asked for
 const TARGET = 250; // ms that a measured series of products should take
 const KEPT = 512e6; // bytes of results that may live at once
-
-async function fetched(name: string): Promise<Response> {
-  const response = await fetch(name);
-  if (!response.ok) throw new Error(`${name}: ${response.status}`);
-  return response;
-}
-
-const json = async (name: string): Promise<unknown> => (await fetched(name)).json();
-const bytes = async (name: string): Promise<ArrayBuffer> => (await fetched(name)).arrayBuffer();
-
-async function post(kind: "progress" | "result" | "failure", what: unknown): Promise<void> {
-  document.querySelector("pre")!.textContent = JSON.stringify(what, null, 1);
-  await fetch(kind, { method: "POST", body: JSON.stringify(what) });
-}
-
-function median(values: number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  const half = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[half]! : (sorted[half - 1]! + sorted[half]!) / 2;
-}
 
 /** Milliseconds of one product each, by turns: the slope over a series, so that what a readback costs is left out. */
 async function slopes(contenders: Contender[], rounds: number, most: number): Promise<number[]> {
@@ -188,7 +170,8 @@ async function models(task: Task): Promise<{ rows: Row[]; tokens: Record<string,
 }
 
 async function main(): Promise<void> {
-  const task = (await json("task.json")) as Task;
+  const task = (await json("task.json")) as Task | TrainTask;
+  if ("sizes" in task) return post("result", await train(task));
   await startTfjs();
   const device = new Device();
   const rows: Row[] = [];

@@ -3,8 +3,11 @@
     python viewer/bench/run.py                        a table
     python viewer/bench/run.py --json >figures.json
     python viewer/bench/run.py --dtype f16 --rounds 9
+    python viewer/bench/run.py --train                steps of training, beside tfjs and jax-js
+    python viewer/bench/run.py --train --sizes nano small
 
 Weights are random (seed 0) and the same on both sides. The page's time a token is what `glgpt.generate` reports.
+Training begins from the same weights on the same text everywhere; the first losses must agree.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import train
 from safetensors.numpy import save_file
 
 from glgpt.bench import ROWS, SHAPE, RandomCheckpoint
@@ -46,8 +50,7 @@ TOLERANCE = {"f32": 1e-3, "f16": 0.25}  # of products whose values reach 150, wh
 
 
 def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None:
-    """All that the page asks for: itself, the programs and matrices of the products, the model in both forms."""
-    shutil.copytree(BUILT, folder, dirs_exist_ok=True)
+    """All that the page asks for: the programs and matrices of the products, the model in both forms."""
     config = GPT2Config()
     task = {
         "rounds": rounds,
@@ -157,20 +160,33 @@ def main() -> int:
     parser.add_argument("--dtype", choices=("f32", "f16"), default="f32", help="of the model's weights in the page")
     parser.add_argument("--rounds", type=int, default=5, help="medians of this many rounds")
     parser.add_argument("--only", choices=("products", "model"), help="measure this alone")
+    parser.add_argument("--train", action="store_true", help="measure steps of training instead")
+    sizes = "with --train: nano (the default), small (minutes a round on software GL)"
+    parser.add_argument("--sizes", nargs="+", choices=train.SIZES, help=sizes)
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
     parser.add_argument("--flags", default=FLAGS, help="the browser's flags, as one text")
     args = parser.parse_args()
+    if args.train and (args.only or args.dtype != "f32"):
+        parser.error("--train trains in f32 and measures nothing else; leave --only and --dtype out")
+    if args.sizes and not args.train:
+        parser.error("--sizes says what to train; give --train with it")
     if not (BUILT / "index.html").is_file():
         parser.error("the bench is not built; run make bench-web")
     try:
         with tempfile.TemporaryDirectory(prefix="glgpt-bench-web-") as folder:
             print("bench-web: writing weights and pages", file=sys.stderr, flush=True)
-            make_folder(Path(folder), args.dtype, args.rounds, args.only)
-            result = finish(measure(Path(folder), args.chromium, args.flags.split()))
+            shutil.copytree(BUILT, folder, dirs_exist_ok=True)
+            if args.train:
+                train.make_folder(Path(folder), args.rounds, args.sizes or ["nano"])
+            else:
+                make_folder(Path(folder), args.dtype, args.rounds, args.only)
+            found = measure(Path(folder), args.chromium, args.flags.split())
+            result = train.finish(found) if args.train else finish(found)
     except (GlgptError, OSError) as error:
         print(f"bench-web: error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(result, indent=1) if args.json else table(result))
+    lines = train.table if args.train else table
+    print(json.dumps(result, indent=1) if args.json else lines(result))
     return 0
 
 

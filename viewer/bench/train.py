@@ -1,0 +1,103 @@
+"""Training in the bench's page: what it is given, and what its figures say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save_file
+
+from glgpt.bench import RandomCheckpoint
+from glgpt.bench_train import step_flops
+from glgpt.data_files import data_path
+from glgpt.errors import GlgptError
+from glgpt.export import export
+from glgpt.models.config import GPT2Config, parameters
+from glgpt.page_training import STARTER, page_training_program, training_kernels
+from glgpt.presets import PRESETS
+from glgpt.program import Limits
+from glgpt.training_program import Recipe
+
+SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}  # and beside what; jax-js would take minutes for one small step
+VOCABULARY = 256  # bytes
+LARGEST = 16384  # texels of a side: `small` has taller textures than every device is sure to have
+LR = 1e-3
+APART = 1e-3  # nats by which the first losses may differ
+
+
+def make_folder(folder: Path, rounds: int, sizes: Sequence[str]) -> None:
+    """All that the page asks for: a text, a model for its probe of the device, a program of a step for each kernel."""
+    (folder / "text").write_bytes(data_path(STARTER).read_bytes())
+    offers = [_offer(folder, name) for name in sizes]
+    (folder / "task.json").write_text(json.dumps({"rounds": rounds, "lr": LR, "seed": 1, "sizes": offers}))
+    config, path = _config(sizes[0]), folder / "checkpoint"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(asdict(config) | {"model_type": "gpt2"}))
+    checkpoint = RandomCheckpoint(config)
+    save_file({name: checkpoint.read(name) for name in parameters(config)}, path / "model.safetensors")
+    export(path, folder / "page")
+
+
+def _config(name: str) -> GPT2Config:
+    p = PRESETS[name]
+    return GPT2Config(VOCABULARY, p.context, p.n_embd, p.n_layer, p.n_head)
+
+
+def _offer(folder: Path, name: str) -> dict[str, Any]:
+    """A size as an exported page offers it, but with the whole batch of its preset."""
+    p, config = PRESETS[name], _config(name)
+    recipe = Recipe(batch=p.batch, context=p.context, betas=(0.9, p.beta2))
+    programs = []
+    for kernel, buffers in training_kernels():
+        file = f"{name}-{kernel.name}.json"
+        limits = Limits(LARGEST, max_draw_buffers=buffers)
+        (folder / file).write_text(page_training_program(config, recipe, limits, kernel).to_json())
+        programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": file})
+    return {
+        "name": name,
+        "config": asdict(config),
+        "recipe": asdict(recipe),
+        "parameters": [
+            {"name": key, "shape": shape, "turned": key == "wte.weight"} for key, shape in parameters(config).items()
+        ],
+        "programs": programs,
+        "beside": SIZES[name],
+    }
+
+
+def finish(result: dict[str, Any]) -> dict[str, Any]:
+    """Adds rates and ratios, an engine's time over the page's; refuses engines that do not compute the same losses."""
+    for row in result["rows"]:
+        ours = next(r for r in result["rows"] if r["size"] == row["size"])
+        for step, (expected, loss) in enumerate(zip(ours["losses"], row["losses"], strict=True), 1):
+            if not abs(loss - expected) <= APART:
+                raise GlgptError(
+                    f"{row['size']}, step {step}: {row['engine']} has a loss of {loss} and the page of {expected}; "
+                    "they do not train the same model"
+                )
+        p, seconds = PRESETS[row["size"]], row["ms"] / 1e3
+        row["tokens_per_s"] = p.batch * p.context / seconds
+        row["gflops"] = step_flops(_config(row["size"]), p.batch, p.context) / seconds / 1e9
+        row["ratio"] = row["ms"] / ours["ms"]
+    return {"schema": 1} | result
+
+
+def table(result: dict[str, Any]) -> str:
+    """The figures as lines of text."""
+    lines = [result["renderer"], result["browser"], f"{result['kernel']} with {result['fetch']}"]
+    for r in result["rows"]:
+        if r["engine"] == "glgpt":
+            p = PRESETS[r["size"]]
+            shape = f"{p.n_layer} layers, {p.n_embd} wide, context {p.context}, batch {p.batch}"
+            lines += ["", f"{r['size']}: {shape}, vocabulary {VOCABULARY}"]
+        ratio = "" if r["engine"] == "glgpt" else f"{r['ratio']:7.2f}x"
+        spread = f"({min(r['rounds']):.0f} to {max(r['rounds']):.0f})"
+        lines.append(
+            f"  {r['engine']:8} {r['ms']:10.1f} ms a step {spread:18} {r['tokens_per_s']:10,.0f} tokens/s "
+            f"{r['gflops']:7.2f} GFLOPS {ratio}"
+        )
+    lines += ["", "x: how many times as long a step takes as the page's; medians, with the range of the rounds"]
+    return "\n".join(lines)

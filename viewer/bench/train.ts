@@ -1,0 +1,113 @@
+// Training steps of the page, tfjs and jax-js by turns, on one device and in one run.
+
+import { Glgpt } from "../src/api";
+import type { Model } from "../src/model";
+import { parseProgram, type Offer } from "../src/manifest";
+import { HttpSource } from "../src/source";
+import { readSafetensors } from "../src/training/files";
+import { Trainer } from "../src/training/trainer";
+import { JaxLearner } from "./jax-train";
+import { firstIds, type Course, type Learner, type Shape, type Weights } from "./learner";
+import { bytes, json, median, post } from "./page";
+import { TfLearner } from "./tfjs-train";
+import { startTfjs } from "./tfjs";
+
+export interface TrainTask {
+  rounds: number;
+  lr: number;
+  seed: number;
+  sizes: (Offer & Shape & { beside: string[] })[];
+}
+
+interface Row {
+  size: string;
+  engine: string;
+  /** Of a step: the median, and that of every round. */
+  ms: number;
+  rounds: number[];
+  /** Of the first steps. */
+  losses: number[];
+}
+
+const FIRST = 4; // steps whose losses are compared; the first of them compile
+const TARGET = 1500; // ms that a round should take
+
+/** The page's own training, without its curves, samples and checkpoints. */
+class OurLearner implements Learner {
+  readonly engine = "glgpt";
+
+  private constructor(
+    private readonly trainer: Trainer,
+    private readonly shape: Shape,
+    private readonly course: Course,
+  ) {}
+
+  static async open(model: Model, offer: Offer & Shape, course: Course): Promise<OurLearner> {
+    const { device, recording, options } = model;
+    const chosen = offer.programs.find((p) => p.kernel === recording.kernel && p.draw_buffers <= device.limits.drawBuffers);
+    if (!chosen) throw new Error(`no program of ${offer.name} for ${recording.kernel}`);
+    const trainer = new Trainer(device, offer, parseProgram(await json(chosen.file), chosen.file), options, course.seed);
+    await trainer.open(true);
+    return new OurLearner(trainer, offer, course);
+  }
+
+  async weights(): Promise<Weights> {
+    const { tensors } = readSafetensors(await this.trainer.state(this.course.lr));
+    return new Map([...tensors].filter(([name]) => /\.(weight|bias)$/.test(name)));
+  }
+
+  async take(steps: number): Promise<number[]> {
+    const results = [];
+    for (let i = 0; i < steps; i++) {
+      const first = firstIds(this.course, this.shape, this.trainer.steps + 1);
+      results.push(...(await this.trainer.submit(this.course.ids, first, this.course.lr)));
+    }
+    results.push(...(await this.trainer.drain())); // behind the last update: a step's readback is issued after it
+    return results.map(({ loss }) => loss);
+  }
+
+  close(): void {
+    this.trainer.close();
+  }
+}
+
+async function race(model: Model, shape: TrainTask["sizes"][number], course: Course, rounds: number): Promise<Row[]> {
+  const ours = await OurLearner.open(model, shape, course);
+  const weights = await ours.weights();
+  const learners: Learner[] = [ours];
+  if (shape.beside.includes("tfjs")) learners.push(new TfLearner(shape, course, weights));
+  if (shape.beside.includes("jax-js")) learners.push(await JaxLearner.open(shape, course, weights));
+  const rows: Row[] = [];
+  const counts: number[] = [];
+  const timed = async (learner: Learner, steps: number, what: string) => {
+    await post("progress", `${shape.name}: ${what} of ${learner.engine}`);
+    const start = performance.now();
+    const losses = await learner.take(steps);
+    return { losses, ms: (performance.now() - start) / steps };
+  };
+  for (const learner of learners) {
+    const taken = [];
+    for (let step = 1; step <= FIRST; step++) taken.push(await timed(learner, 1, `step ${step}`));
+    counts.push(Math.max(1, Math.ceil(TARGET / taken.at(-1)!.ms)));
+    rows.push({ size: shape.name, engine: learner.engine, ms: NaN, rounds: [], losses: taken.flatMap((t) => t.losses) });
+  }
+  for (let round = 1; round <= rounds; round++) {
+    for (const [i, learner] of learners.entries()) {
+      rows[i]!.rounds.push((await timed(learner, counts[i]!, `round ${round} of ${rounds}, ${counts[i]} steps`)).ms);
+    }
+  }
+  for (const row of rows) row.ms = median(row.rounds);
+  for (const learner of learners) learner.close();
+  return rows;
+}
+
+export async function train(task: TrainTask): Promise<object> {
+  await startTfjs();
+  const ours = new Glgpt(new HttpSource(new URL("page/", location.href)));
+  await ours.ready;
+  const course = { ids: Uint16Array.from(new Uint8Array(await bytes("text"))), seed: task.seed, lr: task.lr };
+  const rows: Row[] = [];
+  for (const shape of task.sizes) rows.push(...(await race(ours.model, shape, course, task.rounds)));
+  const { renderer, kernel, fetch } = ours.info();
+  return { renderer, browser: navigator.userAgent, kernel, fetch, rows };
+}
