@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import tempfile
 import threading
@@ -102,7 +103,7 @@ def main() -> None:
     with sync_playwright() as p, GPT2.from_pretrained(source, dtype=args.dtype) as model:
         context = p.chromium.launch_persistent_context(
             tempfile.mkdtemp(),
-            executable_path="/usr/bin/chromium",
+            executable_path=shutil.which("chromium") or shutil.which("google-chrome"),
             args=[*args.flags.split(), "--enable-precise-memory-info"],
         )
         page = context.pages[0]

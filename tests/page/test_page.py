@@ -122,6 +122,25 @@ def test_poorer_devices(
     assert_same(page, desktop)
 
 
+def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Each token of a text that is written one by one is drawn with the seed's first number."""
+    page = browse(serve(exported) + "#tokens=6&seed=3")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("!document.querySelector('.caret')")
+    words = "[...document.querySelectorAll('.token:not(.given)')].map((t) => t.textContent)"
+    whole = page.evaluate(words)
+    assert len(whole) == 6
+    page.get_by_role("spinbutton", name="Length").fill("2")
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === 2")
+    for count in (3, 4):
+        page.get_by_role("button", name="One token").click()
+        page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === {count}")
+    page.get_by_role("button", name="Go on").click()
+    page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === 6")
+    assert page.evaluate(words) == whole
+
+
 def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
@@ -137,9 +156,12 @@ def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
-    page.evaluate("navigator.serviceWorker.ready.then(() => 0)")
-    page.reload()  # now through the service worker
-    page.evaluate("glgpt.ready")
+    kept = """async () => {
+      const parts = [...document.querySelectorAll('script[src], link[rel=stylesheet]')].map((e) => e.src ?? e.href);
+      const found = await Promise.all(['./', './manifest.json', ...parts].map((url) => caches.match(url)));
+      return Boolean((await navigator.serviceWorker.ready).active && found.every(Boolean));
+    }"""
+    page.wait_for_function(kept)
     page.context.set_offline(True)
     page.reload()
     page.evaluate("glgpt.ready")

@@ -44,6 +44,57 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
     assert message in page.get_by_role("alert").inner_text()
 
 
+LOSE = """
+globalThis.lose = async (device) => {
+  const context = device.gl.getExtension('WEBGL_lose_context');
+  context.loseContext();
+  await new Promise((resolve) => setTimeout(resolve, 150));
+  context.restoreContext();
+  await device.restored;
+};"""
+
+
+def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A model whose textures a lost context took half-way is used as if they were there."""
+    first = """
+    const upload = WebGL2RenderingContext.prototype.texSubImage3D;
+    let lost = false;
+    WebGL2RenderingContext.prototype.texSubImage3D = function (...args) {
+      upload.apply(this, args);
+      if (lost || args[6] < 64) return; // a weight's rows
+      lost = true;
+      const context = this.getExtension('WEBGL_lose_context');
+      context.loseContext();
+      setTimeout(() => context.restoreContext(), 200);
+    };"""
+    page = browse(serve(exported), first + LOSE)
+    page.evaluate("glgpt.ready")
+    assert page.evaluate("glgpt.info().contexts") == 2
+    expected = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 8, temperature: 0}).then((r) => r.ids)")
+    assert len(expected) == 8
+    again = """async () => {
+      const {model} = glgpt, upload = model.upload.bind(model);
+      let count = 0;
+      model.upload = async (...args) => {
+        await upload(...args);
+        if (++count === 2) await lose(model.device);
+      };
+      await lose(model.device);
+      return (await glgpt.generate({prompt: 'To be', tokens: 8, temperature: 0})).ids;
+    }"""
+    assert page.evaluate(again) == expected
+    assert page.evaluate("glgpt.parity().then((p) => p.pass)")
+
+
+def test_a_loss_is_said_and_can_be_stopped(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported) + "#tokens=200")
+    page.evaluate("glgpt.ready")
+    page.evaluate("() => { glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext(); }")
+    page.get_by_text("took the graphics card away").wait_for()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Write", exact=True).wait_for()
+
+
 def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")

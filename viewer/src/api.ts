@@ -18,6 +18,8 @@ export interface GenerateOptions {
   topK?: number | null;
   topP?: number | null;
   seed?: number;
+  /** Tokens that this seed has given already: the text goes on as if it had never stopped. */
+  drawn?: number;
   stop?: string;
   /** How many of the likeliest tokens `onToken` hears of. */
   alternatives?: number;
@@ -96,7 +98,7 @@ export class Glgpt {
     let stopped: Generated["stopped"] = "tokens";
     const start = performance.now();
     let first = start;
-    const settings = { tokens, temperature, topK, topP, seed, alternatives: options.alternatives ?? 0 };
+    const settings = { tokens, temperature, topK, topP, seed, drawn: options.drawn ?? 0, alternatives: options.alternatives ?? 0 };
     for await (const token of model.generate(prompt, signal ? { ...settings, signal } : settings)) {
       if (!ids.length) first = performance.now();
       ids.push(token.id);

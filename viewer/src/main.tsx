@@ -14,6 +14,19 @@ Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens }) }); /
 start(glgpt);
 // A later visit works without a network, where the page is served securely.
 if ("serviceWorker" in navigator && location.protocol.startsWith("http")) {
-  void glgpt.ready.then(() => navigator.serviceWorker.register("./sw.js")).catch(() => {});
+  void glgpt.ready.then(keepShell).catch(() => {});
+}
+
+/** What this visit has fetched past the service worker, which did not watch yet; what no page needs any more goes. */
+async function keepShell(): Promise<void> {
+  const { scope } = await navigator.serviceWorker.register("./sw.js");
+  const cache = await caches.open(`glgpt shell ${new URL(scope).pathname}`);
+  const own = [...document.querySelectorAll<HTMLScriptElement | HTMLLinkElement>("script[src], link[rel=stylesheet]")];
+  const needed = own.map((e) => ("src" in e ? e.src : e.href));
+  const page = location.origin + location.pathname;
+  await cache.addAll([page, new URL("manifest.json", page).href, ...needed]);
+  for (const { url } of await cache.keys()) {
+    if (/\/assets\/index-[^/]*$/.test(url) && !needed.includes(url)) await cache.delete(url);
+  }
 }
 render(<App />, document.getElementById("app")!);

@@ -35,6 +35,8 @@ export interface Token {
 
 export interface Run extends Partial<Settings> {
   tokens: number;
+  /** Tokens that were sampled with this seed before: as many draws are left out. */
+  drawn?: number;
   alternatives?: number;
   signal?: AbortSignal;
 }
@@ -81,17 +83,19 @@ export class Model {
       model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
     }
     const program = async (name: string) => parseProgram(await loader.json(name), name);
-    const storage = wishes.storage ?? device.storage;
-    const chosen = await choose(device, fitting, program, storage, wishes.fetch);
-    model.probe = chosen.measured;
-    model.recording = chosen.recording;
-    model.options = { fetch: chosen.fetch, storage };
-    model.programs = {
-      generate: await program(chosen.recording.generate),
-      capture: await program(chosen.recording.capture),
-    };
-    model.known = [...sizes(Object.keys(model.programs.generate.entries), "prefill_"), 1];
-    await model.build();
+    const storage = () => wishes.storage ?? device.storage;
+    await model.kept(async () => {
+      const chosen = await choose(device, fitting, program, storage(), wishes.fetch);
+      model.probe = chosen.measured;
+      model.recording = chosen.recording;
+      model.options = { fetch: chosen.fetch, storage: storage() };
+      model.programs = {
+        generate: await program(chosen.recording.generate),
+        capture: await program(chosen.recording.capture),
+      };
+      model.known = [...sizes(Object.keys(model.programs.generate.entries), "prefill_"), 1];
+      await model.build();
+    });
     model.times.readyMs = performance.now() - start;
     return model;
   }
@@ -99,6 +103,7 @@ export class Model {
   /** Textures, weights, shaders: at first, and again after a lost context. */
   private async build(): Promise<void> {
     const { device, options, wishes } = this;
+    const { generation } = device;
     this.reader = new Reader(device);
     this.captured = null;
     this.cached = [];
@@ -110,6 +115,7 @@ export class Model {
     let uploading = 0;
     for await (const { pieces, data } of this.loader.shards()) {
       const before = performance.now();
+      device.still(generation);
       await this.upload(pieces, data);
       uploading += performance.now() - before;
     }
@@ -117,9 +123,10 @@ export class Model {
     this.times.uploadMs = uploading;
     await compiled;
     this.times.compileMs = performance.now() - start;
+    device.still(generation);
     this.player.play("prepare");
-    if (device.lost) throw new ContextLost();
-    this.generation = device.generation;
+    device.still(generation);
+    this.generation = generation;
   }
 
   /** Whether the context was lost since, and nothing has filled the new one. */
@@ -128,6 +135,7 @@ export class Model {
   }
 
   private async upload(pieces: [string, number, number, number][], data: Uint8Array): Promise<void> {
+    const { generation } = this.device;
     let offset = 0;
     for (const [name, layer, y, rows] of pieces) {
       const view = must(this.programs.generate.views[name], `view ${name}`);
@@ -139,23 +147,35 @@ export class Model {
         const texels = data.subarray(offset, offset + count * row);
         for (const block of blocks(view, tiles, layer, y + at, count)) this.player.writeBlock(name, block, texels);
         offset += count * row;
-        if (count * row >= UPLOAD / 2) await pause();
+        if (count * row >= UPLOAD / 2) {
+          await pause();
+          this.device.still(generation);
+        }
+      }
+    }
+  }
+
+  /** Does `work` again from its beginning for as long as the context is lost meanwhile. */
+  private async kept(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
+    const { device } = this;
+    const given = new Promise((resolve) => signal?.addEventListener("abort", resolve, { once: true }));
+    for (;;) {
+      await Promise.race([device.restored, given]);
+      if (signal?.aborted) return;
+      const { generation } = device;
+      try {
+        await work();
+        return;
+      } catch (error) {
+        if (!device.lost && generation === device.generation) throw error;
+        await pause();
       }
     }
   }
 
   /** Waits for the context to come back and fills it again; the shards come from the browser's cache. */
-  async recover(): Promise<void> {
-    for (;;) {
-      await this.device.restored;
-      try {
-        await this.build();
-        return;
-      } catch (error) {
-        if (!(error instanceof ContextLost)) throw error;
-        await pause();
-      }
-    }
+  recover(signal?: AbortSignal): Promise<void> {
+    return this.kept(() => this.build(), signal);
   }
 
   check(ids: readonly number[]): void {
@@ -174,7 +194,7 @@ export class Model {
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
     this.check(ids);
     const { temperature = 1, topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
-    const sampler = new Sampler({ temperature, topK, topP, seed });
+    const sampler = new Sampler({ temperature, topK, topP, seed }, run.drawn);
     const text = [...ids];
     let left = Math.min(run.tokens, this.manifest.config.n_positions - ids.length + 1);
     while (left > 0 && !run.signal?.aborted) {
@@ -191,7 +211,7 @@ export class Model {
         return;
       } catch (error) {
         if (!(error instanceof ContextLost) && !this.device.lost) throw error;
-        await this.recover();
+        await this.recover(run.signal);
       }
     }
   }

@@ -46,7 +46,10 @@ export function alternatives(logits: Float32Array, count: number, chosen: number
 export class Sampler {
   private readonly random: Random;
 
-  constructor(readonly settings: Settings) {
+  constructor(
+    readonly settings: Settings,
+    drawn = 0,
+  ) {
     const { temperature, topK, topP, seed } = settings;
     if (!(Number.isFinite(temperature) && temperature >= 0)) {
       throw new PageError(`Temperature is ${temperature}; it must be 0 (greedy) or above.`);
@@ -57,6 +60,7 @@ export class Sampler {
     if (!(Number.isSafeInteger(seed) && seed >= 0))
       throw new PageError(`Seed is ${seed}; it must be a whole number from 0.`);
     this.random = new Random(seed);
+    for (let i = 0; i < drawn; i++) this.random.next(); // one a token
   }
 
   get greedy(): boolean {

@@ -32,6 +32,8 @@ export class Device {
   /** Counts the contexts: objects of an earlier one are gone. */
   generation = 0;
   restored: Promise<void> = Promise.resolve();
+  /** Hears when the context is lost, and when it is back. */
+  onLost: (lost: boolean) => void = () => {};
 
   constructor() {
     const offscreen = typeof OffscreenCanvas === "undefined" ? null : new OffscreenCanvas(1, 1);
@@ -58,17 +60,24 @@ export class Device {
     canvas.addEventListener("webglcontextlost", (event) => {
       event.preventDefault();
       this.restored = new Promise((done) => (resolve = done));
+      this.onLost(true);
     });
     canvas.addEventListener("webglcontextrestored", () => {
       this.generation++;
       this.open();
       resolve();
+      this.onLost(false);
     });
     this.open();
   }
 
   get lost(): boolean {
     return this.gl.isContextLost();
+  }
+
+  /** Throws where the context that had this number is gone; to be asked after every wait, before its objects are used. */
+  still(generation: number): void {
+    if (this.lost || generation !== this.generation) throw new ContextLost();
   }
 
   private open(): void {

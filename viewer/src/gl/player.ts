@@ -3,7 +3,7 @@
 
 import { must, PageError, type Pass, type Program, type TextureSpec } from "../program";
 import type { Block, Texels } from "../layout";
-import { ContextLost, type Device, type Options } from "./device";
+import type { Device, Options } from "./device";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
 
@@ -129,6 +129,7 @@ export class Player {
 
   /** Compiles what entries need and lays out their commands; to be awaited before they are played. */
   async prepare(...entries: string[]): Promise<void> {
+    const { generation } = this.device;
     const texts = new Map<string, string>();
     const todo = entries.filter((name) => !this.steps.has(this.pairs.key(name)));
     for (const name of todo) {
@@ -138,7 +139,7 @@ export class Player {
       }
     }
     for (const [name, program] of await compileAll(this.device, texts, this.options)) this.shaders.set(name, program);
-    if (this.device.lost) throw new ContextLost();
+    this.device.still(generation);
     for (const name of todo) this.laidOut(name, texts);
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }

@@ -24,7 +24,11 @@ export class Reader {
   /** Milliseconds from one fence passed (or a first read) to the next, a running mean. */
   between = 2;
 
-  constructor(private readonly device: Device) {}
+  private readonly generation: number;
+
+  constructor(private readonly device: Device) {
+    this.generation = device.generation;
+  }
 
   /**
    * Reads the box (x, y, width, height) of each framebuffer's first attachment, one after another into `into`; the
@@ -65,7 +69,7 @@ export class Reader {
     await pause();
     for (let head = this.queue[0]; head; head = this.queue[0]) {
       const waited = performance.now() - since;
-      if (!head.fence || this.device.lost || waited > LATEST) {
+      if (!head.fence || this.device.lost || this.device.generation !== this.generation || waited > LATEST) {
         for (const each of this.queue.splice(0)) each.reject(new ContextLost());
         return;
       }

@@ -2,7 +2,7 @@
 
 import { PageError } from "../program";
 import { pause } from "./wait";
-import { ContextLost, type Device, type Options } from "./device";
+import type { Device, Options } from "./device";
 
 const VERTEX = `#version 300 es
 // One triangle over the whole viewport, made from the vertex's number alone.
@@ -25,7 +25,7 @@ export async function compileAll(
   texts: ReadonlyMap<string, string>,
   options: Options,
 ): Promise<Map<string, WebGLProgram>> {
-  const { gl, parallel } = device;
+  const { gl, parallel, generation } = device;
   const vertex = gl.createShader(gl.VERTEX_SHADER)!;
   gl.shaderSource(vertex, VERTEX);
   gl.compileShader(vertex);
@@ -45,12 +45,16 @@ export async function compileAll(
   gl.flush();
   for (const [name, program] of found) {
     if (parallel) {
-      while (!gl.getProgramParameter(program, parallel.COMPLETION_STATUS_KHR) && !device.lost) await pause();
+      while (!gl.getProgramParameter(program, parallel.COMPLETION_STATUS_KHR) && !device.lost) {
+        await pause();
+        device.still(generation);
+      }
     } else {
       await pause(); // one at a time, so that no frame waits for all
+      device.still(generation);
     }
     if (!gl.getProgramParameter(program, gl.LINK_STATUS)) {
-      if (device.lost) throw new ContextLost();
+      device.still(generation);
       const shader = shaders.get(name)!;
       const said = gl.getShaderInfoLog(shader) || gl.getProgramInfoLog(program) || "no message";
       throw new PageError(shaderError(name, header(options) + (texts.get(name) ?? ""), said));

@@ -141,12 +141,13 @@ export class Session {
       do {
         while (!this.stopping && this.step < rates.steps) await this.guarded(() => this.oneStep());
         await this.guarded(() => this.settle());
-      } while (!this.stopping && this.step < rates.steps); // it may have been set back
+      } while (this.asked.length || (!this.stopping && this.step < rates.steps)); // it may have been set back
       this.set(this.step >= rates.steps ? "done" : "paused");
     } catch (error) {
       this.problem = error instanceof Error ? error.message : String(error);
       this.doing = "";
       this.set("failed");
+      for (const work of this.asked.splice(0)) await work().catch(() => {}); // whoever waits hears of it
     }
   }
 

@@ -47,6 +47,9 @@ export function App() {
           </button>
         ))}
       </nav>
+      <p class="lost" role="status" hidden={!state.lost.value}>
+        The browser took the graphics card away. What was under way goes on when it is back.
+      </p>
       <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Loading />}</main>
     </>
   );

@@ -52,6 +52,8 @@ export const running = signal(false);
 export const note = signal("");
 export const speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
 export const chosen = signal<number | null>(null);
+/** The browser has taken the graphics context away. */
+export const lost = signal(false);
 export const ids = computed(() => tokens.value.map((t) => t.id));
 /** Called for every token while one is generated, before the page shows it. */
 export const listeners = new Set<(total: number) => void>();
@@ -71,6 +73,7 @@ export function start(instance: Glgpt): void {
   };
   glgpt.ready.then(
     () => {
+      glgpt.model.device.onLost = (now) => (lost.value = now);
       phase.value = "ready";
       effect(share); // the address follows every setting
       addEventListener("hashchange", () => location.reload()); // another link was pasted
@@ -178,6 +181,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
     const result = await glgpt.generate({
       ids: kept.map((t) => t.id),
       tokens: count,
+      drawn: kept.filter((t) => !t.given).length,
       temperature: settings.temperature.value,
       topK: settings.topK.value || null,
       topP: settings.topP.value < 1 ? settings.topP.value : null,

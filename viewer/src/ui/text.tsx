@@ -218,7 +218,10 @@ function Alternatives({ tok, at, box }: { tok: Tok; at: number; box: HTMLElement
     style.top = `${below + offsetHeight > box.scrollTop + box.clientHeight && above > box.scrollTop ? above : below}px`;
   }, [at]);
   const best = tok.top?.[0]?.p ?? 1;
-  const again = () => void state.go(state.settings.tokens.value, at);
+  const again = () => {
+    state.settings.seed.value = Math.floor(Math.random() * 1e6); // the same one would write the same
+    void state.go(state.settings.tokens.value, at);
+  };
   return (
     <div class="alternatives" ref={self} role="group" aria-label={`Alternatives to ${tok.label}`}>
       {tok.top?.map((c) => (
