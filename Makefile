@@ -50,7 +50,7 @@ lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter;
 bench: setup  ## figures of this machine
 	$(BIN)/glgpt bench
 
-bench-web: setup viewer browsers  ## the page beside tfjs in Chromium: make bench-web ARGS="--json --dtype f16"
+bench-web: setup viewer browsers  ## the page beside tfjs in Chromium: make bench-web ARGS="--json --dtype f16", ARGS="--train"
 	@$(NPM) -C bench run build
 	@$(BIN)/python viewer/bench/run.py $(ARGS)
 

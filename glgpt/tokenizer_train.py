@@ -42,6 +42,7 @@ def make_tokenizer(kind: str, text: Text, folder: Path, progress: Progress | Non
         if not source.is_dir():
             raise GlgptError(f"tokenizer {kind!r} is not gpt2, bytes, bpe:N or a folder with vocab.json and merges.txt")
         copy_tokenizer(source, folder)
+        _loaded(source, kind)  # so that an error names this folder
     return _loaded(folder, kind)
 
 

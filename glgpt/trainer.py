@@ -82,8 +82,9 @@ class Trainer:
                 self.config, read = checkpoint.config, checkpoint.read
             context = self.config.n_positions if context is None else context
             self.recipe = Recipe(batch, context, accumulate, betas, eps, weight_decay, clip or 0.0, dropout, recompute)
-            if not 0 <= seed < 1 << 32:
+            if not (isinstance(seed, int) and 0 <= seed < 1 << 32):
                 raise GlgptError(f"seed is {seed}; it must be at least 0 and below 2^32")
+            _check_rate(lr)
             self.lr, self.seed, self.steps_done = lr, seed, 0
             self._seed = int(np.array(seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
             self.device = open_device(device)
@@ -118,9 +119,7 @@ class Trainer:
 
         Raises GlgptError for arrays of another shape or ids outside the vocabulary (a target may be -1).
         """
-        lr = self.lr if lr is None else lr
-        if not 0 <= lr < math.inf:
-            raise GlgptError(f"lr is {lr}; it must be at least 0 and finite")
+        _check_rate(lr := self.lr if lr is None else lr)
         parts = self._parts(inputs, targets, self.recipe.accumulate)
         self._backward(self.steps_done + 1, parts)
         self.steps_done += 1
@@ -200,8 +199,7 @@ class Trainer:
                     return f"d.{name}"
         return None
 
-    def _backward_order(self) -> list[str]:
-        """The parameters in the order in which the backward pass ends their gradients."""
+    def _backward_order(self) -> list[str]:  # of parameters, as the backward pass ends their gradients
         last = {t: i for i, p in enumerate(self.player.entry("backward").passes) for t, _ in p.outputs}
         return sorted(parameters(self.config), key=lambda name: last[f"d.{name}"])
 
@@ -294,3 +292,8 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_rate(lr: float) -> None:
+    if not (isinstance(lr, (int, float)) and 0 <= lr < math.inf):
+        raise GlgptError(f"lr is {lr}; it must be at least 0 and finite")

@@ -117,7 +117,10 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(RunFolder(path))
         try:
-            settings = replace(Settings(**run.record["settings"]), **given)
+            before = Settings(**run.record["settings"])
+            if isinstance(given.get("lr"), (int, float)):  # a lower rate falls to as small a share of itself
+                given = {"min_lr": before.min_lr * given["lr"] / before.lr} | given
+            settings = replace(before, **given)
         except TypeError:
             raise GlgptError(f"{path / RECORD} is damaged: its settings are not those of a run") from None
         if text is None:

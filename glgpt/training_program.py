@@ -60,8 +60,16 @@ class Recipe:
 def training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
     """The program with the entries of `record_training`. Raises GlgptError where the limits forbid it."""
     rec = Recorder(limits)
-    record_training(rec, config, recipe, kernel)
-    return rec.program()
+    try:
+        record_training(rec, config, recipe, kernel)
+        return rec.program()
+    except ValueError as error:
+        if isinstance(error, GlgptError):
+            raise
+        widths = f"n_embd {config.n_embd}, n_inner {config.d_inner}"
+        raise GlgptError(
+            f"{widths}: too large for a device whose textures have {limits.max_texture_size} texels a side"
+        ) from error
 
 
 def record_training(rec: Recorder, config: GPT2Config, recipe: Recipe, kernel: Kernel) -> None:

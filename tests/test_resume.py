@@ -149,7 +149,11 @@ def test_a_loss_that_is_not_finite_stops_the_run(monkeypatch: pytest.MonkeyPatch
     assert "last good checkpoint is step 20 in run" in message
     assert metrics("run")[-1]["step"] == 25 and metrics("run")[-1]["loss"] is None
     monkeypatch.setattr(fake_trainer, "BREAK_AT", 0)
-    assert glgpt.train(resume="run", lr=5e-4).step == 40
+    before = json.loads(Path("run/train.json").read_text())["settings"]
+    lower = before["min_lr"] / 10  # below the least rate of the run
+    assert glgpt.train(resume="run", lr=lower).step == 40
+    after = json.loads(Path("run/train.json").read_text())["settings"]
+    assert after["lr"] == lower and after["min_lr"] / lower == pytest.approx(before["min_lr"] / before["lr"])
     assert [line["step"] for line in metrics("run")] == list(range(41))
 
 

@@ -170,6 +170,8 @@ def main() -> int:
         parser.error("--train trains in f32 and measures nothing else; leave --only and --dtype out")
     if args.sizes and not args.train:
         parser.error("--sizes says what to train; give --train with it")
+    if args.rounds < 1:
+        parser.error(f"--rounds is {args.rounds}; it must be at least 1")
     if not (BUILT / "index.html").is_file():
         parser.error("the bench is not built; run make bench-web")
     try:
@@ -177,7 +179,7 @@ def main() -> int:
             print("bench-web: writing weights and pages", file=sys.stderr, flush=True)
             shutil.copytree(BUILT, folder, dirs_exist_ok=True)
             if args.train:
-                train.make_folder(Path(folder), args.rounds, args.sizes or ["nano"])
+                train.make_folder(Path(folder), args.rounds, list(dict.fromkeys(args.sizes or ["nano"])))
             else:
                 make_folder(Path(folder), args.dtype, args.rounds, args.only)
             found = measure(Path(folder), args.chromium, args.flags.split())

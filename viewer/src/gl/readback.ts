@@ -3,7 +3,7 @@
 import { ContextLost, type Device } from "./device";
 import { pause, sleep } from "./wait";
 
-const LATEST = 60_000; // ms after which a fence is taken for lost
+const LATEST = 600_000; // ms after which a fence is taken for lost: a step may take a minute on a slow device
 
 interface Slot {
   buffer: WebGLBuffer;
