@@ -357,8 +357,8 @@ function Samples() {
           <input
             value={(found?.prompt ?? "\n").replaceAll("\n", "⏎")}
             disabled={!found}
-            onChange={(e) => {
-              if (found) found.prompt = e.currentTarget.value.replaceAll("⏎", "\n");
+            onInput={(e) => {
+              if (found) found.prompt = e.currentTarget.value.replaceAll("⏎", "\n"); // at once: each step draws this anew
             }}
           />
         </label>
