@@ -139,6 +139,8 @@ describe("states that change names", () => {
     const device = {
       gl,
       lost: false,
+      generation: 0,
+      still: () => {},
       parallel: null,
       limits: { maxTextureSize: 4, maxLayers: 4, drawBuffers: 4, textureUnits: 4, uniformBlock: 64 },
       texture: () => `texture ${made++}`,
