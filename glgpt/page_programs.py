@@ -19,11 +19,15 @@ CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
 
 @dataclass(frozen=True)
 class Recording:
-    """One way of recording a model: a kernel, a way of one-row products (`tune.ROWS`), the draw buffers it takes."""
+    """One way of recording a model: a kernel, and the draw buffers it takes."""
 
     kernel: Kernel
-    rows: str
     draw_buffers: int
+
+    @property
+    def rows(self) -> str:
+        """The kernel's way of one-row products (`tune.ROWS`)."""
+        return "near" if self.kernel.near else "apart"
 
     @property
     def name(self) -> str:
@@ -44,7 +48,7 @@ def page_recordings(dtype: str) -> list[Recording]:
     found = []
     for kernel in KERNELS.values():
         buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
-        found += [Recording(k, "near" if k.near else "apart", buffers) for k in variants([kernel])]
+        found += [Recording(k, buffers) for k in variants([kernel])]
     if dtype == "f16":
         return [r for r in found if r.kernel == KERNELS["4x8" if r.draw_buffers == 8 else "4x4"]]
     return found
