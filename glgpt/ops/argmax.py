@@ -10,7 +10,6 @@ from glgpt.tensor import Layout
 def argmax(rec: Recorder, x: Tensor, out: Tensor) -> None:
     """Writes texel (column, value, 0, 0) of the state `out` `[1, 4]` for x `[1, N]`; the first of equals wins."""
     c4 = -(-x.cols // 4)
-    width = max(1, min(64, c4 // 64))
-    best = rec.scratch("argmax.blocks", Layout(2, 4 * width))
-    rec.emit("argmax", {"x": x}, {"y": best}, {"C4": c4, "BLOCKS": 2 * width})
+    best = rec.scratch("argmax.blocks", Layout(8, 4 * max(1, min(64, c4 // 128))))
+    rec.emit("argmax", {"x": x}, {"y": best}, {"C4": c4, "BLOCKS": 8 * best.layout.width})
     rec.emit("argmax_final", {"x": best}, {"y": out}, label="argmax")

@@ -155,7 +155,9 @@ def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None,
         part = -(-k4 // (2 * 64 // by))
         parts = -(-k4 // part)
     else:
-        if part is None:
+        if part is None and columns < 128:
+            part = max(6, -(-k4 // 32))
+        elif part is None:
             part = PART * min(4, max(1, columns * -(-k4 // PART) // ENOUGH))
         parts = -(-k4 // part)
         while columns > limit * by or (columns < 1024 and 2 * parts * by <= min(200, limit) and by < 16):
