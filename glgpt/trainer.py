@@ -6,31 +6,29 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt import programs, training_state
+from glgpt import training_state
 from glgpt.checkpoint import Checkpoint
 from glgpt.decoder import Decoder, Run
 from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
-from glgpt.models.config import GPT2Config, arrange, parameters, restore
-from glgpt.ops import sorted_index
+from glgpt.models.config import GPT2Config, parameters
 from glgpt.program import ROLES
 from glgpt.sampling import Sampler
-from glgpt.tensor import Floats
-from glgpt.training_program import MOMENTS, SLOTS, Recipe, training_program
+from glgpt.training_program import SLOTS, Recipe, training_program
+from glgpt.training_textures import STATES, Parts, TrainingTextures, checked_parts
 from glgpt.tune import choose
 
 LATE = 3  # steps that may be under way before a loss is waited for
 
-Parts = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # inputs and targets [batch, context] of the parts of a step
 Arrays = dict[str, NDArray[np.float32]]
 
 
@@ -47,7 +45,8 @@ class Trainer:
     """Trains a GPT-2 with AdamW; every tensor, gradient and moment lives in textures.
 
     `model` is a GPT2Config (fresh weights, as GPT-2 was initialised) or a checkpoint's name or folder. A step takes
-    `accumulate` parts of `batch` sequences of `context` tokens (None: the model's n_positions). Its loss is the mean
+    `accumulate` parts of `batch` sequences of `context` tokens (None: as many as it is given; its program is recorded
+    and compiled when a shape is first met, and again whenever another follows). Its loss is the mean
     over all targets in all its parts together, except those that are -1, as torch's `cross_entropy` has it with
     `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are zero. Raises GlgptError for
     settings that do not fit the model or the device.
@@ -57,7 +56,7 @@ class Trainer:
         self,
         model: GPT2Config | str | Path,
         *,
-        batch: int,
+        batch: int | None = None,
         context: int | None = None,
         accumulate: int = 1,
         lr: float = 1e-3,
@@ -80,8 +79,9 @@ class Trainer:
             else:
                 checkpoint = stack.enter_context(Checkpoint.open(model))
                 self.config, read = checkpoint.config, checkpoint.read
-            context = self.config.n_positions if context is None else context
-            self.recipe = Recipe(batch, context, accumulate, betas, eps, weight_decay, clip or 0.0, dropout, recompute)
+            self._given = batch, context
+            shape = 1 if batch is None else batch, self.config.n_positions if context is None else context
+            recipe = Recipe(*shape, accumulate, betas, eps, weight_decay, clip or 0.0, dropout, recompute)
             if not (isinstance(seed, int) and 0 <= seed < 1 << 32):
                 raise GlgptError(f"seed is {seed}; it must be at least 0 and below 2^32")
             _check_rate(lr)
@@ -89,23 +89,40 @@ class Trainer:
             self._seed = int(np.array(seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
             self.device = open_device(device)
             self.choice = choose(self.device, kernel, fetch, storage)
-            program = training_program(self.config, self.recipe, self.device.limits, self.choice.kernel)
-            self.memory = {role: program.nbytes([role]) for role in ROLES}
-            self.player = Player(self.device, program, self.choice.options)
-            self._readback = Readback(self.player, ("losses", "gradient_norm"), LATE + 1)
             self._late: deque[tuple[int, Parts]] = deque()  # steps whose losses are under way
+            self._arrived: list[StepResult] = []  # results that were waited for and not yet returned
             self._broken: tuple[int, Parts] | None = None  # the first step that was not finite
-            self._prepared = False  # whether the norms are folded as generation wants them
-            self._decoder = Decoder(self.player, self.config.n_positions, self._prepare)
+            self._open(recipe)
             try:
                 if read is None:
                     self.player.play("init", seed=self._seed)
                 else:
                     for name in parameters(self.config):
-                        self._write(name, read(name))
+                        self.textures.write(name, read(name))
             except BaseException:
                 self.close()
                 raise
+
+    def _open(self, recipe: Recipe) -> None:
+        program = training_program(self.config, recipe, self.device.limits, self.choice.kernel)
+        player = Player(self.device, program, self.choice.options)
+        self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
+        self.memory = {role: program.nbytes([role]) for role in ROLES}
+        self._readback = Readback(player, ("losses", "gradient_norm"), LATE + 1)
+        self._prepared = False  # whether the norms are folded as generation wants them
+        self._decoder = Decoder(player, self.config.n_positions, self._prepare)
+
+    def _fit(self, batch: int, context: int) -> None:
+        """Records the program anew for another shape, where that was left open; what was learnt goes along."""
+        shape = self._given[0] or batch, self._given[1] or context
+        if shape == (self.recipe.batch, self.recipe.context) or 0 in shape:
+            return
+        self._arrived = self.drain()
+        state, old = self.textures.state(), (self._readback, self.player)
+        self._open(replace(self.recipe, batch=shape[0], context=shape[1]))
+        for part in old:
+            part.close()
+        self.textures.restore(state.__getitem__)
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -117,9 +134,13 @@ class Trainer:
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
         """Takes a step on ids `[accumulate * batch, context]` without waiting; returns the results that have arrived.
 
+        Where `batch` or `context` was left open, a step of another shape than the last waits for those under way.
+
         Raises GlgptError for arrays of another shape or ids outside the vocabulary (a target may be -1).
         """
         _check_rate(lr := self.lr if lr is None else lr)
+        if np.ndim(inputs) == 2:
+            self._fit(len(inputs) // self.recipe.accumulate, np.shape(inputs)[1])
         parts = self._parts(inputs, targets, self.recipe.accumulate)
         self._backward(self.steps_done + 1, parts)
         self.steps_done += 1
@@ -127,20 +148,21 @@ class Trainer:
         self.player.play("update", lr=lr, unbias1=1 / (1 - b1**self.steps_done), unbias2=1 / (1 - b2**self.steps_done))
         self._decoder.forget()
         self._prepared = False
-        arrived = [self._take()] if self._readback.full else []
+        arrived, self._arrived = self._arrived + ([self._take()] if self._readback.full else []), []
         self._readback.start()
         self._late.append((self.steps_done, parts))
         return arrived
 
     def _backward(self, step: int, parts: Parts) -> None:
         for i, (x, y) in enumerate(parts):
-            self._upload(x, y, train=True)
+            self.textures.upload(x, y, train=True)
             scalars = {"pos": 0, "row": i, "step": step, "seed": self._seed}
             self.player.play("backward" if i == 0 else "accumulate", **scalars)
 
     def drain(self) -> list[StepResult]:
         """Waits for every step that is under way, and returns their results."""
-        return [self._take() for _ in range(len(self._readback))]
+        results, self._arrived = self._arrived + [self._take() for _ in range(len(self._readback))], []
+        return results
 
     def _take(self) -> StepResult:
         losses, norm = self._readback.take()
@@ -156,10 +178,11 @@ class Trainer:
         x, y, total = np.asarray(inputs), np.asarray(targets), np.zeros(2)
         if x.shape != y.shape or x.ndim != 2 or not len(x):
             raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one number")
+        self._fit(self.recipe.batch, x.shape[1])
         parts = -(-len(x) // self.recipe.batch)
         missing = ((0, parts * self.recipe.batch - len(x)), (0, 0))
         for part in self._parts(np.pad(x, missing), np.pad(y, missing, constant_values=-1), parts):
-            self._upload(*part, train=False)
+            self.textures.upload(*part, train=False)
             self.player.play("evaluate", pos=0, row=SLOTS)
             total += self.player.read("losses")[0, SLOTS, 0, :2]
         return float(total[0] / max(1, total[1]))
@@ -190,12 +213,13 @@ class Trainer:
         whose loss or norm was not finite (taken again), in the order the backward pass makes them. None: there is none.
         """
         for name in parameters(self.config):
-            if not np.isfinite(self._read(name)).all():
+            if not np.isfinite(self.textures.read(name)).all():
                 return name
         if self._broken:
+            self._fit(*self._broken[1][0][0].shape)
             self._backward(*self._broken)
             for name in self._backward_order():
-                if not np.isfinite(self._read(name, "d.")).all():
+                if not np.isfinite(self.textures.read(name, "d.")).all():
                     return f"d.{name}"
         return None
 
@@ -204,51 +228,20 @@ class Trainer:
         return sorted(parameters(self.config), key=lambda name: last[f"d.{name}"])
 
     def _parts(self, inputs: NDArray[Any], targets: NDArray[Any], parts: int) -> Parts:
-        size = self.recipe.batch
-        shape = (parts * size, self.recipe.context)
-        x, y = np.asarray(inputs), np.asarray(targets)
-        for what, array, least in (("inputs", x, 0), ("targets", y, -1)):
-            if array.shape != shape or array.dtype.kind not in "iu":
-                raise GlgptError(f"{what} are {array.dtype} {list(array.shape)}, not whole numbers {list(shape)}")
-            if array.min() < least or array.max() >= self.config.vocab_size:
-                wrong = array[(array < least) | (array >= self.config.vocab_size)][0]
-                raise GlgptError(f"{what} hold id {wrong}, outside the vocabulary of {self.config.vocab_size}")
-        x, y = x.astype(np.int64), y.astype(np.int64)
-        return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
-
-    def _upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
-        """Rows of every tensor are token * batch + sequence: ids go up position by position."""
-        ids = inputs.T.reshape(-1)
-        self._put(f"ids.{len(ids)}", ids[:, None])
-        self._put("targets", targets.T.reshape(-1)[:, None])
-        if train:
-            order, starts = sorted_index(ids, self.config.vocab_size)
-            self._put("order", order)
-            self._put("starts", starts)
-
-    def _put(self, name: str, matrix: NDArray[Any]) -> None:
-        self.player.write_matrix(name, programs.layout_of(self.player.program.views[name]), matrix)
+        shape = parts * self.recipe.batch, self.recipe.context
+        return checked_parts(inputs, targets, shape, self.recipe.batch, self.config.vocab_size)
 
     # -- what it holds ------------------------------------------------------------------------------------------
 
-    def _write(self, name: str, array: NDArray[Any], suffix: str = "") -> None:
-        self._put(name + suffix, arrange(self.config, name, array))
-
-    def _read(self, name: str, prefix: str = "", suffix: str = "") -> Floats:
-        texture = f"{prefix}{name}{suffix}"
-        layout = programs.layout_of(self.player.program.views[texture])
-        array: Floats = restore(self.config, name, layout.unpack(self.player.read(texture)))
-        return array
-
     def parameters(self) -> Arrays:
         """Every parameter under its Hugging Face name (without `transformer.`), as a checkpoint holds it."""
-        return {name: self._read(name) for name in parameters(self.config)}
+        return {name: self.textures.read(name) for name in parameters(self.config)}
 
     def gradients(self) -> Arrays:
         """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
         counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
         mean = np.float32(self.recipe.rows / max(1, counted))  # what `update` multiplied them with
-        return {name: mean * self._read(name, "d.") for name in parameters(self.config)}
+        return {name: mean * self.textures.read(name, "d.") for name in parameters(self.config)}
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
@@ -256,11 +249,16 @@ class Trainer:
         """Writes `config.json` and `model.safetensors` as Hugging Face's GPT-2 has them, and `state.safetensors`.
 
         The state holds all that training goes on from, in one file, so that it is whole at any moment; each file takes
-        its place only when it is complete. Raises OSError where the folder cannot be written.
+        its place only when it is complete. Raises OSError where the folder cannot be written, and GlgptError where a
+        parameter or moment is not finite: what was saved before stays.
         """
         arrays = self.parameters()
-        moments = {f"{n}.{m}": self._read(n, "", f".{m}") for n in arrays for m in MOMENTS}
-        about = {"config": asdict(self.config), "recipe": asdict(self.recipe), "lr": self.lr, "seed": self.seed}
+        moments = {n + s: self.textures.read(n, "", s) for n in arrays for s in STATES if s}
+        recipe = asdict(self.recipe) | dict(zip(("batch", "context"), self._given, strict=True))
+        about = {"config": asdict(self.config), "recipe": recipe, "lr": self.lr, "seed": self.seed}
+        for name, array in (arrays | moments).items():
+            if not np.isfinite(array).all():
+                raise GlgptError(f"{name} holds a NaN or an infinity, so nothing was saved")
         training_state.write(Path(folder), arrays, moments, about | {"step": self.steps_done})
 
     @classmethod
@@ -273,9 +271,7 @@ class Trainer:
             options = about["recipe"] | {"lr": about["lr"], "seed": about["seed"]} | overrides
             trainer = cls(GPT2Config(**about["config"]), **options)
             try:
-                for name in parameters(trainer.config):
-                    for suffix in ("", *(f".{m}" for m in MOMENTS)):
-                        trainer._write(name, tensor(name + suffix), suffix)
+                trainer.textures.restore(tensor)
             except BaseException:
                 trainer.close()
                 raise

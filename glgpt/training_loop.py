@@ -62,7 +62,9 @@ class Loop:
         self._rows = settings.batch * settings.accumulate
         self._begun = time.perf_counter()
         self._apart = 0.0  # seconds spent on other things than steps
-        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
+        self._rate = 0.0  # steps a second
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # arrivals while steps are under way
+        self._idle: tuple[int, float] | None = None  # the step after which nothing was under way, and when
         self._lengths: np.ndarray | None = None
 
     def go(self) -> Trained:
@@ -75,7 +77,7 @@ class Loop:
                 step += 1
                 self._step(step)
             if step > self.saved:
-                self._take(self.trainer.drain())
+                self._take(self._drain())
                 self._save(step)
         tokens = (step - self.first) * self._rows * self.settings.context
         nats, bits = self.validation or (None, None)
@@ -94,10 +96,15 @@ class Loop:
         s = self.settings
         inputs, targets = batch(self.data.train, s.seed, step, self._rows, s.context)
         results = self.trainer.submit(inputs, targets, s.lr_at(step))
-        if not any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps)):
+        due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
+        if not due and step > self.first + 1:  # the first compiles, and is waited for
+            for result in results:
+                self._recent.append((result.step, self._busy()))
+            if len(self._recent) > 1:
+                self._rate = _slope(self._recent[0], self._recent[-1])
             self._take(results)
             return
-        results += self.trainer.drain()
+        results += self._drain()
         self._take(results[:-1])
         with self._aside():
             evaluated = self._due(s.eval_every, step) and self._evaluate(step)
@@ -107,6 +114,15 @@ class Loop:
                 self._sample(step)
             if self._due(s.save_every or s.steps, step):
                 self._save(step)
+
+    def _drain(self) -> list[StepResult]:
+        """What is under way; results come late and now all at once, so the speed is that since the last such moment."""
+        results = self.trainer.drain()
+        now = self.trainer.steps_done, self._busy()
+        self._rate = _slope(self._idle, now) if self._idle else 0.0
+        self._idle = now
+        self._recent.clear()
+        return results
 
     def _due(self, every: int, step: int) -> bool:
         return bool(every) and (step % every == 0 or step == self.settings.steps)
@@ -141,19 +157,14 @@ class Loop:
     def _take(self, results: Sequence[StepResult], evaluated: bool = False) -> None:
         """Notes steps whose results have come; with `evaluated`, the last validation is theirs."""
         for result in results:
-            if result.step == self.first + 1:
-                self._recent.clear()  # what was made ready for the first step is over
-            self._recent.append((result.step, self._busy()))
-            (first, then), (last, now) = self._recent[0], self._recent[-1]
-            rate = (last - first) / (now - then) if now > then else 0.0
             nats, bits = self.validation if evaluated and self.validation else (None, None)
             self.last = Step(
                 result.step,
                 result.loss,
                 result.grad_norm,
                 self.settings.lr_at(result.step),
-                rate * self._rows * self.settings.context,
-                (time.perf_counter() - self._begun) / (last - self.first) * (self.settings.steps - last),
+                self._rate * self._rows * self.settings.context,
+                (time.perf_counter() - self._begun) / (result.step - self.first) * (self.settings.steps - result.step),
                 nats,
                 bits,
             )
@@ -175,10 +186,12 @@ class Loop:
         self.trainer.drain()
         tensor = self.trainer.not_finite()
         what = f"the loss is {result.loss:g} and the gradient's norm {result.grad_norm:g}"
-        first = f"; the first tensor affected is {tensor}" if tensor else ""
+        return self._broken(result.step, what + (f"; the first tensor affected is {tensor}" if tensor else ""))
+
+    def _broken(self, step: int, what: str) -> DivergedError:
         self._picture()
         return DivergedError(
-            f"step {result.step}: {what}{first}; the last good checkpoint is step {self.saved} in {self.run.path}: "
+            f"step {step}: {what}; the last good checkpoint is step {self.saved} in {self.run.path}: "
             "resume it with a lower --lr or --clip"
         )
 
@@ -236,7 +249,10 @@ class Loop:
     def _save(self, step: int) -> None:
         self.run.sync()
         self.hooks.part("saving a checkpoint")(0, 1)
-        self.trainer.save(self.run.path)
+        try:
+            self.trainer.save(self.run.path)
+        except GlgptError as error:  # a step of a finite loss left parameters that are not
+            raise self._broken(step, str(error)) from None
         self.saved = step
         self._picture()
         self.hooks.part("saving a checkpoint")(1, 1)
@@ -251,3 +267,8 @@ class Loop:
 
         picture = self.run.path / "loss.png"
         plots.loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
+
+
+def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:
+    """Steps a second from one to the other; zero where no time passed."""
+    return (b[0] - a[0]) / (b[1] - a[1]) if b[1] > a[1] else 0.0

@@ -48,6 +48,11 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise GlgptError(f"{name} is {value!r}; it must be a whole number from 1")
+        try:
+            b1, b2 = map(float, self.betas)
+        except (TypeError, ValueError):
+            raise GlgptError(f"betas are {self.betas!r}; they must be two numbers") from None
+        object.__setattr__(self, "betas", (b1, b2))
         if not 0 < self.eps < math.inf:
             raise GlgptError(f"eps is {self.eps}; it must be above 0 and finite")
         below = {"dropout": (self.dropout, 1), "weight_decay": (self.weight_decay, math.inf)}

@@ -126,7 +126,7 @@ def test_bad_sizes_are_refused(text: str) -> None:
 def test_generate_prints_text_to_stdout_and_speed_to_stderr(capsys: Capture) -> None:
     assert main(["generate", "ROMEO:\nIs it", "--tokens", "10", "--temperature", "0"]) == 0
     out, err = capsys.readouterr()
-    assert out == "ROMEO:\nIs it is the matternery.\n\n\n"
+    assert out == "ROMEO:\nIs it not so, and I'll be soon,\n"
     assert "prefill 5 tokens at " in err and "decode 9 tokens at " in err and "seed" not in err
 
 
@@ -147,12 +147,12 @@ def test_generate_says_when_the_context_is_full(capsys: Capture) -> None:
 
 
 def test_generate_as_json(capsys: Capture) -> None:
-    args = ["generate", "ROMEO:\nIs it", "--tokens", "40", "--temperature", "0", "--stop", "be a", "--json"]
+    args = ["generate", "ROMEO:\nIs it", "--tokens", "40", "--temperature", "0", "--stop", "not be", "--json"]
     assert main(args) == 0
     out, err = capsys.readouterr()
     figures = json.loads(out)
     assert (figures["prompt"], figures["text"], figures["stopped"], err) == (
-        "ROMEO:\nIs it", " is the matternery.\n\nROMEO:\nI'll ", "text", ""
+        "ROMEO:\nIs it", " not so, and I'll be soon,\nAnd I will ", "text", ""
     )  # fmt: skip
     assert figures["decode_tokens"] == len(figures["ids"]) - 1 and figures["decode_tokens_per_s"] > 0
 

@@ -140,6 +140,43 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
     assert fake_trainer.Trainer.load("run", batch=4).steps_done == 0
 
 
+def test_sigterm_before_the_first_step_leaves_nothing() -> None:
+    """SIGTERM ends Python without its clean-up: a hidden folder stays where the run was to be."""
+    Path("long.txt").write_text(PLAY * 20)
+    process = command("train", "long.txt", "--out", "runs/new", "--tokenizer", "bpe:1024")
+    until(lambda: list(Path("runs").glob(".new.*")))
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and "Traceback" not in err
+    assert not Path("runs").exists()
+
+
+def test_a_checkpoint_that_would_be_broken_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of the last step is finite, what it left is not, and it takes the place of the last good checkpoint."""
+    save = fake_trainer.Trainer.save
+
+    def checked(trainer: fake_trainer.Trainer, folder: Path) -> None:
+        if trainer.steps_done == 20:
+            raise GlgptError("ln_f.bias holds a NaN or an infinity, so nothing was saved")
+        save(trainer, folder)
+
+    monkeypatch.setattr(fake_trainer.Trainer, "save", checked)
+    with pytest.raises(DivergedError, match=r"^step 20: ln_f\.bias holds .* last good checkpoint is step 10 in run"):
+        glgpt.train("play.txt", out="run", **SMALL, **OFTEN)
+    assert fake_trainer.Trainer.load("run", batch=4).steps_done == 10
+
+
+@pytest.mark.parametrize("steps", [8, 30])
+def test_the_speed_is_right_from_the_second_step_on(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Results come late and the last ones all at once: counted as they come, a short run seems twice as fast."""
+    monkeypatch.setattr(fake_trainer, "SECONDS", 0.02)
+    seen: list[Step] = []
+    glgpt.train("play.txt", out="run", on_step=seen.append, **(SMALL | {"steps": steps, "save_every": 0}))
+    wanted = 4 * 16 / 0.02
+    assert seen[-1].tokens_per_s > wanted / 2  # a sleep never ends early, and on a busy machine late
+    assert all(step.tokens_per_s < 1.1 * wanted for step in seen)
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_trainer, "BREAK_AT", 25)
     with pytest.raises(DivergedError) as caught:

@@ -79,6 +79,7 @@ def test_training_prints_its_figures(capsys: Capture) -> None:
         ("--resume none", "no such folder"),
         ("play.txt --init shakespeare --preset nano", "exclude"), ("play.txt --tokenizer word", "tokenizer 'word'"),
         ("play.txt --init shakespeare --n-layer 2", "n_layer"), (".", "Is a directory"),
+        ("play.txt --n-layer 100000000", "n_layer is 100000000"),
         ("play.txt --device cpu", "--device"),
         ("play.txt --context 200000", "too few for a context"), ("play.txt --init nowhere/at/all", "does not exist"),
     ],

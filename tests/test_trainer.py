@@ -150,7 +150,7 @@ def test_a_step_without_targets_is_none() -> None:
 def dropped(t: Trainer, step: int, part: int = 0, seed: int = 0) -> Array:
     """The loss of a batch under the masks of a step, without taking it: forward and gradients only."""
     x, y = examples()
-    t._upload(x, y, train=True)
+    t.textures.upload(x, y, train=True)
     t.player.play("backward", pos=0, row=part, step=step, seed=seed)
     return t.player.read("losses")[0, part, 0, :1].copy()
 
@@ -175,7 +175,7 @@ def test_one_mask_serves_both_ways() -> None:
         norm, h, losses = np.sqrt(sum((g.astype(float) ** 2).sum() for g in found.values())), 2e-3, []
         for sign in (1, -1):
             for name, weight in weights.items():
-                t._write(name, weight + sign * h / norm * found[name])
+                t.textures.write(name, weight + sign * h / norm * found[name])
             losses.append(float(dropped(t, 5)[0]) / (BATCH * CONTEXT))
     # Along the gradient the slope is its norm; of the difference of 7e-3 rounding takes some 1e-6, the curve as much.
     assert (losses[0] - losses[1]) / (2 * h) == pytest.approx(norm, rel=5e-3)

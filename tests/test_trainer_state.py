@@ -16,6 +16,7 @@ from glgpt.gl.device import Device
 from glgpt.gl.player import Player
 from glgpt.model import GPT2
 from glgpt.trainer import LATE, Trainer
+from glgpt.training_textures import TrainingTextures
 
 # States
 
@@ -37,6 +38,47 @@ def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
         assert t.evaluate(*examples()) == loss
     with Trainer.load(tmp_path, device=DEVICE, kernel="4x4", seed=1) as t:
         assert t.step(*batches[3]) != losses[0]
+
+
+def test_a_shape_left_open_is_that_of_each_step(tmp_path: Path) -> None:
+    """A shape of arrays decides more than the rows of a step, or what was learnt is lost where it changes."""
+    one, other = examples(2, 0, CONFIG, 9), examples(3, 1, CONFIG, 7)
+    steps = [one, one, other, other, one]
+    with trainer(batch=None, context=None, dropout=0.1, lr=5e-3) as t:
+        fresh, found = t.parameters(), [r for batch in steps for r in t.submit(*batch)]
+        judged = t.evaluate(*other)  # which waits for all steps and keeps their results
+        found += t.drain()
+        learnt = t.parameters()
+        t.save(tmp_path / "open")
+    losses: list[float] = []
+    with trainer(dropout=0.1, lr=5e-3) as t:
+        assert same(t.parameters(), fresh)
+        t.save(tmp_path / "fixed")
+    for x, y in steps:
+        options = {"batch": len(x), "context": x.shape[1], "device": DEVICE, "kernel": "4x4"}
+        with Trainer.load(tmp_path / "fixed", **options) as t:
+            losses.append(t.step(x, y))
+            t.save(tmp_path / "fixed")
+    assert [r.step for r in found] == [1, 2, 3, 4, 5] and [r.loss for r in found] == losses
+    with Trainer.load(tmp_path / "fixed", device=DEVICE, kernel="4x4", batch=3, context=7) as t:
+        assert same(t.parameters(), learnt)
+        assert t.evaluate(*other) == pytest.approx(judged, rel=1e-6)  # the same terms, added up in other parts
+    with Trainer.load(tmp_path / "open", device=DEVICE, kernel="4x4") as t:
+        t.step(*examples(1, 2, CONFIG, 3))
+        with pytest.raises(GlgptError, match="context of 11 tokens is beyond"):
+            t.step(*examples(1, 2, CONFIG, 11))
+        assert np.isfinite(t.step(*one))  # what was refused broke nothing
+
+
+def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:
+    """A step of a finite loss broke them; the checkpoint before it is the last good one, and must stay."""
+    with trainer() as t:
+        t.save(tmp_path)
+        good = (tmp_path / "state.safetensors").read_bytes()
+        t.textures.write("ln_f.bias", np.full(CONFIG.n_embd, np.inf, np.float32))
+        with pytest.raises(GlgptError, match=r"ln_f\.bias holds a NaN or an infinity, so nothing was saved"):
+            t.save(tmp_path)
+    assert (tmp_path / "state.safetensors").read_bytes() == good
 
 
 def test_a_seed_gives_its_bits() -> None:
@@ -101,14 +143,14 @@ def test_a_step_that_is_not_finite_changes_nothing(name: str, value: float, firs
         t.step(*examples())
         assert t.not_finite() is None
         good = t.parameters()[name]
-        t._write(name, np.full_like(good, value))
+        t.textures.write(name, np.full_like(good, value))
         before = t.parameters()
         (result,) = [*t.submit(*examples()), *t.drain()]
         assert not np.isfinite([result.loss, result.grad_norm]).all()
         assert same(t.parameters(), before)
         assert t.not_finite() == first
-        t._write(name, good)
-        moments = [t._read(n, "", ".moment") for n in before]
+        t.textures.write(name, good)
+        moments = [t.textures.read(n, "", ".moment") for n in before]
         assert all(np.isfinite(m).all() for m in moments)
         assert np.isfinite(t.step(*examples()))
 
@@ -120,7 +162,9 @@ def test_a_step_that_is_not_finite_changes_nothing(name: str, value: float, firs
         ({"batch": 0}, "batch is 0"), ({"batch": 2.5}, "batch is 2.5"),
         ({"accumulate": 0}, "accumulate is 0"), ({"accumulate": 257}, "257 parts"),
         ({"dropout": 1.0}, "dropout is 1.0"), ({"dropout": -0.1}, "dropout"), ({"clip": np.nan}, "clip is nan"),
-        ({"betas": (0.9, 1.0)}, "betas"), ({"eps": 0.0}, "eps is 0.0"), ({"weight_decay": -1}, "weight_decay is -1"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"betas": 0.9}, "betas are 0.9"), ({"betas": (0.9, "x")}, "two numbers"),
+        ({"eps": 0.0}, "eps is 0.0"), ({"weight_decay": -1}, "weight_decay is -1"),
         ({"seed": -1}, "seed is -1"), ({"seed": 2**32}, "seed"), ({"kernel": "9x9"}, "kernel '9x9'"),
     ],
 )  # fmt: skip
@@ -199,7 +243,7 @@ def test_a_constructor_that_fails_leaves_nothing(
     device: Device, goldens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint that breaks off half way keeps its textures on the device."""
-    monkeypatch.setattr(Trainer, "_write", lambda *_: (_ for _ in ()).throw(GlgptError("cut short")))
+    monkeypatch.setattr(TrainingTextures, "write", lambda *_: (_ for _ in ()).throw(GlgptError("cut short")))
     before = dict(device.live), device.texture_bytes
     with pytest.raises(GlgptError, match="cut short"):
         trainer(goldens / "training")

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from glgpt.errors import GlgptError
 
-INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a program ended by SIGINT, SIGPIPE
+# What a shell reports for a program ended by SIGINT, SIGPIPE, SIGTERM
+INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
+    before = _clean_up_when_terminated()
     try:
         _ready_streams()
         from glgpt.cli.parser import build_parser  # here, since an interrupt may come while it loads
@@ -32,7 +37,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return INTERRUPTED
+    except _TerminatedError:
+        return TERMINATED
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
     return code
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM came: what is half done is undone on the way out, as it is for Ctrl-C."""
+
+
+def _clean_up_when_terminated() -> Any:
+    """Turns SIGTERM into an exception; returns the handler there was, None where there is nothing to turn."""
+
+    def end(*_: object) -> None:
+        raise _TerminatedError
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return None
+    return signal.signal(signal.SIGTERM, end)
 
 
 def _ready_streams() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from glgpt.errors import GlgptError
 from glgpt.tensor import texels
 
+MOST_LAYERS = 1000  # far beyond GPT-2 XL's 48; a program has each layer's passes written out
 ACTIVATIONS = ("gelu_new", "gelu", "relu")
 
 
@@ -36,6 +37,8 @@ class GPT2Config:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise GlgptError(f"config: {name} is {value!r}; it must be a positive whole number")
+        if self.n_layer > MOST_LAYERS:
+            raise GlgptError(f"config: n_layer is {self.n_layer}; at most {MOST_LAYERS} are supported")
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings"):
             if not isinstance(getattr(self, name), bool):
                 raise GlgptError(f"config: {name} is {getattr(self, name)!r}; it must be true or false")

@@ -142,7 +142,7 @@ def theirs(trainer: Trainer, seed: int) -> GPT2LMHeadModel:
             mean = 1.0 if ".ln_" in name and name.endswith("weight") else 0.0
             values = rng.normal(mean, 0.3, parameter.shape).astype(np.float32)
             parameter.copy_(torch.from_numpy(values))
-            trainer._write(name.removeprefix("transformer."), values)
+            trainer.textures.write(name.removeprefix("transformer."), values)
     return model
 
 
