@@ -9,6 +9,7 @@ from typing import Any
 
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
+from glgpt.program import Limits, Program
 from glgpt.record import Recorder
 from glgpt.tensor import Layout, stacked
 from glgpt.tune import FETCHES
@@ -55,25 +56,34 @@ class Measure:
         return time.perf_counter() - start
 
 
+def fma_program(limits: Limits) -> tuple[Program, int]:
+    """A program whose entry `bench` does nothing but multiply-adds, and how many operations that is."""
+    side, steps = 256, 512
+    rec = Recorder(limits)
+    x = rec.fixed("x", Layout(1, 4), "state")
+    with rec.entry("bench"):
+        rec.emit("bench/fma", {"x": x}, {"y": rec.output(rec.scratch("y", Layout(side, 4 * side)))}, {"STEPS": steps})
+    return rec.program(), side * side * steps * 8 * 4 * 2
+
+
 def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, float]:
     """FMA peak of the fragment path (GFLOPS), texture reads in 128-bit texels (GB/s), an empty pass and what binding
     costs beyond it (microseconds a pass)."""
-    steps, side, size, n = 512, 256, 4096, 100
+    size, n = 4096, 100
     players: list[Player] = []
     measure = Measure(device, rounds)
+
+    def add(name: str, program: Program, fetch: str = "") -> None:
+        players.append(Player(device, program, Options(options.header, fetch or options.fetch, options.storage)))
+        players[-1].prepare("bench")
+        measure.add(name, lambda player=players[-1]: player.play("bench"))  # type: ignore[misc]
 
     def program(name: str, layout: Layout, build: Callable[[Recorder, Any], None], fetch: str = "") -> None:
         rec = Recorder(device.limits)
         state = rec.fixed("x", layout, "state")
         with rec.entry("bench"):
             build(rec, state)
-        chosen = Options(options.header, fetch or options.fetch, options.storage)
-        players.append(Player(device, rec.program(), chosen))
-        players[-1].prepare("bench")
-        measure.add(name, lambda player=players[-1]: player.play("bench"))  # type: ignore[misc]
-
-    def fma(rec: Recorder, x: Any) -> None:
-        rec.emit("bench/fma", {"x": x}, {"y": rec.output(rec.scratch("y", Layout(side, 4 * side)))}, {"STEPS": steps})
+        add(name, rec.program(), fetch)
 
     def read(across: int, by: int) -> Callable[[Recorder, Any], None]:
         def build(rec: Recorder, x: Any) -> None:
@@ -98,7 +108,8 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
 
     small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows a fragment, as the engine's own
     panels = stacked(large.rows, large.cols, device.limits.max_texture_size, 32)  # read by 4 x 2 pixels from end to end
-    program("fma", small, fma)
+    fma, flops = fma_program(device.limits)
+    add("fma", fma)
     for across, by, layout in (
         *((1, 1, large), (1, 2, large), (2, 2, large), (4, 2, large), (4, 4, large)),
         *((4, 2, panels), (4, 8, panels)),
@@ -110,7 +121,7 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
     seconds = measure.seconds()
     for player in players:
         player.close()
-    flops, nbytes = side * side * steps * 8 * 4 * 2, large.nbytes
+    nbytes = large.nbytes
     return {
         "fma_gflops": flops / seconds["fma"] / 1e9,
         "read_gbs": nbytes / min(v for k, v in seconds.items() if k.startswith("read")) / 1e9,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,12 @@ PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on
 ROWS = {"apart": 0, "near": 4}  # how a one-row product takes its columns (`Kernel.near`)
 NEAR_PAYS = 0.8  # of the time by columns apart: panels must save so much of a row, since they gain nothing elsewhere
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
-VERSION = 8  # of what a remembered probe means
+LONG = 0.003  # seconds that a long run of the probe should take at least
+STEADY = 1.3  # at most between the two best runs of each; else the machine had other work
+_unsteady: dict[
+    tuple[str, tuple[str, ...]], dict[str, float]
+] = {}  # probes of a busy machine, good for this process alone
+VERSION = 9  # of what a remembered probe means
 
 
 @dataclass(frozen=True)
@@ -96,16 +100,20 @@ def cache_file() -> Path:
 
 def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[str, float]:
     key = f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
+    labels = (*(k.label for k in kernels), *ROWS)
     try:
         known = json.loads(cache_file().read_text())
     except (OSError, ValueError):
         known = {}
     if isinstance(known, dict) and isinstance(known.get(key), dict):
         found = known[key]
-        labels = (*(k.label for k in kernels), *ROWS)
         if all(isinstance(found.get(f"{label} {f}"), (int, float)) for label in labels for f in FETCHES):
             return {str(k): float(v) for k, v in found.items()}
-    measured = probe(device, options, kernels)
+    if (key, labels) in _unsteady:
+        return _unsteady[key, labels]
+    measured, steady = probe(device, options, kernels)
+    if not steady:
+        return _unsteady.setdefault((key, labels), measured)
     known = (known if isinstance(known, dict) else {}) | {key: measured}
     try:  # a home that cannot be written only means measuring again
         cache_file().parent.mkdir(parents=True, exist_ok=True)
@@ -117,10 +125,14 @@ def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> 
     return measured
 
 
-def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[str, float]:
-    """Milliseconds of one product for each "kernel fetch": the median of interleaved slopes over repeats."""
+def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[dict[str, float], bool]:
+    """Milliseconds of one product for each "kernel fetch", and whether the machine was calm enough to remember them.
+
+    Other work only ever adds time: a product's is the difference between the least of several long runs and the least
+    of several short ones, which leaves out fixed costs. All are run by turns.
+    """
     players: dict[str, Player] = {}
-    times: dict[str, list[float]] = {}
+    runs: dict[str, tuple[int, list[float], list[float]]] = {}  # how many plays more a long run has, and seconds
     weights: dict[int, Mapping[str, TextureArray]] = {}  # of the one-row products, by the way of walking them
     size = min(Limits().max_texture_size, device.limits.max_texture_size)
     limits = Limits(size, max_draw_buffers=device.limits.max_draw_buffers)
@@ -135,30 +147,28 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[s
                 player = Player(device, program, chosen, weights.get(near, {}))
                 players[f"{name} {fetch}"] = player if near in weights else _filled(player)
                 weights.setdefault(near, player.shared("state"))
-        for turn in range(6):
+        for name, player in players.items():
+            _seconds(player, 1)  # compiles
+            runs[name] = max(2, min(64, int(LONG / _seconds(player, 1)))), [], []
+        for _ in range(5):
             for name, player in players.items():
-                elapsed = slope(player, "probe", 2)
-                if turn:  # the first turn compiles
-                    times.setdefault(name, []).append(1e3 * elapsed)
+                more, short, long = runs[name]
+                short.append(_seconds(player, 1))
+                long.append(_seconds(player, 1 + more))
     finally:
         for player in reversed(players.values()):
             player.close()
-    return {name: statistics.median(values) for name, values in times.items()}
+    ms = {name: 1e3 * max(min(long) - min(short), 1e-9) / more for name, (more, short, long) in runs.items()}
+    return ms, all(sorted(long)[1] < STEADY * min(long) for _, _, long in runs.values())
 
 
-def slope(player: Player, entry: str, repeats: int) -> float:
-    """Seconds of one play: the difference between `1 + repeats` plays and one, so that fixed costs cancel."""
-
-    def run(times: int) -> float:
-        player.finish()
-        start = time.perf_counter()
-        for _ in range(times):
-            player.play(entry)
-        player.finish()
-        return time.perf_counter() - start
-
-    once = run(1)
-    return max(run(1 + repeats) - once, 1e-9) / repeats
+def _seconds(player: Player, times: int) -> float:
+    player.finish()
+    start = time.perf_counter()
+    for _ in range(times):
+        player.play("probe")
+    player.finish()
+    return time.perf_counter() - start
 
 
 def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: tuple[int, int, int] = PROBE) -> Program:

@@ -10,7 +10,8 @@ import pytest
 
 from glgpt import ops, tune
 from glgpt.errors import GlgptError
-from glgpt.gl.device import Device, Options
+from glgpt.gl.device import Device
+from glgpt.gl.player import Options, Player
 from glgpt.program import Limits
 from glgpt.record import KERNELS, Kernel, Recorder
 from glgpt.tune import FETCHES, ROWS, STORAGES, as_dict, cache_file, choose
@@ -37,11 +38,12 @@ def no_probe(*_: object) -> dict[str, float]:
 
 
 def fake_probe(monkeypatch: pytest.MonkeyPatch, *fastest: str) -> None:
-    monkeypatch.setattr(tune, "probe", lambda *_: {name: 1.0 + (name not in fastest) for name in ALL_NAMES})
+    monkeypatch.setattr(tune, "probe", lambda *_: ({name: 1.0 + (name not in fastest) for name in ALL_NAMES}, True))
 
 
 def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening a device measures each time, or forgets a kernel."""
+    monkeypatch.setattr(tune, "STEADY", float("inf"))  # however busy the machine is
     first = choose(device)
     assert sorted(first.measured) == sorted(ALL_NAMES) and all(value > 0 for value in first.measured.values())
     names = considered(first.kernel.near)
@@ -50,6 +52,27 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
     monkeypatch.setattr(tune, "probe", no_probe)
     assert choose(device) == first
     assert [path.name for path in cache.parent.iterdir()] == ["probe.json"]
+
+
+@pytest.mark.parametrize(
+    ("held_up", "steady"), [({4}, True), ({5}, True), ({5, 7, 9, 11}, True), ({4, 6, 8, 10}, False)]
+)
+def test_other_work_decides_nothing(
+    device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch, held_up: set[int], steady: bool
+) -> None:
+    """A run that other work holds up makes its kernel look fast or slow, or what a busy machine gave is kept."""
+    calls: dict[Player, int] = {}
+
+    def seconds(player: Player, times: int) -> float:
+        """0.5 ms and 1 ms a play; some runs of each, counted from 1, take 50 ms longer. Each has 12."""
+        calls[player] = calls.get(player, 0) + 1
+        return 5e-4 + 1e-3 * times + 0.05 * (calls[player] in held_up)
+
+    monkeypatch.setattr(tune, "_seconds", seconds)
+    monkeypatch.setattr(tune, "_unsteady", {})
+    found = choose(device)
+    assert all(ms == pytest.approx(1.0) for ms in found.measured.values()) and set(calls.values()) == {12}
+    assert cache.exists() == steady
 
 
 @pytest.mark.parametrize(
@@ -92,7 +115,7 @@ def test_panels_are_taken_where_they_pay(
     found = dict.fromkeys(NAMES + NEAR_NAMES, 1.0)
     for name, times in (("apart", apart), ("near", near)):
         found |= {f"{name} {fetch}": ms for fetch, ms in zip(FETCHES, times, strict=True)}
-    monkeypatch.setattr(tune, "probe", lambda *_: found)
+    monkeypatch.setattr(tune, "probe", lambda *_: (found, True))
     assert choose(device).kernel.near == way
     assert choose(device, fetch=FETCHES[0]).kernel.near == 4
     assert choose(device, fetch=FETCHES[1]).kernel.near == 0
@@ -116,9 +139,9 @@ def test_four_draw_buffers_take_the_kernel_that_fits(device: Device, monkeypatch
     monkeypatch.setattr(device, "limits", replace(device.limits, max_draw_buffers=4))
     measured: list[list[str]] = []
 
-    def probe(_: Device, __: Options, kernels: list[Kernel]) -> dict[str, float]:
+    def probe(_: Device, __: Options, kernels: list[Kernel]) -> tuple[dict[str, float], bool]:
         measured.append([k.label for k in kernels])
-        return {f"{name} {fetch}": 1.0 for name in (*measured[-1], *ROWS) for fetch in FETCHES}
+        return {f"{name} {fetch}": 1.0 for name in (*measured[-1], *ROWS) for fetch in FETCHES}, True
 
     monkeypatch.setattr(tune, "probe", probe)
     assert choose(device).kernel.name == "4x4" and measured == [["4x4", "4x4-near"]]

@@ -49,6 +49,10 @@ export class JaxLearner implements Learner {
     return Promise.all(losses.map(async (loss) => (await loss.jsAsync()) as number));
   }
 
+  bytes(): null {
+    return null;
+  }
+
   close(): void {
     tree.dispose(this.state);
   }

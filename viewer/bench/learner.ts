@@ -27,6 +27,8 @@ export interface Learner {
   readonly engine: string;
   /** Takes that many steps more, and resolves with their losses (nats a token) when the last one's work is done. */
   take(steps: number): Promise<number[]>;
+  /** Bytes of all its textures; null where it does not say. */
+  bytes(): number | null;
   close(): void;
 }
 

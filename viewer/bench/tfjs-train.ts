@@ -70,6 +70,10 @@ export class TfLearner implements Learner {
     return values;
   }
 
+  bytes(): number {
+    return (tf.memory() as unknown as { numBytesInGPU: number }).numBytesInGPU; // with what it keeps for reuse
+  }
+
   close(): void {
     tf.dispose([[...this.constants.values()], this.groups.map(({ state }) => state)]);
   }

@@ -17,6 +17,7 @@ from glgpt.errors import GlgptError
 from glgpt.export import export
 from glgpt.models.config import GPT2Config, parameters
 from glgpt.page_training import STARTER, page_training_program, training_kernels
+from glgpt.peaks import fma_program
 from glgpt.presets import PRESETS
 from glgpt.program import Limits
 from glgpt.training_program import Recipe
@@ -32,7 +33,10 @@ def make_folder(folder: Path, rounds: int, sizes: Sequence[str]) -> None:
     """All that the page asks for: a text, a model for its probe of the device, a program of a step for each kernel."""
     (folder / "text").write_bytes(data_path(STARTER).read_bytes())
     offers = [_offer(folder, name) for name in sizes]
-    (folder / "task.json").write_text(json.dumps({"rounds": rounds, "lr": LR, "seed": 1, "sizes": offers}))
+    program, flops = fma_program(Limits())
+    (folder / "fma.json").write_text(program.to_json())
+    task = {"rounds": rounds, "lr": LR, "seed": 1, "peak_flops": flops, "sizes": offers}
+    (folder / "task.json").write_text(json.dumps(task))
     config, path = _config(sizes[0]), folder / "checkpoint"
     path.mkdir()
     (path / "config.json").write_text(json.dumps(asdict(config) | {"model_type": "gpt2"}))
@@ -69,7 +73,10 @@ def _offer(folder: Path, name: str) -> dict[str, Any]:
 
 
 def finish(result: dict[str, Any]) -> dict[str, Any]:
-    """Adds rates and ratios, an engine's time over the page's; refuses engines that do not compute the same losses."""
+    """Adds rates, shares of the peak and ratios, an engine's time over the page's.
+
+    Raises GlgptError for engines that do not compute the same losses.
+    """
     for row in result["rows"]:
         ours = next(r for r in result["rows"] if r["size"] == row["size"])
         for step, (expected, loss) in enumerate(zip(ours["losses"], row["losses"], strict=True), 1):
@@ -81,23 +88,27 @@ def finish(result: dict[str, Any]) -> dict[str, Any]:
         p, seconds = PRESETS[row["size"]], row["ms"] / 1e3
         row["tokens_per_s"] = p.batch * p.context / seconds
         row["gflops"] = step_flops(_config(row["size"]), p.batch, p.context) / seconds / 1e9
+        row["share"] = row["gflops"] / result["fma_gflops"]
         row["ratio"] = row["ms"] / ours["ms"]
     return {"schema": 1} | result
 
 
 def table(result: dict[str, Any]) -> str:
     """The figures as lines of text."""
-    lines = [result["renderer"], result["browser"], f"{result['kernel']} with {result['fetch']}"]
+    peak = f"{result['fma_gflops']:.0f} GFLOPS of multiply-adds"
+    lines = [result["renderer"], result["browser"], f"{result['kernel']} with {result['fetch']}; {peak}"]
     for r in result["rows"]:
         if r["engine"] == "glgpt":
             p = PRESETS[r["size"]]
             shape = f"{p.n_layer} layers, {p.n_embd} wide, context {p.context}, batch {p.batch}"
             lines += ["", f"{r['size']}: {shape}, vocabulary {VOCABULARY}"]
         ratio = "" if r["engine"] == "glgpt" else f"{r['ratio']:7.2f}x"
+        memory = "" if r["bytes"] is None else f"{r['bytes'] / 2**20:,.0f} MiB"
         spread = f"({min(r['rounds']):.0f} to {max(r['rounds']):.0f})"
         lines.append(
             f"  {r['engine']:8} {r['ms']:10.1f} ms a step {spread:18} {r['tokens_per_s']:10,.0f} tokens/s "
-            f"{r['gflops']:7.2f} GFLOPS {ratio}"
+            f"{r['gflops']:7.2f} GFLOPS {r['share']:4.0%} {memory:>9} {ratio}"
         )
-    lines += ["", "x: how many times as long a step takes as the page's; medians, with the range of the rounds"]
+    lines += ["", "%: of the multiply-add peak of the same run; MiB: textures, where an engine says"]
+    lines += ["x: how many times as long a step takes as the page's; medians, with the range of the rounds"]
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 // Training steps of the page, tfjs and jax-js by turns, on one device and in one run.
 
 import { Glgpt } from "../src/api";
+import { Player } from "../src/gl/player";
 import type { Model } from "../src/model";
 import { parseProgram, type Offer } from "../src/manifest";
 import { HttpSource } from "../src/source";
@@ -14,6 +15,8 @@ import { startTfjs } from "./tfjs";
 
 export interface TrainTask {
   rounds: number;
+  /** Operations of the program in fma.json. */
+  peak_flops: number;
   lr: number;
   seed: number;
   sizes: (Offer & Shape & { beside: string[] })[];
@@ -27,6 +30,8 @@ interface Row {
   rounds: number[];
   /** Of the first steps. */
   losses: number[];
+  /** Of all its textures; null where the engine does not say. */
+  bytes: number | null;
 }
 
 const FIRST = 4; // steps whose losses are compared; the first of them compile
@@ -66,9 +71,36 @@ class OurLearner implements Learner {
     return results.map(({ loss }) => loss);
   }
 
+  bytes(): number {
+    const textures = Object.values(this.trainer.program.textures);
+    return textures.reduce((sum, t) => sum + 16 * t.width * t.height * t.layers, 0);
+  }
+
   close(): void {
     this.trainer.close();
   }
+}
+
+/** GFLOPS of the desktop's own measure of multiply-adds, played here: the slope over plays. */
+async function peak(model: Model, flops: number, rounds: number): Promise<number> {
+  const player = new Player(model.device, parseProgram(await json("fma.json"), "fma.json"), model.options);
+  const { texture } = Object.values(player.program.entries["bench"]!.outputs)[0]!;
+  await player.prepare("bench");
+  const time = async (plays: number) => {
+    const start = performance.now();
+    for (let i = 0; i < plays; i++) {
+      player.play("bench");
+      model.device.gl.flush();
+    }
+    await player.read(texture, 0, 1);
+    return performance.now() - start;
+  };
+  await time(1);
+  const plays = Math.max(4, Math.ceil(200 / Math.max(0.05, (await time(5)) / 5)));
+  const found = [];
+  for (let round = 0; round < rounds; round++) found.push(((await time(1 + plays)) - (await time(1))) / plays);
+  player.close();
+  return flops / median(found) / 1e6;
 }
 
 async function race(model: Model, shape: TrainTask["sizes"][number], course: Course, rounds: number): Promise<Row[]> {
@@ -89,14 +121,14 @@ async function race(model: Model, shape: TrainTask["sizes"][number], course: Cou
     const taken = [];
     for (let step = 1; step <= FIRST; step++) taken.push(await timed(learner, 1, `step ${step}`));
     counts.push(Math.max(1, Math.ceil(TARGET / taken.at(-1)!.ms)));
-    rows.push({ size: shape.name, engine: learner.engine, ms: NaN, rounds: [], losses: taken.flatMap((t) => t.losses) });
+    rows.push({ size: shape.name, engine: learner.engine, ms: NaN, rounds: [], losses: taken.flatMap((t) => t.losses), bytes: null });
   }
   for (let round = 1; round <= rounds; round++) {
     for (const [i, learner] of learners.entries()) {
       rows[i]!.rounds.push((await timed(learner, counts[i]!, `round ${round} of ${rounds}, ${counts[i]} steps`)).ms);
     }
   }
-  for (const row of rows) row.ms = median(row.rounds);
+  for (const [i, row] of rows.entries()) Object.assign(row, { ms: median(row.rounds), bytes: learners[i]!.bytes() });
   for (const learner of learners) learner.close();
   return rows;
 }
@@ -106,8 +138,10 @@ export async function train(task: TrainTask): Promise<object> {
   const ours = new Glgpt(new HttpSource(new URL("page/", location.href)));
   await ours.ready;
   const course = { ids: Uint16Array.from(new Uint8Array(await bytes("text"))), seed: task.seed, lr: task.lr };
+  await post("progress", "the multiply-add peak");
+  const fma_gflops = await peak(ours.model, task.peak_flops, task.rounds);
   const rows: Row[] = [];
   for (const shape of task.sizes) rows.push(...(await race(ours.model, shape, course, task.rounds)));
   const { renderer, kernel, fetch } = ours.info();
-  return { renderer, browser: navigator.userAgent, kernel, fetch, rows };
+  return { renderer, browser: navigator.userAgent, kernel, fetch, fma_gflops, rows };
 }

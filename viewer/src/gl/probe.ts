@@ -6,10 +6,11 @@ import type { Device, Options } from "./device";
 import { Player } from "./player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
-const TURNS = 3;
+const TURNS = 4;
 const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
 const MOST = 512;
-const VERSION = 5; // of what a remembered probe means
+const STEADY = 1.3; // at most between the two best turns of each; else the machine had other work
+const VERSION = 6; // of what a remembered probe means
 
 const NEAR_PAYS = 0.8; // of the time by columns apart
 
@@ -33,16 +34,19 @@ export async function choose(
   const fetches = forced ? [forced] : FETCHES;
   const key = `glgpt probe ${VERSION} ${device.renderer} ${storage} ${recordings.map(label).join()}`;
   const measured = remembered(key);
-  const complete = async (files: ReadonlyMap<string, string>) => {
+  /** Whether what is known of them is worth remembering. */
+  const complete = async (files: ReadonlyMap<string, string>): Promise<boolean> => {
     const names = [...files.keys()].flatMap((name) => fetches.map((fetch) => `${name} ${fetch}`));
-    if (names.length === 1 || names.every((name) => typeof measured[name] === "number")) return;
-    Object.assign(measured, await measure(device, files, load, storage, fetches));
+    if (names.length === 1 || names.every((name) => typeof measured[name] === "number")) return true;
+    const found = await measure(device, files, load, storage, fetches);
+    Object.assign(measured, found.times);
+    return found.steady;
   };
   const rows = new Map(recordings.map((r) => [r.rows, r.row]));
-  if (rows.size > 1) await complete(rows);
-  await complete(new Map(suiting(recordings, fetches, measured).map((r) => [label(r), r.product])));
+  const calm = rows.size < 2 || (await complete(rows));
+  const steady = await complete(new Map(suiting(recordings, fetches, measured).map((r) => [label(r), r.product])));
   try {
-    localStorage.setItem(key, JSON.stringify(measured));
+    if (calm && steady) localStorage.setItem(key, JSON.stringify(measured));
   } catch {
     // a browser that keeps nothing only measures again
   }
@@ -86,8 +90,9 @@ async function measure(
   load: (file: string) => Promise<Program>,
   storage: Options["storage"],
   fetches: readonly Fetch[],
-): Promise<Record<string, number>> {
+): Promise<{ times: Record<string, number>; steady: boolean }> {
   const times: Record<string, number> = {};
+  let steady = true;
   const players: [string, Player, string][] = [];
   const shared = new Map<string, ReadonlyMap<string, WebGLTexture>>(); // inputs, by the shapes that they have
   try {
@@ -115,16 +120,22 @@ async function measure(
       while (n < MOST && (await run(player, output, n)) < FILL) n *= 2;
       repeats.set(name, n);
     }
+    // Other work only ever adds time: the least of each length, and only then their difference, which leaves out what
+    // a read costs. The least difference would be that of a short run which was held up.
+    const runs = players.map(() => ({ once: [] as number[], more: [] as number[] }));
     for (let turn = 0; turn < TURNS; turn++) {
-      for (const [name, player, output] of players) {
-        const n = repeats.get(name)!;
-        const once = await run(player, output, 1); // the difference leaves out what a read costs
-        const ms = ((await run(player, output, 1 + n)) - once) / n;
-        times[name] = Math.min(times[name] ?? Infinity, Math.max(ms, 0.0001));
+      for (const [i, [name, player, output]] of players.entries()) {
+        runs[i]!.once.push(await run(player, output, 1));
+        runs[i]!.more.push(await run(player, output, 1 + repeats.get(name)!));
       }
+    }
+    for (const [i, [name]] of players.entries()) {
+      const [least, second] = runs[i]!.more.sort((a, b) => a - b);
+      times[name] = Math.max(0.0001, (least! - Math.min(...runs[i]!.once)) / repeats.get(name)!);
+      steady &&= second! < STEADY * least!;
     }
   } finally {
     for (const [, player] of players.reverse()) player.close();
   }
-  return times;
+  return { times, steady };
 }
