@@ -29,10 +29,8 @@ NEAR_PAYS = 0.8  # of the time by columns apart: panels must save so much of a r
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
 LONG = 0.003  # seconds that a long run of the probe should take at least
 STEADY = 1.3  # at most between the two best runs of each; else the machine had other work
-_unsteady: dict[
-    tuple[str, tuple[str, ...]], dict[str, float]
-] = {}  # probes of a busy machine, good for this process alone
 VERSION = 9  # of what a remembered probe means
+_unsteady: dict[str, dict[str, float]] = {}  # probes of a busy machine, good for this process alone
 
 
 @dataclass(frozen=True)
@@ -100,21 +98,20 @@ def cache_file() -> Path:
 
 def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[str, float]:
     key = f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
-    labels = (*(k.label for k in kernels), *ROWS)
     try:
         known = json.loads(cache_file().read_text())
     except (OSError, ValueError):
         known = {}
-    if isinstance(known, dict) and isinstance(known.get(key), dict):
-        found = known[key]
-        if all(isinstance(found.get(f"{label} {f}"), (int, float)) for label in labels for f in FETCHES):
+    known = known if isinstance(known, dict) else {}
+    names = [f"{label} {f}" for label in (*(k.label for k in kernels), *ROWS) for f in FETCHES]
+    for found in (known.get(key), _unsteady.get(key)):
+        if isinstance(found, dict) and all(isinstance(found.get(name), (int, float)) for name in names):
             return {str(k): float(v) for k, v in found.items()}
-    if (key, labels) in _unsteady:
-        return _unsteady[key, labels]
     measured, steady = probe(device, options, kernels)
     if not steady:
-        return _unsteady.setdefault((key, labels), measured)
-    known = (known if isinstance(known, dict) else {}) | {key: measured}
+        _unsteady[key] = measured
+        return measured
+    known |= {key: measured}
     try:  # a home that cannot be written only means measuring again
         cache_file().parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=cache_file().parent, delete=False) as file:

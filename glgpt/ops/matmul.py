@@ -14,6 +14,7 @@ from glgpt.tensor import Layout, fold, stacked, texels
 PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
 PANEL = 32  # texels of a panel's row: eight fragments, which software GL runs together, take four each
 WRITTEN_OUT = 8  # runs of the inner dimension within one tile of each factor, before a product loops over them
+BIN = 64  # pixels of a side of what software GL hands out to a thread
 ENOUGH = 16384  # fragments of a one-row product; with more, each walks further and the reader adds up fewer parts
 
 
@@ -74,8 +75,10 @@ def _right_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Ten
     """dw = x^T dy (+ so_far): the inner dimension is that of the rows, which may be no multiple of four."""
     if dy.layout.height % 4 and (dy.layout.tiles[0] > 1 or dy.rows % 4):
         dy = copy(rec, dy, fold(texels(dy.rows), dy.cols, rec.limits.max_texture_size), dy.name)
-    tiles = (x.layout.tiles[0], tile_cols)
-    turned = transpose(rec, x, Layout(w.rows, x.rows, tiles), f"{x.name}.transposed")
+    tile_rows = x.layout.tiles[0]
+    if tile_rows == 8 and tile_cols == 1 and w.rows <= 8 * BIN and dy.cols <= 4 * BIN:
+        tile_rows, tile_cols = 4, 2  # twice as high a target, so that software GL's threads share it
+    turned = transpose(rec, x, Layout(w.rows, x.rows, (tile_rows, tile_cols)), f"{x.name}.transposed")
     return _plus_product(rec, turned, dy, so_far, f"d.{w.name}", tile_cols)
 
 
