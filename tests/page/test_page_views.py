@@ -235,6 +235,19 @@ def test_a_link_carries_the_view(exported: Path, serve: Serve, browse: Browse) -
         assert part in page.url
 
 
+def test_without_settings_it_writes_as_documented(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported) + "#prompt=To+be&tokens=30")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(WRITTEN)
+    with GPT2.from_pretrained("shakespeare") as desktop:
+        assert desktop.tokenizer
+        ids = desktop.tokenizer.encode("To be")
+        expected = list(desktop.generate(ids, 30, temperature=0.8, top_p=0.9, seed=1))
+        labels = [desktop.tokenizer.label(i) for i in expected]
+    written = [token.get_attribute("aria-label") for token in page.locator(".token:not(.given)").all()]
+    assert [label.rpartition(", ")[0] for label in written] == labels
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Browse, width: int) -> None:
     watch = """

@@ -34,7 +34,7 @@ export const settings = {
   tokens: signal(number("tokens", 120)),
   temperature: signal(number("temperature", 0.8)),
   topK: signal(number("k", 0)),
-  topP: signal(number("p", 1)),
+  topP: signal(number("p", 0.9)), // fewer words that are none
   seed: signal(number("seed", 1)),
   stop: signal(link.get("stop") ?? ""),
 };
