@@ -160,7 +160,7 @@ function Schedule({ fixed }: { fixed: boolean }) {
           min={0}
           step="any"
           hint="At its highest; it can change while the training waits"
-          fixed={found?.status === "running"}
+          fixed={found?.status === "running" || train.preparing.value !== null}
           onSet={() => void train.rate()}
         />
         <NumberField label="falls to" of={s.min_lr} min={0} step="any" hint="At the last step" fixed={fixed} />
