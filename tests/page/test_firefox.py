@@ -66,20 +66,26 @@ def firefox(display: str, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def browse(firefox: str) -> Iterator[Callable[[str], Evaluate]]:
-    """Opens an address; the answer evaluates JavaScript in the page, awaiting what it promises."""
+    """Opens an address; the answer evaluates JavaScript in the page, awaiting what it promises.
+
+    Fails the test for an exception that nobody caught, or an error in the console.
+    """
     numbers = count(1)
+    complaints: list[str] = []
     with connect(f"{firefox}/session", max_size=None) as socket:
 
         def call(method: str, **parameters: Any) -> dict[str, Any]:
             number = next(numbers)
             socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
             while (answer := json.loads(socket.recv(timeout=600))).get("id") != number:
-                pass  # an event
+                if answer.get("method") == "log.entryAdded" and answer["params"]["level"] == "error":
+                    complaints.append(answer["params"]["text"])
             assert answer["type"] == "success", answer
             return dict(answer["result"])
 
         def open_page(address: str) -> Evaluate:
             call("session.new", capabilities={})
+            call("session.subscribe", events=["log.entryAdded"])
             context = call("browsingContext.getTree")["contexts"][0]["context"]
             call("browsingContext.navigate", context=context, url=address, wait="complete")
 
@@ -92,6 +98,8 @@ def browse(firefox: str) -> Iterator[Callable[[str], Evaluate]]:
             return evaluate
 
         yield open_page
+        call("browsingContext.getTree")  # what was said before it is heard by now
+    assert complaints == [], "the page complained"
 
 
 def test_firefox_says_what_the_desktop_says(

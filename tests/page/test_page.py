@@ -263,7 +263,9 @@ def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Br
 
     export(None, tmp_path / "site" / "module", "f16", embed=True)
     address = serve(tmp_path / "site", plain=True)
-    page = browse(address + "module/")
+    page = browse(
+        address + "module/", provokes="status of 404"
+    )  # the example names no icon, and the browser asks for one
     start = "To be, or not to be"
     page.wait_for_function(f"document.querySelector('pre').textContent.length > {len(start) + 80}")
     (tmp_path / "site" / "own.html").write_text("<!doctype html><title>own</title>")

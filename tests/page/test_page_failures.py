@@ -44,6 +44,23 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
     assert message in page.get_by_role("alert").inner_text()
 
 
+def test_complaints_are_heard(browse: Browse, complaints: list[str]) -> None:
+    """Else none of these tests would see an error that the page only tells the console of."""
+    page = browse("about:blank", provokes="^(Error: )?provoked [a-e]$")
+    page.evaluate(
+        """() => {
+          setTimeout(() => { throw new Error('provoked a'); });
+          void Promise.reject(new Error('provoked b'));
+          console.error('provoked c');
+          console.warn('provoked d');
+          console.assert(false, 'provoked e');
+          console.log('nothing');
+        }"""
+    )
+    page.wait_for_timeout(200)
+    assert sorted(said[-1] for said in complaints) == list("abcde"), complaints
+
+
 LOSE = """
 globalThis.lose = async (device) => {
   const context = device.gl.getExtension('WEBGL_lose_context');
@@ -149,7 +166,8 @@ def test_a_shard_damaged_once_is_fetched_again(exported: Path, serve: Serve, bro
 
 
 def test_a_missing_shard_is_named(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
-    page = browse(serve(damaged(exported, tmp_path, lambda folder: (folder / "weights-00.bin").unlink())))
+    folder = damaged(exported, tmp_path, lambda folder: (folder / "weights-00.bin").unlink())
+    page = browse(serve(folder), provokes="status of 404")
     page.get_by_role("alert").wait_for()
     assert "weights-00.bin" in page.get_by_role("alert").inner_text()
 

@@ -171,10 +171,16 @@ export class Glgpt {
     await this.training.current().pause();
   }
 
-  /** Goes on with the training, or with the one that an earlier visit left. */
-  async resume(): Promise<void> {
+  /**
+   * Goes on with the training, or with the one that an earlier visit left; with another learning rate where one is given.
+   * A training that failed goes back to its last checkpoint first.
+   */
+  async resume({ lr }: { lr?: number } = {}): Promise<void> {
     await this.ready;
-    void (this.training.session ?? (await this.training.restore()) ?? this.training.current()).start();
+    const session = this.training.session ?? (await this.training.restore()) ?? this.training.current();
+    if (lr !== undefined) session.setRate(lr);
+    if (session.status === "failed") await session.back();
+    if (session.status !== "failed") void session.start();
   }
 
   /** The trained model's files by name, as the desktop's `glgpt generate DIR` loads them. */

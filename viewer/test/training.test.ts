@@ -1,6 +1,6 @@
 // Training without a browser: the tokenizer, what steps are fed with, and the files, against the desktop's.
 
-import { describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { check, Player } from "../src/gl/player";
 import type { Device } from "../src/gl/device";
 import type { Program } from "../src/program";
@@ -8,6 +8,8 @@ import made from "./bpe.json";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../src/training/batches";
 import { BpeError, encodeText, trainBpe } from "../src/training/bpe";
 import { readSafetensors, readTokenizer, tokenizerFiles, writeSafetensors, type Tensors } from "../src/training/files";
+import { Session, type Plan } from "../src/training/session";
+import { fitting, type Arrived, type Trainer } from "../src/training/trainer";
 
 interface Case {
   text: string;
@@ -96,6 +98,97 @@ describe("safetensors", () => {
     expect(() => readSafetensors(bytes.subarray(0, -1))).toThrow("not whole");
     expect(() => readSafetensors(bytes.subarray(0, 20))).toThrow("header is not whole");
     expect(() => readSafetensors(new TextEncoder().encode("hello"))).toThrow("too short");
+  });
+});
+
+describe("a saved state", () => {
+  const parameters = [{ name: "w", shape: [2, 3], turned: false }];
+  const offer = { parameters } as unknown as Plan["offer"];
+  const state = (...values: number[]) => {
+    return writeSafetensors(new Map([["w", { shape: [2, values.length / 2], data: Float32Array.from(values) }]]), {});
+  };
+
+  it("is taken where it is of this size", () => {
+    const found = fitting(offer, state(1, 2, 3, 4, 5, 6), null);
+    expect([...found.keys()]).toEqual(["w", "w.moment", "w.squares"]);
+    expect(Array.from(found.get("w.squares")!)).toEqual([0, 0, 0, 0, 0, 0]);
+  });
+
+  it("is refused where it is of another size, or holds what is no number", () => {
+    expect(() => fitting(offer, state(1, 2), null)).toThrow("w is 2 x 1; this size has 2 x 3");
+    expect(() => fitting(offer, state(1, 2, 3, NaN, 5, 6), null)).toThrow("w holds a NaN");
+    expect(() => fitting(offer, state(1, 2, 3, -Infinity, 5, 6), null)).toThrow("w holds a NaN");
+  });
+});
+
+describe("the steps of a session", () => {
+  const BATCH = 4;
+  const CONTEXT = 8;
+  const STEP = 40; // ms on this device
+
+  let now = 0;
+  beforeEach(() => void vi.spyOn(performance, "now").mockImplementation(() => now));
+  afterEach(() => void vi.restoreAllMocks());
+
+  /** A trainer whose device takes `first` ms for the first step and STEP for others, and tells of three at a time. */
+  function session(steps: number, first: number): Session {
+    const late: Arrived[] = [];
+    let free = 0;
+    const trainer = {
+      steps: 0,
+      submit: () => {
+        const step = ++trainer.steps;
+        free = Math.max(free, now) + (step === 1 ? first : STEP);
+        late.push({ step, loss: 1, gradNorm: 1, at: free });
+        if (late.length <= 3) return Promise.resolve([]);
+        const heard = late[0]!.at > now ? late[2]!.at : late[0]!.at;
+        for (const result of late.slice(0, 3)) result.at = Math.max(result.at, heard);
+        now = Math.max(now, heard);
+        return Promise.resolve([late.shift()!]);
+      },
+      drain: () => {
+        now = Math.max(now, free);
+        return Promise.resolve(late.splice(0));
+      },
+      state: () => Promise.resolve(new Uint8Array(8)),
+      close: () => {},
+    };
+    const plan = {
+      offer: { recipe: { batch: BATCH, context: CONTEXT } },
+      train: new Uint16Array(100),
+      validation: new Uint16Array(0),
+      bpe: null,
+      rates: { steps, lr: 0.5, min_lr: 0.125, warmup: 0, schedule: "constant" },
+      seed: 0,
+      evalEvery: 0,
+      sampleEvery: 0,
+    } as unknown as Plan;
+    const device = { generation: 0, lost: false } as unknown as Device;
+    return new Session(plan, device, () => Promise.resolve(trainer as unknown as Trainer));
+  }
+
+  it.each([10, 200])("are as many tokens a second as the device took for %i of them", async (steps) => {
+    const made = session(steps, 3000);
+    await made.open();
+    await made.start();
+    expect(made.status).toBe("done");
+    expect(made.points.length).toBe(steps);
+    const right = (1000 * BATCH * CONTEXT) / STEP;
+    expect(made.tokensPerS).toBeCloseTo(right, 6);
+    for (const { tokensPerS } of made.points) expect(tokensPerS).toBeLessThan(1.001 * right);
+    for (const { tokensPerS } of made.points.slice(40)) expect(tokensPerS).toBeGreaterThan(0.9 * right);
+  });
+
+  it("take another learning rate while it waits, its end in proportion", async () => {
+    const made = session(2, 0);
+    await made.open();
+    const running = made.start();
+    expect(() => made.setRate(0.25)).toThrow("Pause the training first");
+    await running;
+    made.setRate(0.25);
+    expect(made.plan.rates).toMatchObject({ lr: 0.25, min_lr: 0.0625 });
+    expect(() => made.setRate(0)).toThrow("must be above 0");
+    expect(made.checkpoint!.rates).toEqual(made.plan.rates);
   });
 });
 

@@ -1,6 +1,7 @@
 // What a step is fed with: the same windows, index and learning rate as on the desktop (`glgpt/data.py`, `presets.py`).
 
 import type { Schedule } from "../manifest";
+import { PageError } from "../program";
 
 export type Ids = Uint16Array;
 
@@ -71,6 +72,10 @@ export interface Rates {
   min_lr: number;
   warmup: number;
   schedule: Schedule;
+}
+
+export function checkRate(lr: number): void {
+  if (!(lr > 0 && lr < Infinity)) throw new PageError(`The learning rate is ${lr}; it must be above 0.`);
 }
 
 /** The learning rate of `step` (from 1): it rises over the warmup and falls to `min_lr` at the last step. */

@@ -4,13 +4,14 @@ import type { Device } from "../gl/device";
 import { pause } from "../gl/wait";
 import type { Offer } from "../manifest";
 import { PageError } from "../program";
-import { fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
+import { checkRate, fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
 import { encodeText, type Bpe } from "./bpe";
 import { MOMENTS, modelFiles, type About, type Files } from "./files";
 import { tokenBytes } from "./tokenise";
-import { isLost, type StepResult, type Trainer } from "./trainer";
+import { Diverged, isLost, type Arrived, type StepResult, type Trainer } from "./trainer";
 
-const RECENT = 30; // results over which the speed is measured
+const RECENT = 30; // steps over which the speed is measured
+const AT_ONCE = 1; // ms between results that came together: some drivers tell of several steps at a time
 const KEEP_MS = 20_000; // from one checkpoint to the next
 const EVAL_TOKENS = 8192;
 
@@ -47,7 +48,7 @@ export interface Checkpoint {
   step: number;
   state: Uint8Array<ArrayBuffer>;
   about: About | null;
-  /** As they were then; those of the plan where they are left out. */
+  /** What a later visit goes on with. */
   rates?: Rates;
   points: Point[];
   samples: Sample[];
@@ -78,8 +79,13 @@ export class Session {
   private stopping = false;
   private readonly asked: (() => Promise<void>)[] = [];
   private running: Promise<void> = Promise.resolve();
+  /**
+   * (step, when it was done) of the last steps, on a clock that stands still for whatever is not a step; before them, of
+   * the step behind which the device was idle.
+   */
   private recent: [number, number][] = [];
   private apart = 0;
+  private cold = true; // the next step compiles
   private keptAt = performance.now();
 
   constructor(
@@ -94,14 +100,21 @@ export class Session {
   /** Makes the trainer: afresh, or from a checkpoint. */
   async open(from: Checkpoint | null = null): Promise<void> {
     this.checkpoint = from;
-    Object.assign(this.plan.rates, from?.rates);
+    this.recent = [];
+    this.cold = true;
     this.points = [...(from?.points ?? [])];
     this.samples = [...(from?.samples ?? [])];
     this.trainer = await this.build(!from);
-    if (from) this.trainer.restore(from.state, from.about);
-    if (from) return;
-    if (this.plan.evalEvery) await this.evaluate();
-    if (this.plan.sampleEvery) await this.sample(); // noise: what it begins from
+    try {
+      if (from) this.trainer.restore(from.state, from.about);
+      else {
+        if (this.plan.evalEvery) await this.evaluate();
+        if (this.plan.sampleEvery) await this.sample(); // noise: what it begins from
+      }
+    } catch (error) {
+      this.trainer.close();
+      throw error;
+    }
   }
 
   get step(): number {
@@ -129,10 +142,49 @@ export class Session {
     await this.running;
   }
 
+  /** Gives all steps to come another learning rate, which falls to as small a share of itself. Not while it runs. */
+  setRate(lr: number): void {
+    const { rates } = this.plan;
+    if (this.status === "running") throw new PageError("Pause the training first; then its learning rate can change.");
+    checkRate(lr);
+    rates.min_lr *= lr / rates.lr;
+    rates.lr = lr;
+    if (!this.checkpoint) return;
+    this.checkpoint.rates = { ...rates }; // a later visit goes on with it too
+    void this.keep(this.checkpoint);
+  }
+
+  /** Goes back to the last checkpoint, or to the beginning where there is none, and waits there. */
+  async back(): Promise<void> {
+    this.trainer.close();
+    try {
+      await this.guarded(() => this.open(this.checkpoint));
+      this.problem = "";
+      this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  /** Makes room on the device; `back` brings it to where it was. */
+  async leave(): Promise<void> {
+    await this.pause();
+    if (this.status !== "failed") await this.save().catch(() => {}); // that it failed is said by its status
+    this.trainer.close();
+  }
+
   private set(status: Status): void {
     this.status = status;
     this.onChange("status");
     if (status !== "running") this.onEnd();
+  }
+
+  private fail(error: unknown): void {
+    this.problem = error instanceof Error ? error.message : String(error);
+    const back = this.checkpoint ? `step ${this.checkpoint.step}` : "the beginning";
+    if (error instanceof Diverged) this.problem += ` Go back to ${back} with a lower learning rate.`;
+    this.doing = "";
+    this.set("failed");
   }
 
   private async run(): Promise<void> {
@@ -144,9 +196,7 @@ export class Session {
       } while (this.asked.length || (!this.stopping && this.step < rates.steps)); // it may have been set back
       this.set(this.step >= rates.steps ? "done" : "paused");
     } catch (error) {
-      this.problem = error instanceof Error ? error.message : String(error);
-      this.doing = "";
-      this.set("failed");
+      this.fail(error);
       for (const work of this.asked.splice(0)) await work().catch(() => {}); // whoever waits hears of it
     }
   }
@@ -159,7 +209,12 @@ export class Session {
 
   /** Does `work` between two steps where it is running, else now. */
   private between(work: () => Promise<unknown>): Promise<void> {
-    if (this.status !== "running") return this.guarded(async () => void (await work()));
+    if (this.status !== "running") {
+      return this.guarded(async () => void (await work())).catch((error: unknown) => {
+        if (error instanceof Diverged) this.fail(error);
+        throw error;
+      });
+    }
     return new Promise((resolve, reject) => {
       const task = async () => {
         try {
@@ -192,7 +247,6 @@ export class Session {
       try {
         await this.open(this.checkpoint);
         this.doing = "";
-        this.recent = [];
         this.onChange("step");
         return;
       } catch (error) {
@@ -205,11 +259,16 @@ export class Session {
   async one(): Promise<void> {
     if (this.status === "running") return;
     this.plan.rates.steps = Math.max(this.plan.rates.steps, this.step + 1);
-    await this.guarded(async () => {
-      await this.oneStep();
-      this.take(await this.trainer.drain());
-    });
-    this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+    this.recent = [];
+    try {
+      await this.guarded(async () => {
+        await this.oneStep();
+        this.take(await this.trainer.drain());
+      });
+      this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+    } catch (error) {
+      this.fail(error);
+    }
   }
 
   /** A sample now. */
@@ -227,7 +286,13 @@ export class Session {
     const { batch, context } = offer.recipe;
     const step = this.step + 1;
     const first = starts(seed, step, batch, train.length - context);
+    if (!this.recent.length && !this.cold) this.recent.push([this.step, performance.now() - this.apart]);
     this.take(await this.trainer.submit(train, first, rateAt(rates, step)));
+    if (this.cold) {
+      this.take(await this.trainer.drain());
+      this.recent = [];
+      this.cold = false;
+    }
     const due = (every: number) => every > 0 && (step % every === 0 || step === rates.steps);
     const late = performance.now() - this.keptAt > KEEP_MS;
     if (!due(evalEvery) && !due(sampleEvery) && !late && !this.asked.length) return;
@@ -240,22 +305,20 @@ export class Session {
     this.apart += performance.now() - began;
   }
 
-  private take(results: readonly StepResult[]): void {
+  private take(results: readonly Arrived[]): void {
     const { batch, context } = this.plan.offer.recipe;
-    for (const result of results) {
-      this.recent.push([result.step, performance.now() - this.apart]);
-      if (this.recent.length > RECENT) this.recent.shift();
+    for (const { at, ...result } of results) {
+      const time = at - this.apart;
+      if (this.recent.length > 1 && time - this.recent.at(-1)![1] < AT_ONCE) this.recent.pop();
+      this.recent.push([result.step, time]);
+      while (this.recent.length > 2 && result.step - this.recent[0]![0] > RECENT) this.recent.shift();
       const [a, b] = [this.recent[0]!, this.recent.at(-1)!];
-      if (b[0] > a[0]) this.tokensPerS = (1000 * (b[0] - a[0]) * batch * context) / (b[1] - a[1]);
+      if (b[1] > a[1]) this.tokensPerS = (1000 * (b[0] - a[0]) * batch * context) / (b[1] - a[1]);
       const point = { ...result, lr: rateAt(this.plan.rates, result.step), tokensPerS: this.tokensPerS };
       this.points.push(point);
       this.onStep(point);
       if (!Number.isFinite(result.loss) || !Number.isFinite(result.gradNorm)) {
-        const back = this.checkpoint ? `step ${this.checkpoint.step}` : "the beginning";
-        throw new PageError(
-          `Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}. ` +
-            `Go back to ${back} with a lower learning rate.`,
-        );
+        throw new Diverged(`Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}.`);
       }
       this.onChange("step");
     }
@@ -314,7 +377,7 @@ export class Session {
 
   private async note(): Promise<void> {
     const step = this.step;
-    if (this.checkpoint?.step === step && this.checkpoint.about) return;
+    if (this.checkpoint?.step === step && this.checkpoint.about?.lr === this.plan.rates.lr) return;
     const state = await this.trainer.state(this.plan.rates.lr);
     const { config, recipe } = this.plan.offer;
     const about = { config, recipe, lr: this.plan.rates.lr, seed: this.plan.seed, step };
@@ -324,9 +387,9 @@ export class Session {
     await this.keep(this.checkpoint);
   }
 
-  /** The folder that the desktop loads. */
+  /** The folder that the desktop loads; of the last checkpoint where the training failed behind it. */
   async files(): Promise<Files> {
-    await this.save();
+    if (this.status !== "failed" || !this.checkpoint) await this.save();
     return modelFiles(this.checkpoint!.state, this.plan.offer, this.plan.bpe);
   }
 

@@ -20,10 +20,16 @@ export interface StepResult {
   gradNorm: number;
 }
 
+/** A step left a loss, a gradient or a parameter that is no number. */
+export class Diverged extends PageError {}
+
+/** A result, and when it came, by `performance.now`: it may be taken later. */
+export type Arrived = StepResult & { at: number };
+
 export class Trainer {
   readonly player: Player;
   steps = 0;
-  private readonly late: Promise<StepResult>[] = [];
+  private readonly late: Promise<Arrived>[] = [];
   private readonly known: number[];
   private prepared = false;
   private closed = false;
@@ -55,7 +61,7 @@ export class Trainer {
   // -- steps ------------------------------------------------------------------------------------------------------
 
   /** Takes a step on the windows that start at `first`, without waiting; gives the results that have come. */
-  async submit(ids: Ids, first: readonly number[], lr: number): Promise<StepResult[]> {
+  async submit(ids: Ids, first: readonly number[], lr: number): Promise<Arrived[]> {
     const { player } = this;
     const [b1, b2] = this.offer.recipe.betas;
     const step = ++this.steps;
@@ -68,14 +74,16 @@ export class Trainer {
     player.play("update");
     this.prepared = false;
     const read = Promise.all([player.read("losses", 0, 1), player.read("gradient_norm")]);
-    const result = read.then(([losses, norm]) => ({ step, loss: losses[0]! / losses[1]!, gradNorm: norm[0]! }));
+    const result = read.then(([losses, norm]) => {
+      return { step, loss: losses[0]! / losses[1]!, gradNorm: norm[0]!, at: performance.now() };
+    });
     result.catch(() => {}); // awaited later
     this.late.push(result);
     return this.late.length > LATE ? [await this.late.shift()!] : [];
   }
 
   /** Waits for every step that is under way. */
-  drain(): Promise<StepResult[]> {
+  drain(): Promise<Arrived[]> {
     return Promise.all(this.late.splice(0));
   }
 
@@ -135,9 +143,12 @@ export class Trainer {
 
   // -- what it holds ----------------------------------------------------------------------------------------------
 
-  /** Parameters and moments after the steps taken so far, as the desktop's state.safetensors holds them. */
+  /**
+   * Parameters and moments after the steps taken so far, as the desktop's state.safetensors holds them; throws Diverged
+   * where one is no number: a step may break them and tell of a loss that was still finite.
+   */
   async state(lr: number): Promise<Uint8Array<ArrayBuffer>> {
-    const names = this.offer.parameters.flatMap((p) => [p, ...MOMENTS.map((m) => ({ ...p, name: `${p.name}.${m}` }))]);
+    const names = this.offer.parameters.flatMap((p) => PARTS.map((part) => ({ ...p, name: p.name + part })));
     const { config, recipe } = this.offer;
     const about: About = { config, recipe, lr, seed: this.seed, step: this.steps };
     const reads = names.map(({ name }) => this.player.read(name)); // all asked for before another step is played
@@ -145,6 +156,7 @@ export class Trainer {
     const tensors: Tensors = new Map();
     for (const [i, { name, shape, turned }] of names.entries()) {
       const matrix = unpack(this.view(name), texels[i]!);
+      if (!finite(matrix)) throw new Diverged(`Step ${about.step}: ${name} holds a NaN or an infinity.`);
       tensors.set(name, { shape, data: turned ? transposed(matrix, shape[1]!, shape[0]!) : matrix } as Tensor);
     }
     return writeSafetensors(tensors, { glgpt: JSON.stringify(about) });
@@ -152,14 +164,10 @@ export class Trainer {
 
   /** Goes on from a state; from parameters alone, its moments are zero and its steps begin anew. */
   restore(state: Uint8Array, about: About | null): void {
-    const { tensors } = readSafetensors(state);
+    const tensors = fitting(this.offer, state, about);
     for (const { name, shape, turned } of this.offer.parameters) {
-      for (const part of ["", ...MOMENTS.map((m) => `.${m}`)]) {
-        const found = tensors.get(name + part);
-        const data = found?.data ?? (part && !about ? new Float32Array(shape.reduce((a, b) => a * b, 1)) : null);
-        if (!data || (found && found.shape.join() !== shape.join())) {
-          throw new PageError(`The saved model's ${name + part} is ${found ? found.shape.join(" x ") : "missing"}; this size has ${shape.join(" x ")}.`);
-        }
+      for (const part of PARTS) {
+        const data = tensors.get(name + part)!;
         this.put(name + part, turned ? transposed(data, shape[0]!, shape[1]!) : data);
       }
     }
@@ -226,6 +234,31 @@ export class Trainer {
     if (!this.gone) this.player.close();
     this.closed = true;
   }
+}
+
+const PARTS = ["", ...MOMENTS.map((m) => `.${m}`)];
+
+/** A state's parameters and moments by name; throws where they are not those of this size, or no numbers. */
+export function fitting(offer: Offer, state: Uint8Array, about: About | null): Map<string, Float32Array> {
+  const { tensors } = readSafetensors(state);
+  const all = new Map<string, Float32Array>();
+  for (const { name, shape } of offer.parameters) {
+    for (const part of PARTS) {
+      const found = tensors.get(name + part);
+      const data = found?.data ?? (part && !about ? new Float32Array(shape.reduce((a, b) => a * b, 1)) : null);
+      if (!data || (found && found.shape.join() !== shape.join())) {
+        throw new PageError(`The saved model's ${name + part} is ${found ? found.shape.join(" x ") : "missing"}; this size has ${shape.join(" x ")}.`);
+      }
+      if (!finite(data)) throw new PageError(`The saved model's ${name + part} holds a NaN or an infinity.`);
+      all.set(name + part, data);
+    }
+  }
+  return all;
+}
+
+function finite(values: ArrayLike<number>): boolean {
+  for (let i = 0; i < values.length; i++) if (!Number.isFinite(values[i])) return false;
+  return true;
 }
 
 export function isLost(error: unknown, device: Device): boolean {

@@ -1,16 +1,16 @@
 // Training in the page: what it offers, the session under way, and what is kept of it.
 
-import { DRAW_FLOPS } from "../gl/player";
+import { check, DRAW_FLOPS } from "../gl/player";
 import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../manifest";
 import type { Model } from "../model";
-import { must, PageError } from "../program";
-import type { Ids, Rates } from "./batches";
+import { must, PageError, type Program } from "../program";
+import { checkRate, type Ids, type Rates } from "./batches";
 import type { Bpe } from "./bpe";
 import { readModel, zip, type About, type Files } from "./files";
 import { Session, type Checkpoint, type Plan, type Point } from "./session";
 import { forget, keep, kept } from "./store";
 import { tokenise } from "./tokenise";
-import { Trainer } from "./trainer";
+import { fitting, Trainer } from "./trainer";
 
 export interface TrainConfig extends Partial<Rates> {
   /** A preset and a tokenizer (`bytes` or `bpe:N`) that this page was exported with; by default its first. */
@@ -155,6 +155,10 @@ export class Training {
     return this.open(run, { step: about?.step ?? 0, state, about, points: [], samples: [] });
   }
 
+  /**
+   * All that can be checked is checked while the session there was goes on. Then that one makes room, since a device may
+   * not hold the textures of both, and comes back from its checkpoint where the new one cannot be built.
+   */
   private async open(
     run: Run,
     from: Checkpoint | null,
@@ -171,27 +175,49 @@ export class Training {
         `The training text has ${found.train.length} tokens, too few for a context of ${context}: give more text.`,
       );
     }
-    await this.session?.close();
-    const { rates: planned, seed, evalEvery, sampleEvery } = run;
+    const program = await this.program(offer);
+    if (from) fitting(offer, from.state, from.about);
+    const { seed, evalEvery, sampleEvery } = run;
+    const planned = { ...run.rates, ...from?.rates };
     const plan: Plan = { offer, text: run.text, bpe, train: found.train, validation: found.validation, rates: planned, seed, evalEvery, sampleEvery };
-    const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, begin));
+    const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, program, begin));
     session.onStep = onStep ?? session.onStep;
     session.keep = (checkpoint) => this.keep(run, checkpoint);
-    await session.open(from);
+    const before = this.session;
+    await before?.leave();
+    try {
+      await session.open(from);
+    } catch (error) {
+      if (before && before.status !== "failed") await before.back();
+      throw error;
+    }
+    await before?.close();
     this.session = session;
     this.onSession();
     return session;
   }
 
-  private async trainer({ offer, seed }: Plan, begin: boolean): Promise<Trainer> {
-    const { device, loader, options, recording, wishes } = this.model();
+  /** The program of this size that suits the device; throws where the device cannot hold it. */
+  private async program(offer: Offer): Promise<Program> {
+    const { device, loader, recording, wishes } = this.model();
     const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
     const fitting = offer.programs.filter((p) => p.draw_buffers <= buffers);
     const chosen = fitting.find((p) => p.kernel === recording.kernel) ?? fitting.at(-1);
     if (!chosen) throw new PageError(`This device renders to ${buffers} textures at once; training needs four.`);
     const program = parseProgram(await loader.packed(chosen.file), chosen.file);
+    check(program, device);
+    return program;
+  }
+
+  private async trainer({ offer, seed }: Plan, program: Program, begin: boolean): Promise<Trainer> {
+    const { device, options, wishes } = this.model();
     const trainer = new Trainer(device, offer, program, options, seed, wishes.drawFlops ?? DRAW_FLOPS);
-    await trainer.open(begin);
+    try {
+      await trainer.open(begin);
+    } catch (error) {
+      trainer.close();
+      throw error;
+    }
     return trainer;
   }
 
@@ -242,7 +268,7 @@ function rates(offer: Offer, asked: Partial<Rates>): Rates {
     schedule: asked.schedule ?? offer.settings.schedule,
   };
   if (!(Number.isInteger(steps) && steps >= 1)) throw new PageError(`Steps are ${steps}; they must be a whole number from 1.`);
-  if (!(lr > 0 && lr < Infinity)) throw new PageError(`The learning rate is ${lr}; it must be above 0.`);
+  checkRate(lr);
   if (!(found.min_lr >= 0 && found.min_lr <= lr)) throw new PageError(`The last learning rate is ${found.min_lr}; it must lie between 0 and ${lr}.`);
   if (!(Number.isInteger(found.warmup) && found.warmup >= 0 && found.warmup < steps)) {
     throw new PageError(`Warmup is ${found.warmup} steps; it must end before the ${steps} steps do.`);

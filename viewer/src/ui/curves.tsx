@@ -43,7 +43,7 @@ export function Curves({ label, steps, curves, log, height }: Props) {
         height,
         // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the enum is not there at run time
         scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
-        axes: [{ ...axis, size: 30 }, { ...axis, size: 46 }],
+        axes: [{ ...axis, size: 30 }, { ...axis, size: 54 }],
         legend: { show: false },
         cursor: { show: false },
         series: [

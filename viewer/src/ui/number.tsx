@@ -10,10 +10,11 @@ interface NumberProps {
   step: number | "any";
   hint: string;
   fixed?: boolean;
+  onSet?: () => void;
 }
 
 /** What is no number leaves the value as it was; others are brought between `min` and `max`. */
-export function NumberField({ label, of, min, max = Infinity, step, hint, fixed = false }: NumberProps) {
+export function NumberField({ label, of, min, max = Infinity, step, hint, fixed = false, onSet }: NumberProps) {
   return (
     <label class="field" title={hint}>
       <span>{label}</span>
@@ -28,6 +29,7 @@ export function NumberField({ label, of, min, max = Infinity, step, hint, fixed 
         onChange={(e) => {
           const value = e.currentTarget.valueAsNumber;
           if (Number.isFinite(value)) of.value = Math.min(max, Math.max(min, value));
+          onSet?.();
           e.currentTarget.value = String(of.value);
         }}
       />

@@ -99,7 +99,7 @@ export function offer(): Offer | undefined {
   return index.value?.sizes.find((s) => s.name === preset.value && s.tokenizer === tokenizer.value);
 }
 
-async function attempt(work: () => Promise<void>): Promise<void> {
+async function attempt(work: () => Promise<void> | void): Promise<void> {
   problem.value = "";
   try {
     await work();
@@ -134,10 +134,29 @@ async function made(): Promise<Session> {
   });
 }
 
+/** Takes the learning rate of the settings for the steps to come. */
+export const rate = () =>
+  attempt(() => {
+    const found = session.value;
+    if (!found) return;
+    try {
+      found.setRate(schedule.lr.value);
+    } finally {
+      schedule.lr.value = found.plan.rates.lr;
+      schedule.min_lr.value = found.plan.rates.min_lr;
+    }
+  });
+
+export const back = () =>
+  attempt(async () => {
+    preparing.value = { what: "Going back", share: null };
+    await engine().training.current().back();
+  });
+
 export const start = () =>
   attempt(async () => {
     const found = await made();
-    if (found.status === "failed" || found.status === "done") found.plan.rates.steps = Math.max(schedule.steps.value, found.step);
+    if (found.status === "done") found.plan.rates.steps = Math.max(schedule.steps.value, found.step);
     preparing.value = null;
     void found.start();
   });
@@ -172,7 +191,7 @@ export const download = () =>
     const blob = new Blob([await training.zip()], { type: "application/zip" });
     const link = document.createElement("a");
     link.href = URL.createObjectURL(blob);
-    link.download = `${preset.value}-${training.current().step}-steps.zip`;
+    link.download = `${preset.value}-${training.current().checkpoint!.step}-steps.zip`;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   });

@@ -146,13 +146,23 @@ function Text({ fixed }: { fixed: boolean }) {
 
 function Schedule({ fixed }: { fixed: boolean }) {
   const s = train.schedule;
-  const ended = train.session.value?.status === "done";
+  void train.tick.value;
+  const found = train.session.value;
+  const ended = found?.status === "done";
   return (
     <details>
       <summary>Schedule</summary>
       <div class="fields">
         <NumberField label="Steps" of={s.steps} min={1} step={1} hint="How many steps to take" fixed={fixed && !ended} />
-        <NumberField label="Learning rate" of={s.lr} min={0} step="any" hint="At its highest" fixed={fixed} />
+        <NumberField
+          label="Learning rate"
+          of={s.lr}
+          min={0}
+          step="any"
+          hint="At its highest; it can change while the training waits"
+          fixed={found?.status === "running" || train.preparing.value !== null}
+          onSet={() => void train.rate()}
+        />
         <NumberField label="falls to" of={s.min_lr} min={0} step="any" hint="At the last step" fixed={fixed} />
         <NumberField label="Warmup" of={s.warmup} min={0} step={1} hint="Steps over which it rises" fixed={fixed} />
         <label class="field">
@@ -179,6 +189,7 @@ function Buttons() {
   void train.tick.value;
   const found = train.session.value;
   const running = found?.status === "running";
+  const failed = found?.status === "failed";
   const busy = train.preparing.value !== null;
   const sure = useSignal(false);
   return (
@@ -188,12 +199,16 @@ function Buttons() {
           <button class="primary" onClick={() => void train.pause()}>
             Pause
           </button>
+        ) : failed ? (
+          <button class="primary" disabled={busy} onClick={() => void train.back()}>
+            Go back to {found.checkpoint?.step ? `step ${found.checkpoint.step}` : "the beginning"}
+          </button>
         ) : (
           <button class="primary" disabled={busy} onClick={() => void train.start()}>
             {found?.step ? "Go on" : "Start"}
           </button>
         )}
-        <button disabled={running || busy} onClick={() => void train.step()}>
+        <button disabled={running || failed || busy} onClick={() => void train.step()}>
           One step
         </button>
         <button

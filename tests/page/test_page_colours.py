@@ -1,0 +1,157 @@
+"""Dark and light: every text of every view can be read, and what is drawn follows a change of the scheme."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+LEAST = 4.5  # WCAG 2.2, 1.4.3: of text against what lies behind it; what is disabled is excepted there
+VIEWS = ("text", "attention", "blocks", "textures", "passes", "train", "device")
+
+# [contrast, text, element] of whatever is read: text nodes, values of fields. All backgrounds at the middle of a text
+# are laid over one another by a canvas, which knows every notation of a colour. Relative luminance is WCAG's of sRGB.
+CONTRASTS = """() => {
+  const flat = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const luminance = () => {
+    const [r, g, b] = Array.from(flat.getImageData(0, 0, 1, 1).data, (x) => x / 255)
+      .map((x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const lay = (color, alpha = 1) => {
+    flat.globalAlpha = alpha;
+    flat.fillStyle = color;
+    flat.fillRect(0, 0, 1, 1);
+  };
+  const opacity = (e) => e ? Number(getComputedStyle(e).opacity) * opacity(e.parentElement) : 1;
+  const ancestors = (e) => e ? [e, ...ancestors(e.parentElement)] : [];
+  const found = [];
+  const measure = (element, text, middle) => {
+    const style = getComputedStyle(element);
+    if (element.closest(':disabled, label:has(:disabled)') || style.visibility !== 'visible') return;
+    element.scrollIntoView({block: 'center', inline: 'center'});
+    const box = middle();
+    if (box.width < 2 || box.height < 2) return;
+    const under = document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    const layers = (under.includes(element) ? under : ancestors(element)).reverse();
+    lay(getComputedStyle(document.documentElement).colorScheme.includes('dark')
+      && matchMedia('(prefers-color-scheme: dark)').matches ? 'black' : 'white');
+    for (const layer of layers) lay(getComputedStyle(layer).backgroundColor, opacity(layer));
+    const below = luminance();
+    lay(style.color, opacity(element));
+    const [low, high] = [below, luminance()].sort((a, b) => a - b);
+    found.push([(high + 0.05) / (low + 0.05), text.trim().slice(0, 40), `${element.tagName}.${element.className}`]);
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const element = node.parentElement;
+    if (!node.data.trim() || element.closest('script, style, select, textarea')) continue;
+    measure(element, node.data, () => range.getClientRects()[0] ?? new DOMRect());
+  }
+  for (const field of document.querySelectorAll('input:not([type=checkbox], [type=range]), select, textarea')) {
+    if (field.value) measure(field, field.value, () => field.getBoundingClientRect());
+  }
+  return found;
+}"""
+
+
+def open_view(page: Any, view: str) -> None:
+    page.get_by_role("navigation", name="Views").get_by_role("button", name=view.capitalize(), exact=True).click()
+    waits = {
+        "attention": "document.querySelector('.arcs button')",
+        "blocks": "document.querySelectorAll('.lens td button:not(:empty)').length >= 60",
+        "textures": "document.querySelector('.plane canvas')",
+        "passes": "document.querySelector('.source .word')",
+        "train": "document.querySelector('.controls textarea')?.value",
+    }
+    if view in waits:
+        page.wait_for_function(f"Boolean({waits[view]})")
+
+
+def too_faint(page: Any) -> list[Any]:
+    found = page.evaluate(CONTRASTS)
+    assert len(found) > 10
+    return [entry for entry in found if entry[0] < LEAST]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse, scheme: str) -> None:
+    page = browse(serve(site) + "#prompt=To+be&tokens=12&view=text", color_scheme=scheme)
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("document.querySelector('.token:not(.given)') && !document.querySelector('.caret')")
+    faint = {}
+    for view in VIEWS:
+        open_view(page, view)
+        if view == "train":
+            page.get_by_text("Schedule").click()
+        faint[view] = too_faint(page)
+        if view == "train":  # with all that a training shows
+            page.get_by_role("button", name="One step").click()
+            page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.busy')")
+            page.get_by_role("button", name="Reset").click()
+            faint["training"] = too_faint(page)
+            page.get_by_role("button", name="Forget the model?").click()
+        if view == "device":
+            page.get_by_role("button", name="Compare").click()
+            page.wait_for_function("/PASS/.test(document.querySelector('.verdict').textContent)")
+            faint["compared"] = too_faint(page)
+    assert not any(faint.values()), faint
+
+
+def brightness(page: Any, selector: str) -> float:
+    """The mean of an element as it is seen, from 0 to 1."""
+    script = """async (data) => {
+      const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${data}`)).blob());
+      const flat = new OffscreenCanvas(image.width, image.height).getContext('2d');
+      flat.drawImage(image, 0, 0);
+      const {data: all} = flat.getImageData(0, 0, image.width, image.height);
+      return all.reduce((sum, x, i) => i % 4 === 3 ? sum : sum + x, 0) / (255 * 3 * all.length / 4);
+    }"""
+    shot = base64.b64encode(page.locator(selector).first.screenshot()).decode()
+    return float(page.evaluate(script, shot))
+
+
+def test_drawings_follow_a_change_of_the_scheme(site: Path, serve: Serve, browse: Browse) -> None:
+    """They let the page shine through; curves, which are drawn in its colours, are drawn again."""
+    page = browse(serve(site) + "#prompt=To+be&tokens=12&view=text", color_scheme="light")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("document.querySelector('.token:not(.given)') && !document.querySelector('.caret')")
+    # What is drawn of the curves is grid for the most part, which is little apart from the ground in either scheme.
+    ink = """() => {
+      const canvas = document.querySelector('.curves canvas');
+      const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+      let sum = 0, count = 0;
+      for (let i = 0; i < data.length; i += 4) {
+        if (data[i + 3] < 200) continue; // where nothing is drawn, or an edge
+        sum += (data[i] + data[i + 1] + data[i + 2]) / (3 * 255);
+        count++;
+      }
+      return sum / count;
+    }"""
+    inside = (".inside .heads", ".inside .matrix")
+    drawn = {"attention": (".square", ".squares"), "textures": (".plane",), "train": inside}
+    for view, selectors in drawn.items():
+        open_view(page, view)
+        if view == "train":
+            page.get_by_role("button", name="One step").click()
+            page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.busy')")
+        page.wait_for_timeout(1000)
+        light = [brightness(page, s) for s in selectors]
+        grid = page.evaluate(ink) if view == "train" else 0
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_timeout(300)
+        for selector, before in zip(selectors, light, strict=True):
+            assert brightness(page, selector) < before - 0.2, selector
+        if view == "train":
+            assert page.evaluate(ink) < grid - 0.3
+        page.emulate_media(color_scheme="light")
