@@ -23,8 +23,8 @@ from glgpt.gl.readback import Readback
 from glgpt.models.config import GPT2Config, parameters
 from glgpt.program import ROLES
 from glgpt.sampling import Sampler
-from glgpt.training_program import SLOTS, Recipe, training_program
-from glgpt.training_textures import STATES, Parts, TrainingTextures, checked_parts
+from glgpt.training_program import SLOTS, Recipe, checked_rate, checked_seed, training_program
+from glgpt.training_textures import STATES, Parts, TrainingTextures, check_finite, checked_parts, shape_of
 from glgpt.tune import choose
 
 LATE = 3  # steps that may be under way before a loss is waited for
@@ -82,11 +82,8 @@ class Trainer:
             self._given = batch, context
             shape = 1 if batch is None else batch, self.config.n_positions if context is None else context
             recipe = Recipe(*shape, accumulate, betas, eps, weight_decay, clip or 0.0, dropout, recompute)
-            if not (isinstance(seed, int) and 0 <= seed < 1 << 32):
-                raise GlgptError(f"seed is {seed}; it must be at least 0 and below 2^32")
-            _check_rate(lr)
-            self.lr, self.seed, self.steps_done = lr, seed, 0
-            self._seed = int(np.array(seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
+            self.lr, self.seed, self.steps_done = checked_rate(lr), checked_seed(seed), 0
+            self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
             self.device = open_device(device)
             self.choice = choose(self.device, kernel, fetch, storage)
             self._late: deque[tuple[int, Parts]] = deque()  # steps whose losses are under way
@@ -109,6 +106,7 @@ class Trainer:
         self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
         self.memory = {role: program.nbytes([role]) for role in ROLES}
         self._readback = Readback(player, ("losses", "gradient_norm"), LATE + 1)
+        self._gradients = True  # whether those of the last step are there
         self._prepared = False  # whether the norms are folded as generation wants them
         self._decoder = Decoder(player, self.config.n_positions, self._prepare)
 
@@ -123,6 +121,7 @@ class Trainer:
         for part in old:
             part.close()
         self.textures.restore(state.__getitem__)
+        self._gradients = False  # which were not taken along
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -138,9 +137,9 @@ class Trainer:
 
         Raises GlgptError for arrays of another shape or ids outside the vocabulary (a target may be -1).
         """
-        _check_rate(lr := self.lr if lr is None else lr)
-        if np.ndim(inputs) == 2:
-            self._fit(len(inputs) // self.recipe.accumulate, np.shape(inputs)[1])
+        lr = self.lr if lr is None else checked_rate(lr)
+        rows, context = shape_of(inputs)
+        self._fit(rows // self.recipe.accumulate, context)
         parts = self._parts(inputs, targets, self.recipe.accumulate)
         self._backward(self.steps_done + 1, parts)
         self.steps_done += 1
@@ -158,6 +157,7 @@ class Trainer:
             self.textures.upload(x, y, train=True)
             scalars = {"pos": 0, "row": i, "step": step, "seed": self._seed}
             self.player.play("backward" if i == 0 else "accumulate", **scalars)
+        self._gradients = True
 
     def drain(self) -> list[StepResult]:
         """Waits for every step that is under way, and returns their results."""
@@ -239,6 +239,8 @@ class Trainer:
 
     def gradients(self) -> Arrays:
         """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
+        if not self._gradients:
+            raise GlgptError("arrays of another shape were evaluated since the last step: its gradients are gone")
         counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
         mean = np.float32(self.recipe.rows / max(1, counted))  # what `update` multiplied them with
         return {name: mean * self.textures.read(name, "d.") for name in parameters(self.config)}
@@ -248,17 +250,19 @@ class Trainer:
     def save(self, folder: str | Path) -> None:
         """Writes `config.json` and `model.safetensors` as Hugging Face's GPT-2 has them, and `state.safetensors`.
 
-        The state holds all that training goes on from, in one file, so that it is whole at any moment; each file takes
-        its place only when it is complete. Raises OSError where the folder cannot be written, and GlgptError where a
-        parameter or moment is not finite: what was saved before stays.
+        The state is one file, whole at any moment; each file takes its place only when it is complete. Raises OSError
+        where the folder cannot be written, and GlgptError, leaving what was there, where a value is not finite.
         """
         arrays = self.parameters()
         moments = {n + s: self.textures.read(n, "", s) for n in arrays for s in STATES if s}
         recipe = asdict(self.recipe) | dict(zip(("batch", "context"), self._given, strict=True))
         about = {"config": asdict(self.config), "recipe": recipe, "lr": self.lr, "seed": self.seed}
-        for name, array in (arrays | moments).items():
-            if not np.isfinite(array).all():
-                raise GlgptError(f"{name} holds a NaN or an infinity, so nothing was saved")
+        about["made"] = {
+            "on": self.device.renderer,
+            "kernel": self.choice.kernel.name,
+            "fetch": self.choice.options.fetch,
+        }
+        check_finite(arrays | moments)
         training_state.write(Path(folder), arrays, moments, about | {"step": self.steps_done})
 
     @classmethod
@@ -268,7 +272,11 @@ class Trainer:
         Raises GlgptError for a folder without a state, or a state that is damaged.
         """
         with training_state.opened(Path(folder)) as (about, tensor):
-            options = about["recipe"] | {"lr": about["lr"], "seed": about["seed"]} | overrides
+            options = about["recipe"] | {"lr": about["lr"], "seed": about["seed"]}
+            made = about.get("made", {})  # another kernel adds up in another order: keep to it on the same device
+            if made.get("on") == open_device(overrides.get("device", "auto")).renderer:
+                options |= {"kernel": made["kernel"], "fetch": made["fetch"]}
+            options |= overrides
             trainer = cls(GPT2Config(**about["config"]), **options)
             try:
                 trainer.textures.restore(tensor)
@@ -288,8 +296,3 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_rate(lr: float) -> None:
-    if not (isinstance(lr, (int, float)) and 0 <= lr < math.inf):
-        raise GlgptError(f"lr is {lr}; it must be at least 0 and finite")

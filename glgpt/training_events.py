@@ -52,6 +52,7 @@ class Trained:
     loss: float | None
     validation_loss: float | None
     bits_per_byte: float | None
+    validation_step: int | None  # after which it was measured: an interrupt may have kept a later one away
     tokens: int  # seen in this session
     seconds: float
     interrupted: bool

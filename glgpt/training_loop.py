@@ -58,6 +58,7 @@ class Loop:
         self.first = self.saved = trainer.steps_done
         self.last: Step | None = None
         self.validation: tuple[float, float] | None = None  # nats a token, bits a byte
+        self.validated: int | None = None  # the step after which that was measured
         self._stop: Sequence[int] = ()
         self._rows = settings.batch * settings.accumulate
         self._begun = time.perf_counter()
@@ -87,6 +88,7 @@ class Loop:
             loss=self.last.loss if self.last else None,
             validation_loss=nats,
             bits_per_byte=bits,
+            validation_step=self.validated,
             tokens=tokens,
             seconds=time.perf_counter() - self._begun,
             interrupted=bool(self._stop) and step < self.settings.steps,
@@ -133,6 +135,7 @@ class Loop:
         last = next((line for line in reversed(lines) if line.get("validation_loss") is not None), None)
         if last:
             self.validation = last["validation_loss"], last["validation_bits_per_byte"]
+            self.validated = last["step"]
         if (
             self._due(s.eval_every, self.first)
             and not (last and last["step"] == self.first)
@@ -212,7 +215,7 @@ class Loop:
             if self._stop:
                 return False
         mean = nats / (len(first) * s.context)
-        self.validation = mean, nats / math.log(2) / max(1, size)
+        self.validation, self.validated = (mean, nats / math.log(2) / max(1, size)), step
         if self.hooks.on_validation:
             self.hooks.on_validation(step, *self.validation)
         return True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 from glgpt import ops
 from glgpt.errors import GlgptError
@@ -46,7 +48,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("batch", "context", "accumulate"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, Integral) or value < 1:
                 raise GlgptError(f"{name} is {value!r}; it must be a whole number from 1")
         try:
             b1, b2 = map(float, self.betas)
@@ -60,6 +62,20 @@ class Recipe:
         for name, (number, end) in below.items():
             if not 0 <= number < end:
                 raise GlgptError(f"{name} is {number}; it must be at least 0 and below {end}")
+
+
+def checked_rate(lr: Any) -> float:
+    """A learning rate. Raises GlgptError for what is none."""
+    if not (isinstance(lr, Real) and 0 <= float(lr) < math.inf):
+        raise GlgptError(f"lr is {lr!r}; it must be a number from 0 and finite")
+    return float(lr)
+
+
+def checked_seed(seed: Any) -> int:
+    """The seed of fresh parameters and dropout. Raises GlgptError for what is none."""
+    if not (isinstance(seed, Integral) and 0 <= int(seed) < 1 << 32):
+        raise GlgptError(f"seed is {seed!r}; it must be a whole number from 0 and below 2^32")
+    return int(seed)
 
 
 def training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:

@@ -48,6 +48,8 @@ def opened(folder: Path) -> Iterator[tuple[dict[str, Any], Callable[[str], NDArr
     try:
         with safe_open(path, "np") as file:
             yield json.loads(file.metadata()["glgpt"]), file.get_tensor
+    except GlgptError:  # what is done with the arrays says itself what was wrong
+        raise
     except FileNotFoundError as error:
         raise GlgptError(f"{folder} holds no state of a training: {path.name} is missing") from error
     except (SafetensorError, KeyError, TypeError, ValueError) as error:

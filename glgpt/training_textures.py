@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,10 @@ def checked_parts(
 
     Raises GlgptError for arrays of another shape or kind, or ids outside the vocabulary (a target may be -1).
     """
-    x, y = np.asarray(inputs), np.asarray(targets)
+    try:
+        x, y = np.asarray(inputs), np.asarray(targets)
+    except ValueError:
+        raise GlgptError("inputs or targets have rows that differ in length") from None
     for what, array, least in (("inputs", x, 0), ("targets", y, -1)):
         if array.shape != shape or array.dtype.kind not in "iu":
             raise GlgptError(f"{what} are {array.dtype} {list(array.shape)}, not whole numbers {list(shape)}")
@@ -78,3 +81,19 @@ def checked_parts(
             raise GlgptError(f"{what} hold id {wrong}, outside the vocabulary of {vocab_size}")
     x, y = x.astype(np.int64), y.astype(np.int64)
     return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+
+
+def shape_of(inputs: Any) -> tuple[int, int]:
+    """Rows and columns of ids, zeros for what is no matrix. Raises GlgptError for rows that differ in length."""
+    try:
+        shape = np.shape(inputs)
+    except ValueError:
+        raise GlgptError("inputs have rows that differ in length") from None
+    return (shape[0], shape[1]) if len(shape) == 2 else (0, 0)
+
+
+def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raises GlgptError naming the first array that holds a NaN or an infinity."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise GlgptError(f"{name} holds a NaN or an infinity, so nothing was saved")

@@ -20,7 +20,10 @@ from glgpt.model import GPT2
 from glgpt.tokenizer import load_tokenizer
 
 PROMPT = "ROMEO:\nIs it"
-GREEDY = " is the matternery.\n\nROMEO:\nI'll be a matter.\n\nROMEO:\nI'll tell thee, sir"  # by transformers
+GREEDY = (  # by transformers
+    " not so, and I'll be soon,\nAnd I will not be soon, and I'll be soon,\nAnd I will not be soon, I will not be so."
+    "\n\nROMEO:\nI will not be gone.\n\nROMEO:\nI will not"
+)
 
 
 @given(st.lists(st.text("ab", max_size=4), max_size=8), st.text("ab", min_size=1, max_size=4))
@@ -68,8 +71,8 @@ def test_greedy_text_is_that_of_transformers_and_stops_within_a_token() -> None:
         run = Generation(model, ids, 64, None, temperature=0)
         assert "".join(run).startswith(GREEDY)
         assert run.figures()["stopped"] == "tokens"
-        run = Generation(model, ids, 64, None, temperature=0, stop="ll be a mat")
-        assert "".join(run) == GREEDY.partition("ll be a mat")[0]
+        run = Generation(model, ids, 64, None, temperature=0, stop="ROMEO:\nI wi")
+        assert "".join(run) == GREEDY.partition("ROMEO:\nI wi")[0]
         assert run.figures()["stopped"] == "text"
         assert len(run.ids) < 64
 

@@ -64,7 +64,8 @@ def test_training_prints_its_figures(capsys: Capture) -> None:
     figures = json.loads(capsys.readouterr().out)
     assert figures["step"] == 40 and figures["folder"] == "run" and figures["tokens"] == 10 * 64
     assert set(figures) == {
-        "folder", "step", "loss", "validation_loss", "bits_per_byte", "tokens", "seconds", "interrupted",
+        "folder", "step", "loss", "validation_loss", "bits_per_byte", "validation_step", "tokens", "seconds",
+        "interrupted",
     }  # fmt: skip
 
 

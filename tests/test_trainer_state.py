@@ -12,7 +12,7 @@ import pytest
 from tiny_trainer import BATCH, CONFIG, DEVICE, TINY, examples, same, trainer
 
 from glgpt.errors import GlgptError
-from glgpt.gl.device import Device
+from glgpt.gl.device import Device, open_device
 from glgpt.gl.player import Player
 from glgpt.model import GPT2
 from glgpt.trainer import LATE, Trainer
@@ -68,6 +68,47 @@ def test_a_shape_left_open_is_that_of_each_step(tmp_path: Path) -> None:
         with pytest.raises(GlgptError, match="context of 11 tokens is beyond"):
             t.step(*examples(1, 2, CONFIG, 11))
         assert np.isfinite(t.step(*one))  # what was refused broke nothing
+
+
+def test_a_saved_training_keeps_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another probe chooses another kernel, which adds up in another order: other bits than never having stopped."""
+    with trainer(kernel="8x4", fetch="texelFetch") as t:
+        t.save(tmp_path)
+    with Trainer.load(tmp_path, device=DEVICE) as t:
+        assert (t.choice.kernel.name, t.choice.options.fetch) == ("8x4", "texelFetch")
+    with Trainer.load(tmp_path, device=DEVICE, kernel="4x4") as t:
+        assert t.choice.kernel.name == "4x4"
+    monkeypatch.setattr(open_device(DEVICE), "renderer", "another")
+    with Trainer.load(tmp_path, device=DEVICE, fetch="textureLod") as t:
+        assert t.choice.options.fetch == "textureLod"
+
+
+def test_a_good_state_is_not_called_damaged(tmp_path: Path) -> None:
+    """What is wrong with a setting or a device is said of the file, and a good run thrown away."""
+    with trainer() as t:
+        t.save(tmp_path)
+    for options, why in (
+        ({"lr": -1}, "^lr is -1"),
+        ({"kernel": "zz"}, "^kernel 'zz'"),
+        ({"device": 99}, "^no EGL device|99"),
+    ):
+        with pytest.raises(GlgptError, match=why) as caught:
+            Trainer.load(tmp_path, **({"device": DEVICE} | options))
+        assert "damaged" not in str(caught.value)
+
+
+def test_gradients_of_another_shape_are_not_made_up() -> None:
+    """An evaluation of another context leaves no gradients; zeros look like some."""
+    with trainer(batch=None, context=None, seed=np.int64(3), lr=np.float32(1e-3)) as t:
+        t.step(*examples(2, 0, CONFIG, 9))
+        assert np.abs(t.gradients()["wte.weight"]).max() > 0
+        t.evaluate(*examples(2, 0, CONFIG, 5))
+        with pytest.raises(GlgptError, match="its gradients are gone"):
+            t.gradients()
+        t.step(*examples(2, 0, CONFIG, 5), lr=np.float32(1e-3))
+        assert np.abs(t.gradients()["wte.weight"]).max() > 0
+        with pytest.raises(GlgptError, match="differ in length"):
+            t.step([[1, 2], [1]], [[1, 2], [1]])
 
 
 def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:

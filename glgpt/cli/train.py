@@ -86,6 +86,7 @@ def run_train(args: argparse.Namespace) -> int:
     losses = "" if done.loss is None else f", loss {done.loss:.4f}"
     if done.validation_loss is not None:
         losses += f", validation {done.validation_loss:.4f} nats/token, {done.bits_per_byte:.4f} bits/byte"
+        losses += "" if done.validation_step == done.step else f" at step {done.validation_step}"
     further = (
         f"stopped; go on with: glgpt train --resume {folder}"
         if done.interrupted

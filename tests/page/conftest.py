@@ -125,3 +125,11 @@ def browse(chromium: str, tmp_path: Path, complaints: list[str]) -> Iterator[Cal
         for context in contexts:
             context.close()
     assert [said for said in complaints if not any(re.search(e, said) for e in expected)] == [], "the page complained"
+
+
+@pytest.fixture
+def page(site: Path, serve: Callable[..., str], browse: Callable[..., Any]) -> Any:
+    """The page that trains `mini`, ready."""
+    page = browse(serve(site) + "#tokens=1")
+    page.evaluate("glgpt.ready")
+    return page

@@ -6,19 +6,16 @@ import base64
 import gzip
 import io
 import json
-import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import expect
+from training_page import CONFIG, PLAY, QUIET, SEED, STATE, STEPS, TRAIN, Browse, Serve
 
 from glgpt.data import batch, fixed_windows, windows
 from glgpt.data_files import data_path
-from glgpt.export import export
 from glgpt.model import GPT2
 from glgpt.presets import settings_for
 from glgpt.texts import Text
@@ -26,38 +23,13 @@ from glgpt.tokenizer_train import make_tokenizer
 from glgpt.trainer import Trainer
 
 pytestmark = pytest.mark.slow
-
-Serve = Callable[..., str]
-Browse = Callable[..., Any]
-
-PLAY = data_path("tests/data/shakespeare-validation.txt").read_text(encoding="utf-8")
-SEED, STEPS = 5, 20
-CONFIG = {"evalEvery": 10, "sampleEvery": 0}
-QUIET = {"evalEvery": 0, "sampleEvery": 0}
-TRAIN = """async ([options, stopAt]) => {
-  const points = [];
-  const done = glgpt.train({...options, onStep: (p) => {
-    points.push([p.loss, p.gradNorm]);
-    if (p.step === stopAt) void glgpt.pause();
-  }});
-  if (!stopAt) return [await done, points];
-  done.catch(() => {}); // nobody waits for it any more
-  while (!['paused', 'failed'].includes(glgpt.training.session?.status) || !points.length) {
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-  return [glgpt.training.session.step, points];
-}"""
-STATE = """async () => {
-  const {state} = glgpt.training.session.checkpoint;
-  return Array.from(new Uint8Array(await crypto.subtle.digest('SHA-256', state)));
-}"""
-
-
-@pytest.fixture
-def page(site: Path, serve: Serve, browse: Browse) -> Any:
-    page = browse(serve(site) + "#tokens=1")
-    page.evaluate("glgpt.ready")
-    return page
+HIDDEN = """
+Object.defineProperty(document, 'hidden', {get: () => globalThis.unseen ?? false});
+const later = globalThis.setTimeout;  // what a browser does to a page that nobody sees
+globalThis.setTimeout = (work, ms, ...rest) => later(work, globalThis.unseen ? Math.max(ms ?? 0, 1000) : ms, ...rest);
+globalThis.requestAnimationFrame = new Proxy(requestAnimationFrame, {
+  apply: (target, self, args) => globalThis.unseen ? 0 : Reflect.apply(target, self, args),
+});"""
 
 
 def desktop_run(text: str, steps: int, of: int) -> tuple[list[tuple[float, float]], dict[int, float]]:
@@ -187,158 +159,6 @@ def test_a_lost_context_goes_on_to_the_same_bits(page: Any) -> None:
     assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5, temperature: 0}).then((r) => r.ids.length)") == 5
 
 
-FINITE = "glgpt.training.session.points.every((p) => !p.step || Number.isFinite(p.loss))"
-
-
-def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(site) + "#tokens=1&view=train")
-    page.evaluate("glgpt.ready")
-    step, points = page.evaluate(TRAIN, [{"text": PLAY, "config": QUIET, "steps": 40, "seed": SEED}, 5])
-    page.get_by_text("Schedule").click()
-    rate = page.get_by_label("Learning rate")
-    rate.fill("1e30")
-    rate.press("Tab")
-    page.get_by_role("button", name="Go on").click()
-    page.get_by_role("heading", name=f"Go back to step {step} with a lower learning rate").wait_for()
-    assert not page.evaluate(FINITE)
-    assert page.get_by_role("button", name="One step").is_disabled()
-    rate.fill("0.005")
-    rate.press("Tab")
-    assert float(page.get_by_label("falls to").input_value()) == pytest.approx(0.0005)
-    page.get_by_role("button", name=f"Go back to step {step}").click()
-    page.get_by_role("heading", name="Paused").wait_for()
-    assert page.evaluate("glgpt.training.session.step") == step and page.evaluate(FINITE)
-    page.get_by_role("button", name="Go on").click()
-    expect(rate).to_be_disabled()
-    page.get_by_role("heading", name="Done").wait_for()
-    assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 41))
-    losses = page.evaluate("glgpt.training.session.points.map((p) => p.loss)")
-    assert losses[: len(points)] == [p[0] for p in points]
-    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5
-    assert page.evaluate("glgpt.training.session.points.at(-1).lr") == pytest.approx(0.0005)
-
-
-def test_a_state_that_is_no_number_is_not_kept(page: Any) -> None:
-    """AdamW's step is as large as its rate, and the loss of a step was there before: it is still a number."""
-    options = {"text": PLAY, "config": QUIET, "steps": 12, "seed": SEED}
-    step, _ = page.evaluate(TRAIN, [options, 4])
-    script = """async () => {
-      const {session} = glgpt.training;
-      session.setRate(1e40); // beyond a 32-bit float
-      await session.one();
-      const said = await session.save().then(() => 'kept', (error) => error.message);
-      return [session.points.at(-1).loss, said, session.status, session.problem, session.checkpoint.step];
-    }"""
-    loss, said, status, problem, kept = page.evaluate(script)
-    assert np.isfinite(loss)
-    assert f"Step {step + 1}: " in said and "holds a NaN or an infinity" in said
-    assert status == "failed" and f"Go back to step {step} with a lower learning rate" in problem and kept == step
-    # Nor is it what one downloads, or what a later visit finds.
-    saved = "async () => (await glgpt.save())['state.safetensors'] === glgpt.training.session.checkpoint.state"
-    assert page.evaluate(saved)
-    page.reload()
-    page.evaluate("glgpt.ready")
-    page.evaluate("glgpt.resume({lr: 0.01})")
-    page.wait_for_function("glgpt.training.session.status === 'done'", polling=200)
-    assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
-    assert page.evaluate(FINITE)
-
-
-def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
-    options = {"text": PLAY, "config": QUIET, "steps": 12, "seed": SEED}
-    page.evaluate(TRAIN, [options, 0])
-    whole = page.evaluate(STATE)
-    page.evaluate("glgpt.training.reset()")
-    step, _ = page.evaluate(TRAIN, [options, 5])
-    script = """async ([options, step]) => {
-      const {training, model} = glgpt, before = training.session, {trainer} = before, found = [];
-      const refused = async (work) => {
-        const said = await work().then(() => 'begun', (error) => error.message);
-        const {session} = training;
-        found.push([said, session === before, session.trainer === trainer, session.status, session.step === step]);
-      };
-      const files = await glgpt.save(), state = files['state.safetensors'];
-      const load = (state) => training.load({...files, 'state.safetensors': state}, options.text);
-      await refused(() => load(state.subarray(0, -4)));
-      const broken = state.slice();
-      broken.fill(255, -4);  // a NaN
-      await refused(() => load(broken));
-      const {packed} = model.loader;
-      model.loader.packed = () => Promise.reject(new Error('cut off'));
-      await refused(() => training.create(options));
-      model.loader.packed = packed;
-      // A driver that refuses is known only when the textures are made.
-      const {gl} = model.device, status = gl.checkFramebufferStatus.bind(gl);
-      let refusals = 1;
-      gl.checkFramebufferStatus = (target) => refusals-- > 0 ? gl.FRAMEBUFFER_UNSUPPORTED : status(target);
-      await refused(() => training.create(options));
-      return found;
-    }"""
-    *checked, built = page.evaluate(script, [options, step])
-    for (said, *same), expected in zip(checked, ("not whole", "holds a NaN", "cut off"), strict=True):
-        assert expected in said and same == [True, True, "paused", True]
-    assert "cannot render to" in built[0] and built[1:] == [True, False, "paused", True]
-    page.evaluate("glgpt.resume()")
-    page.wait_for_function("glgpt.training.session.status === 'done'", polling=200)
-    assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
-    assert page.evaluate(STATE) == whole
-
-
-def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
-    """Of ten steps behind one that compiles. The median of five such runs."""
-    script = """async ([options, tokens]) => {
-      const found = [];
-      for (let i = 0; i < 5; i++) {
-        let end = 0;
-        const session = await glgpt.training.create({...options, onStep: () => (end = performance.now())});
-        await session.one();
-        const start = performance.now();
-        await session.start();
-        found.push(session.tokensPerS / (1000 * 10 * tokens / (end - start)));
-      }
-      return found;
-    }"""
-    found = page.evaluate(script, [{"text": PLAY, "config": QUIET, "steps": 11, "seed": SEED}, 4 * 32])
-    assert abs(np.median(found) - 1) < 0.15, found
-
-
-def test_a_newcomer_sees_it_learn_within_two_minutes(
-    tmp_path: Path, serve: Serve, browse: Browse, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """At the defaults, on a software driver: from Start on until a loss is 1.5 nats below its first."""
-    export(None, tmp_path / "page", "f32", train=("nano",))
-    page = browse(serve(tmp_path / "page") + "#tokens=1&view=train")
-    page.evaluate("glgpt.ready")
-    start = page.get_by_role("button", name="Start")
-    start.wait_for()
-    fallen = """() => {
-      const points = glgpt.training.session?.points ?? [];
-      const losses = points.filter((p) => p.step).map((p) => p.loss);
-      const running = losses.length < 10 ? [] : [losses.slice(-10).reduce((a, b) => a + b, 0) / 10];
-      const judged = points.map((p) => p.validation).filter((x) => x !== undefined);
-      const below = (first, now) => now.some((x) => x <= first - 1.5);
-      return (below(losses[0], running) || below(judged[0], judged)) && points.at(-1).step;
-    }"""
-    began = time.perf_counter()
-    start.click()
-    step = page.wait_for_function(fallen, polling=250, timeout=120_000).json_value()
-    seconds = time.perf_counter() - began
-    with capsys.disabled():
-        print(f" 1.5 nats lower after {step} steps and {seconds:.0f} s")
-    assert page.evaluate("glgpt.training.session.plan.offer.name") == "nano" and seconds <= 120
-    page.get_by_role("button", name="Pause").click()
-    page.get_by_role("button", name="Go on").wait_for()
-
-
-HIDDEN = """
-Object.defineProperty(document, 'hidden', {get: () => globalThis.unseen ?? false});
-const later = globalThis.setTimeout;  // what a browser does to a page that nobody sees
-globalThis.setTimeout = (work, ms, ...rest) => later(work, globalThis.unseen ? Math.max(ms ?? 0, 1000) : ms, ...rest);
-globalThis.requestAnimationFrame = new Proxy(requestAnimationFrame, {
-  apply: (target, self, args) => globalThis.unseen ? 0 : Reflect.apply(target, self, args),
-});"""
-
-
 def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(site) + "#tokens=1", HIDDEN)
     page.evaluate("glgpt.ready")
@@ -408,6 +228,8 @@ def test_what_cannot_be_trained_is_said(page: Any) -> None:
     assert "too large for this text" in said({"text": "ab" * 500, "config": {"tokenizer": "bpe:300"}})
     assert "mini with bytes" in said({"text": PLAY, "config": {"preset": "huge"}})
     assert "only one" in said({})
+    for key, value in (("n_layer", 2), ("validation", 1), ("evalEvery", -1), ("sampleEvery", 0.5)):
+        assert key in said({"text": PLAY, "config": {key: value}})
 
 
 def test_the_bpe_of_the_page_tests_is_the_desktops(tmp_path: Path) -> None:

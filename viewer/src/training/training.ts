@@ -93,6 +93,7 @@ export class Training {
   async create(options: TrainOptions): Promise<Session> {
     await this.ready();
     const { config = {}, text, ids, seed = 0 } = options;
+    checkConfig(config);
     const offer = this.offer(config.preset, config.tokenizer);
     if ((text === undefined) === (ids === undefined)) throw new PageError("Give a text or ids to train on, and only one of them.");
     if (text && /[\ud800-\udfff]/u.test(text)) throw new PageError("The text holds half a surrogate pair.");
@@ -253,6 +254,19 @@ export class Training {
 }
 
 export type { About };
+
+const KNOWN = ["preset", "tokenizer", "validation", "evalEvery", "sampleEvery", "steps", "lr", "min_lr", "warmup", "schedule"];
+
+/** Refuses what would be passed over, or mean nothing. */
+export function checkConfig(config: TrainConfig): void {
+  const unknown = Object.keys(config).find((key) => !KNOWN.includes(key));
+  if (unknown) throw new PageError(`config.${unknown} is not among what can be set here: ${KNOWN.join(", ")}.`);
+  const { validation = 0, evalEvery = 0, sampleEvery = 0 } = config;
+  if (!(validation >= 0 && validation < 1)) throw new PageError(`validation is ${validation}; it must be a share from 0 and below 1.`);
+  for (const [name, every] of Object.entries({ evalEvery, sampleEvery })) {
+    if (!(Number.isInteger(every) && every >= 0)) throw new PageError(`${name} is ${every}; it must be a whole number of steps, or 0 for never.`);
+  }
+}
 
 const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
 
