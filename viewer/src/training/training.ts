@@ -52,6 +52,8 @@ interface Run {
   seed: number;
   evalEvery: number;
   sampleEvery: number;
+  /** What it was begun with: another adds up in another order. */
+  kernel?: string;
 }
 
 type Kept = Checkpoint & { run: string };
@@ -176,7 +178,8 @@ export class Training {
         `The training text has ${found.train.length} tokens, too few for a context of ${context}: give more text.`,
       );
     }
-    const program = await this.program(offer);
+    const { program, kernel } = await this.program(offer, run.kernel);
+    run.kernel = kernel;
     if (from) fitting(offer, from.state, from.about);
     const { seed, evalEvery, sampleEvery } = run;
     const planned = { ...run.rates, ...from?.rates };
@@ -199,15 +202,16 @@ export class Training {
   }
 
   /** The program of this size that suits the device; throws where the device cannot hold it. */
-  private async program(offer: Offer): Promise<Program> {
+  private async program(offer: Offer, kept?: string): Promise<{ program: Program; kernel: string }> {
     const { device, loader, recording, wishes } = this.model();
     const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
     const fitting = offer.programs.filter((p) => p.draw_buffers <= buffers);
-    const chosen = fitting.find((p) => p.kernel === recording.kernel) ?? fitting.at(-1);
+    const named = (kernel?: string) => fitting.find((p) => p.kernel === kernel);
+    const chosen = named(kept) ?? named(recording.kernel) ?? fitting.at(-1);
     if (!chosen) throw new PageError(`This device renders to ${buffers} textures at once; training needs four.`);
     const program = parseProgram(await loader.packed(chosen.file), chosen.file);
     check(program, device);
-    return program;
+    return { program, kernel: chosen.kernel };
   }
 
   private async trainer({ offer, seed }: Plan, program: Program, begin: boolean): Promise<Trainer> {
