@@ -32,6 +32,10 @@ SCHEMA = 1  # of manifest.json
 SHARD_SIZE = 24 << 20
 LARGEST_FILE = 100_000_000  # what a plain static host takes
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
+WRITTEN = re.compile(  # by any export, directly in its folder
+    r"assets|index\.html|sw\.js|glgpt\.js|(manifest|reference|tokenizer|training)\.json"
+    r"|(capture|probe|program)-[\w-]+\.json|(training|weights)-[\w-]+\.bin"
+)
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
 
 
@@ -100,8 +104,14 @@ def _check_out(out: Path, single_file: bool) -> None:
     if single_file:
         if out.is_dir() or out.suffix != ".html":
             raise GlgptError(f"{out}: a single file is an .html file")
+        if out.exists() and b"<title>glgpt</title>" not in out.read_bytes()[:4096]:
+            raise GlgptError(f"{out} exists and is no earlier export; name another file, or remove it")
     elif out.is_file() or (out.is_dir() and any(out.iterdir()) and not _is_export(out)):
         raise GlgptError(f"{out} exists and is no earlier export; name another folder, or remove it")
+    elif out.is_dir() and (other := next((p.name for p in sorted(out.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
+        raise GlgptError(
+            f"{out} holds {other}, which no export wrote and replacing it would delete: move it away first"
+        )
 
 
 def _is_export(folder: Path) -> bool:

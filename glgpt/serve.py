@@ -87,8 +87,9 @@ def server(folder: Path, port: int = PORT) -> ThreadingHTTPServer:
     handler: Callable[..., Handler] = partial(Handler, directory=str(folder))
     try:
         made = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except OSError as error:
-        raise GlgptError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from None
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it must be from 0 to 65535"
+        raise GlgptError(f"port {port} cannot be used: {why}; choose another with --port") from None
     made.daemon_threads = True
     return made
 

@@ -40,7 +40,7 @@ def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "assets" / "a.js").write_text("const end = '</script>';")
     (folder / "assets" / "a.css").write_text("body { margin: 0 }")
     (folder / "index.html").write_text(
-        '<html><head><script type="module" crossorigin src="./assets/a.js"></script>'
+        '<html><head><title>glgpt</title><script type="module" crossorigin src="./assets/a.js"></script>'
         '<link rel="stylesheet" crossorigin href="./assets/a.css"></head><body></body></html>'
     )
     monkeypatch.setattr(module, "_viewer", lambda: folder)
@@ -119,9 +119,9 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
 def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export(goldens / "one-f16", out)
-    (out / "stale.json").write_text("{}")
+    (out / "probe-2x2.json").write_text("{}")
     export(goldens / "dhead2-gelu", out)
-    assert not (out / "stale.json").exists()
+    assert not (out / "probe-2x2.json").exists()
     assert json.loads((out / "manifest.json").read_text())["model"] == "dhead2-gelu"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
     other = tmp_path / "mine"
@@ -241,3 +241,21 @@ def test_a_range_beyond_the_file_is_refused(address: str) -> None:
 def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GlgptError, match=r"no index\.html"):
         server(tmp_path / "dist" / "assets", 0)
+
+
+def test_an_export_deletes_nothing_that_none_wrote(goldens: Path, tmp_path: Path) -> None:
+    """Exporting anew into the root of a site's checkout takes its .git along."""
+    export(goldens / "one-f16", tmp_path / "page")
+    (tmp_path / "page/CNAME").write_text("example.org")
+    (tmp_path / "page/.git").mkdir()
+    with pytest.raises(GlgptError, match=r"holds \.git, which no export wrote"):
+        export(goldens / "one-f16", tmp_path / "page")
+    assert (tmp_path / "page/CNAME").read_text() == "example.org"
+    (tmp_path / "note.html").write_text("mine")
+    with pytest.raises(GlgptError, match="is no earlier export"):
+        export(goldens / "one-f16", tmp_path / "note.html", single_file=True)
+    assert (tmp_path / "note.html").read_text() == "mine"
+    for _ in range(2):
+        export(goldens / "one-f16", tmp_path / "one.html", single_file=True)
+    with pytest.raises(GlgptError, match="port 99999 cannot be used: it must be from 0 to 65535"):
+        server(tmp_path / "page", 99999)

@@ -276,11 +276,16 @@ export class Model {
     this.cached.push(id);
   }
 
+  /** How many of these tokens the caches hold, of all but the last, whose logits are wanted. */
+  held(ids: readonly number[]): number {
+    let held = 0;
+    while (held < ids.length - 1 && held < this.cached.length && ids[held] === this.cached[held]) held++;
+    return held;
+  }
+
   /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
   private prefill(ids: readonly number[]): void {
-    let from = 0;
-    while (from < ids.length - 1 && from < this.cached.length && ids[from] === this.cached[from]) from++;
-    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, from)) {
+    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.held(ids))) {
       if (chunk.size === 1) {
         this.writeToken(ids[chunk.start]!);
         this.decode(chunk.start);

@@ -25,6 +25,8 @@ const number = (key: string, otherwise: number) => {
   return text !== null && text !== "" && Number.isFinite(Number(text)) ? Number(text) : otherwise;
 };
 
+const whole = (key: string) => Math.max(0, Math.floor(number(key, 0)));
+
 export const phase = signal<"loading" | "ready" | "failed">("loading");
 export const failure = signal("");
 export const progress = signal<Progress & { speed: number }>({ done: 0, total: 0, cached: 0, speed: 0 });
@@ -40,12 +42,12 @@ export const settings = {
 };
 /** Where in a view one is; a link carries it. */
 export const place = {
-  layer: signal(number("layer", 0)),
-  head: signal(number("head", 0)),
+  layer: signal(whole("layer")),
+  head: signal(whole("head")),
   kind: signal<Kind>(KINDS.find((kind) => kind === link.get("kind")) ?? "pattern"),
   texture: signal(link.get("texture") ?? "embed"),
   entry: signal(link.get("entry") ?? "decode"),
-  pass: signal(number("pass", 0)),
+  pass: signal(whole("pass")),
 };
 export const tokens = signal<Tok[]>([]);
 export const running = signal(false);
@@ -74,6 +76,9 @@ export function start(instance: Glgpt): void {
   glgpt.ready.then(
     () => {
       glgpt.model.device.onLost = (now) => (lost.value = now);
+      const { n_layer, n_head } = glgpt.model.manifest.config;
+      place.layer.value = Math.min(place.layer.value, n_layer - 1);
+      place.head.value = Math.min(place.head.value, n_head - 1);
       phase.value = "ready";
       effect(share); // the address follows every setting
       addEventListener("hashchange", () => location.reload()); // another link was pasted
@@ -170,6 +175,7 @@ export async function go(count: number, from?: number, instead?: number): Promis
 
 async function stream(count: number, kept: Tok[]): Promise<void> {
   const list = [...kept];
+  const held = glgpt.model.held(kept.map((t) => t.id)); // and so not read again
   const seed = settings.seed.value;
   abort = new AbortController();
   let waiting = false;
@@ -200,7 +206,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
     });
     const decoded = result.ids.length - 1;
     speeds.value = {
-      given: kept.length,
+      given: kept.length - held,
       prefill: result.prefillMs,
       decode: decoded > 0 ? (1000 * decoded) / result.decodeMs : 0,
     };

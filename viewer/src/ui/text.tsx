@@ -136,7 +136,8 @@ function Text() {
           {running.value
             ? "Writing…"
             : rate &&
-              `read ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s, wrote ${rate.decode.toFixed(0)} tokens/s`}
+              `read ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
+                (rate.decode ? `, wrote ${rate.decode.toFixed(0)} tokens/s` : "")}
         </span>
       </div>
       <div class="stream" ref={stream} onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
