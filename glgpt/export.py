@@ -104,8 +104,10 @@ def _check_out(out: Path, single_file: bool) -> None:
     if single_file:
         if out.is_dir() or out.suffix != ".html":
             raise GlgptError(f"{out}: a single file is an .html file")
-        if out.exists() and b"<title>glgpt</title>" not in out.read_bytes()[:4096]:
-            raise GlgptError(f"{out} exists and is no earlier export; name another file, or remove it")
+        if out.exists():
+            with out.open("rb") as file:
+                if b"<title>glgpt</title>" not in file.read(4096):
+                    raise GlgptError(f"{out} exists and is no earlier export; name another file, or remove it")
     elif out.is_file() or (out.is_dir() and any(out.iterdir()) and not _is_export(out)):
         raise GlgptError(f"{out} exists and is no earlier export; name another folder, or remove it")
     elif out.is_dir() and (other := next((p.name for p in sorted(out.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):

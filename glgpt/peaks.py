@@ -121,10 +121,9 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
     seconds = measure.seconds()
     for player in players:
         player.close()
-    nbytes = large.nbytes
     return {
         "fma_gflops": flops / seconds["fma"] / 1e9,
-        "read_gbs": nbytes / min(v for k, v in seconds.items() if k.startswith("read")) / 1e9,
+        "read_gbs": large.nbytes / min(v for k, v in seconds.items() if k.startswith("read")) / 1e9,
         "empty_pass_us": seconds["empty"] / n * 1e6,
         "bound_pass_us": max(0.0, seconds["touch"] - seconds["empty"]) / n * 1e6,
     }

@@ -24,7 +24,7 @@ from glgpt.models.config import GPT2Config, parameters
 from glgpt.program import ROLES
 from glgpt.sampling import Sampler
 from glgpt.training_program import SLOTS, Recipe, checked_rate, checked_seed, training_program
-from glgpt.training_textures import STATES, Parts, TrainingTextures, check_finite, checked_parts, shape_of
+from glgpt.training_textures import Parts, TrainingTextures, check_finite, checked_parts, ids_of
 from glgpt.tune import choose
 
 LATE = 3  # steps that may be under way before a loss is waited for
@@ -138,9 +138,10 @@ class Trainer:
         Raises GlgptError for arrays of another shape or ids outside the vocabulary (a target may be -1).
         """
         lr = self.lr if lr is None else checked_rate(lr)
-        rows, context = shape_of(inputs)
-        self._fit(rows // self.recipe.accumulate, context)
-        parts = self._parts(inputs, targets, self.recipe.accumulate)
+        x, y = ids_of(inputs, targets)
+        if x.ndim == 2:
+            self._fit(len(x) // self.recipe.accumulate, x.shape[1])
+        parts = self._parts(x, y, self.recipe.accumulate)
         self._backward(self.steps_done + 1, parts)
         self.steps_done += 1
         b1, b2 = self.recipe.betas
@@ -175,7 +176,7 @@ class Trainer:
 
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
         """The mean loss of ids `[n, context]`, any n, in nats a target; of no targets, zero. Waits."""
-        x, y, total = np.asarray(inputs), np.asarray(targets), np.zeros(2)
+        (x, y), total = ids_of(inputs, targets), np.zeros(2)
         if x.shape != y.shape or x.ndim != 2 or not len(x):
             raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one number")
         self._fit(self.recipe.batch, x.shape[1])
@@ -253,8 +254,8 @@ class Trainer:
         The state is one file, whole at any moment; each file takes its place only when it is complete. Raises OSError
         where the folder cannot be written, and GlgptError, leaving what was there, where a value is not finite.
         """
-        arrays = self.parameters()
-        moments = {n + s: self.textures.read(n, "", s) for n in arrays for s in STATES if s}
+        moments = self.textures.state()
+        arrays = {name: moments.pop(name) for name in parameters(self.config)}
         recipe = asdict(self.recipe) | dict(zip(("batch", "context"), self._given, strict=True))
         about = {"config": asdict(self.config), "recipe": recipe, "lr": self.lr, "seed": self.seed}
         about["made"] = {

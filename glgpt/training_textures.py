@@ -62,6 +62,14 @@ class TrainingTextures:
             self.put("starts", starts)
 
 
+def ids_of(inputs: Any, targets: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Both as arrays. Raises GlgptError for rows that differ in length."""
+    try:
+        return np.asarray(inputs), np.asarray(targets)
+    except ValueError:
+        raise GlgptError("inputs or targets have rows that differ in length") from None
+
+
 def checked_parts(
     inputs: NDArray[Any], targets: NDArray[Any], shape: tuple[int, int], size: int, vocab_size: int
 ) -> Parts:
@@ -69,27 +77,14 @@ def checked_parts(
 
     Raises GlgptError for arrays of another shape or kind, or ids outside the vocabulary (a target may be -1).
     """
-    try:
-        x, y = np.asarray(inputs), np.asarray(targets)
-    except ValueError:
-        raise GlgptError("inputs or targets have rows that differ in length") from None
-    for what, array, least in (("inputs", x, 0), ("targets", y, -1)):
+    for what, array, least in (("inputs", inputs, 0), ("targets", targets, -1)):
         if array.shape != shape or array.dtype.kind not in "iu":
             raise GlgptError(f"{what} are {array.dtype} {list(array.shape)}, not whole numbers {list(shape)}")
         if array.min() < least or array.max() >= vocab_size:
             wrong = array[(array < least) | (array >= vocab_size)][0]
             raise GlgptError(f"{what} hold id {wrong}, outside the vocabulary of {vocab_size}")
-    x, y = x.astype(np.int64), y.astype(np.int64)
+    x, y = inputs.astype(np.int64), targets.astype(np.int64)
     return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
-
-
-def shape_of(inputs: Any) -> tuple[int, int]:
-    """Rows and columns of ids, zeros for what is no matrix. Raises GlgptError for rows that differ in length."""
-    try:
-        shape = np.shape(inputs)
-    except ValueError:
-        raise GlgptError("inputs have rows that differ in length") from None
-    return (shape[0], shape[1]) if len(shape) == 2 else (0, 0)
 
 
 def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -15,6 +15,7 @@ PART = 13  # texels of the inner dimension a fragment walks; off the powers of t
 PANEL = 32  # texels of a panel's row: eight fragments, which software GL runs together, take four each
 WRITTEN_OUT = 8  # runs of the inner dimension within one tile of each factor, before a product loops over them
 BIN = 64  # pixels of a side of what software GL hands out to a thread
+NARROW = 128  # fragments across a one-row product, below which it is cut finer
 ENOUGH = 16384  # fragments of a one-row product; with more, each walks further and the reader adds up fewer parts
 
 
@@ -153,13 +154,13 @@ def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None,
     by, limit = 2, rec.limits.max_texture_size  # rows of a block of pixels
     if part is None and w.layout.stack > 1 and columns < 1024:
         # Software GL draws bins of 64 x 64 pixels: two of them, no block in part, and not more of K than pays
-        most = 2 * 64 // -(-k4 // (2 * PART))
+        most = 2 * BIN // -(-k4 // (2 * PART))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
-        part = -(-k4 // (2 * 64 // by))
+        part = -(-k4 // (2 * BIN // by))
         parts = -(-k4 // part)
     else:
-        if part is None and columns < 128:
-            part = max(6, -(-k4 // 32))
+        if part is None and columns < NARROW:
+            part = max(6, -(-k4 // 32))  # the columns alone do not fill a GPU
         elif part is None:
             part = PART * min(4, max(1, columns * -(-k4 // PART) // ENOUGH))
         parts = -(-k4 // part)

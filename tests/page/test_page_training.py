@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_page import CONFIG, PLAY, QUIET, SEED, STATE, STEPS, TRAIN, Browse, Serve
+from training_page import CONFIG, PLAY, QUIET, SEED, STATE, STEPS, TRAIN, TWELVE, Browse, Serve, whole_run
 
 from glgpt.data import batch, fixed_windows, windows
 from glgpt.data_files import data_path
@@ -119,11 +119,8 @@ def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: 
 
 
 def test_a_reload_goes_on_to_the_same_bits(page: Any) -> None:
-    options = {"text": PLAY, "config": QUIET, "steps": 12, "seed": SEED}
-    page.evaluate(TRAIN, [options, 0])
-    whole = page.evaluate(STATE)
-    page.evaluate("glgpt.training.reset()")
-    step, points = page.evaluate(TRAIN, [options, 5])
+    whole = whole_run(page)
+    step, points = page.evaluate(TRAIN, [TWELVE, 5])
     assert 5 <= step < 12
     page.reload()
     page.evaluate("glgpt.ready")
@@ -135,10 +132,7 @@ def test_a_reload_goes_on_to_the_same_bits(page: Any) -> None:
 
 
 def test_a_lost_context_goes_on_to_the_same_bits(page: Any) -> None:
-    options = {"text": PLAY, "config": QUIET, "steps": 12, "seed": SEED}
-    page.evaluate(TRAIN, [options, 0])
-    whole = page.evaluate(STATE)
-    page.evaluate("glgpt.training.reset()")
+    whole = whole_run(page)
     script = """async (options) => {
       const lose = glgpt.model.device.gl.getExtension('WEBGL_lose_context');
       let lost = false;
@@ -152,7 +146,7 @@ def test_a_lost_context_goes_on_to_the_same_bits(page: Any) -> None:
       }});
       return glgpt.info().contexts;
     }"""
-    assert page.evaluate(script, options) == 2
+    assert page.evaluate(script, TWELVE) == 2
     assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
     assert page.evaluate(STATE) == whole
     # The page's own model came back too.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import expect
-from training_page import PLAY, QUIET, SEED, STATE, TRAIN, Browse, Serve
+from training_page import PLAY, QUIET, SEED, STATE, TRAIN, TWELVE, Browse, Serve, whole_run
 
 from glgpt.export import export
 
@@ -47,8 +47,7 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve,
 
 def test_a_state_that_is_no_number_is_not_kept(page: Any) -> None:
     """AdamW's step is as large as its rate, and the loss of a step was there before: it is still a number."""
-    options = {"text": PLAY, "config": QUIET, "steps": 12, "seed": SEED}
-    step, _ = page.evaluate(TRAIN, [options, 4])
+    step, _ = page.evaluate(TRAIN, [TWELVE, 4])
     script = """async () => {
       const {session} = glgpt.training;
       session.setRate(1e40); // beyond a 32-bit float
@@ -72,11 +71,8 @@ def test_a_state_that_is_no_number_is_not_kept(page: Any) -> None:
 
 
 def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
-    options = {"text": PLAY, "config": QUIET, "steps": 12, "seed": SEED}
-    page.evaluate(TRAIN, [options, 0])
-    whole = page.evaluate(STATE)
-    page.evaluate("glgpt.training.reset()")
-    step, _ = page.evaluate(TRAIN, [options, 5])
+    whole = whole_run(page)
+    step, _ = page.evaluate(TRAIN, [TWELVE, 5])
     script = """async ([options, step]) => {
       const {training, model} = glgpt, before = training.session, {trainer} = before, found = [];
       const refused = async (work) => {
@@ -101,7 +97,7 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
       await refused(() => training.create(options));
       return found;
     }"""
-    *checked, built = page.evaluate(script, [options, step])
+    *checked, built = page.evaluate(script, [TWELVE, step])
     for (said, *same), expected in zip(checked, ("not whole", "holds a NaN", "cut off"), strict=True):
         assert expected in said and same == [True, True, "paused", True]
     assert "cannot render to" in built[0] and built[1:] == [True, False, "paused", True]

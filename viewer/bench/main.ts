@@ -6,7 +6,7 @@ import { Player } from "../src/gl/player";
 import { unpack } from "../src/layout";
 import { parseProgram } from "../src/manifest";
 import { HttpSource } from "../src/source";
-import { bytes, json, median, post } from "./page";
+import { bytes, json, median, post, slopes, timer, type Contender } from "./page";
 import { startTfjs, TfGpt2, TfProduct, type Config } from "./tfjs";
 import { train, type TrainTask } from "./train";
 
@@ -29,33 +29,9 @@ interface Row {
   gflops?: number;
 }
 
-interface Contender {
-  engine: string;
-  time: (count: number) => Promise<number>;
-}
-
 const FETCHES = ["texelFetch", "textureLod"] as const;
 const DECODED = 16; // tokens a measured generation decodes, around the context asked for
-const TARGET = 250; // ms that a measured series of products should take
 const KEPT = 512e6; // bytes of results that may live at once
-
-/** Milliseconds of one product each, by turns: the slope over a series, so that what a readback costs is left out. */
-async function slopes(contenders: Contender[], rounds: number, most: number): Promise<number[]> {
-  const counts: number[] = [];
-  for (const { time } of contenders) {
-    await time(2); // compiles
-    const rough = Math.max(0.05, (await time(5)) / 5);
-    counts.push(Math.min(most, Math.max(2, Math.ceil(TARGET / rough))));
-  }
-  const found: number[][] = contenders.map(() => []);
-  for (let round = 0; round < rounds; round++) {
-    for (const [i, { time }] of contenders.entries()) {
-      const once = await time(1);
-      found[i]!.push(((await time(1 + counts[i]!)) - once) / counts[i]!);
-    }
-  }
-  return found.map(median);
-}
 
 async function products(device: Device, task: Task, m: number): Promise<{ rows: Row[]; apart: Record<string, number> }> {
   const [k, n] = task.shape;
@@ -84,15 +60,7 @@ async function products(device: Device, task: Task, m: number): Promise<{ rows: 
         for (let i = 0; i < layers; i++) player.write(texture, i, 0, height, data.subarray(i * size, (i + 1) * size));
       }
       await player.prepare("probe");
-      const time = async (count: number) => {
-        const start = performance.now();
-        for (let i = 0; i < count; i++) {
-          player.play("probe");
-          device.gl.flush(); // else a driver may leave out what the next play overwrites
-        }
-        await player.read(view.texture, 0, 1);
-        return performance.now() - start;
-      };
+      const time = timer(player, "probe", view.texture);
       contenders.push({ engine: `glgpt ${dtype} ${fetch}`, time });
       await time(1);
       const found = unpack(view, await player.read(view.texture));

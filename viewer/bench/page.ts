@@ -1,4 +1,8 @@
-// What the bench's tasks share: files of the folder that run.py serves, its ear, and the middle of several times.
+// What the bench's tasks share: files of the folder that run.py serves, its ear, and how things are timed.
+
+import type { Player } from "../src/gl/player";
+
+const TARGET = 250; // ms that a measured series of plays should take
 
 async function fetched(name: string): Promise<Response> {
   const response = await fetch(name);
@@ -18,4 +22,40 @@ export function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   const half = sorted.length >> 1;
   return sorted.length % 2 ? sorted[half]! : (sorted[half - 1]! + sorted[half]!) / 2;
+}
+
+export interface Contender {
+  engine: string;
+  time: (count: number) => Promise<number>;
+}
+
+/** Milliseconds of one play each, by turns: the slope over a series, so that what a readback costs is left out. */
+export async function slopes(contenders: Contender[], rounds: number, most: number): Promise<number[]> {
+  const counts: number[] = [];
+  for (const { time } of contenders) {
+    await time(2); // compiles
+    const rough = Math.max(0.05, (await time(5)) / 5);
+    counts.push(Math.min(most, Math.max(2, Math.ceil(TARGET / rough))));
+  }
+  const found: number[][] = contenders.map(() => []);
+  for (let round = 0; round < rounds; round++) {
+    for (const [i, { time }] of contenders.entries()) {
+      const once = await time(1);
+      found[i]!.push(((await time(1 + counts[i]!)) - once) / counts[i]!);
+    }
+  }
+  return found.map(median);
+}
+
+/** Milliseconds of so many plays of an entry, whose end is known by reading a texture of it. */
+export function timer(player: Player, entry: string, texture: string): Contender["time"] {
+  return async (count) => {
+    const start = performance.now();
+    for (let i = 0; i < count; i++) {
+      player.play(entry);
+      player.device.gl.flush(); // else a driver may leave out what the next play overwrites
+    }
+    await player.read(texture, 0, 1);
+    return performance.now() - start;
+  };
 }

@@ -9,7 +9,7 @@ import { readSafetensors } from "../src/training/files";
 import { Trainer } from "../src/training/trainer";
 import { JaxLearner } from "./jax-train";
 import { firstIds, type Course, type Learner, type Shape, type Weights } from "./learner";
-import { bytes, json, median, post } from "./page";
+import { bytes, json, median, post, slopes, timer } from "./page";
 import { TfLearner } from "./tfjs-train";
 import { startTfjs } from "./tfjs";
 
@@ -86,21 +86,9 @@ async function peak(model: Model, flops: number, rounds: number): Promise<number
   const player = new Player(model.device, parseProgram(await json("fma.json"), "fma.json"), model.options);
   const { texture } = Object.values(player.program.entries["bench"]!.outputs)[0]!;
   await player.prepare("bench");
-  const time = async (plays: number) => {
-    const start = performance.now();
-    for (let i = 0; i < plays; i++) {
-      player.play("bench");
-      model.device.gl.flush();
-    }
-    await player.read(texture, 0, 1);
-    return performance.now() - start;
-  };
-  await time(1);
-  const plays = Math.max(4, Math.ceil(200 / Math.max(0.05, (await time(5)) / 5)));
-  const found = [];
-  for (let round = 0; round < rounds; round++) found.push(((await time(1 + plays)) - (await time(1))) / plays);
+  const [ms] = await slopes([{ engine: "fma", time: timer(player, "bench", texture) }], rounds, Infinity);
   player.close();
-  return flops / median(found) / 1e6;
+  return flops / ms! / 1e6;
 }
 
 async function race(model: Model, shape: TrainTask["sizes"][number], course: Course, rounds: number): Promise<Row[]> {
