@@ -107,6 +107,30 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
     assert page.evaluate(STATE) == whole
 
 
+def test_what_is_asked_for_at_once_is_done_in_turn(page: Any) -> None:
+    """Steps and samples of one training, and a reset behind them: none sees textures that another uses or deleted."""
+    script = """async (options) => {
+      const {training} = glgpt;
+      const session = await training.create(options);
+      const asked = [session.one(), session.write(() => {}), session.one(), session.write(() => {}), session.write(() => {})];
+      const reset = training.reset();
+      await Promise.all(asked);
+      await reset;
+      const late = await session.write(() => {}).catch((error) => error.message);
+      const other = await training.create(options);
+      await other.one();
+      await other.write(() => {});
+      await other.one();
+      await other.write(() => {});
+      const of = (s) => s.samples.map(({step, text}) => [step, text]);
+      return [of(session), of(other), late, training.session === other];
+    }"""
+    at_once, after, late, current = page.evaluate(script, {"text": PLAY, "config": QUIET, "steps": 9, "seed": SEED})
+    assert [step for step, _ in at_once] == [1, 2, 2]
+    assert at_once == [*after, after[-1]]
+    assert "was reset" in late and current
+
+
 def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
     """Of ten steps behind one that compiles. The median of five such runs."""
     script = """async ([options, tokens]) => {

@@ -2,6 +2,7 @@
 
 import { Device } from "./gl/device";
 import { Loader, type Progress } from "./loader";
+import { Turns } from "./gl/wait";
 import { Model, type ModelOptions, type Token } from "./model";
 import { parity, type Parity } from "./parity";
 import { PageError } from "./program";
@@ -45,7 +46,7 @@ export class Glgpt {
   readonly training = new Training(() => this.model);
   onProgress: (progress: Progress) => void = () => {};
   private last: number[] = [];
-  private turn: Promise<unknown> = Promise.resolve();
+  private readonly turns = new Turns(); // there is one set of caches
 
   constructor(
     source: Source = EmbeddedSource.here() ?? new HttpSource(new URL(".", document.baseURI)),
@@ -62,16 +63,13 @@ export class Glgpt {
     this.model = await Model.load(device, loader, options);
   }
 
-  /** Calls wait for one another: there is one set of caches. */
+  /** Calls wait for one another. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.ready;
-    const mended = async () => {
+    return this.turns.take(async () => {
       if (this.model.stale) await this.model.recover();
       return work();
-    };
-    const result = this.turn.then(mended, mended);
-    this.turn = result.catch(() => {});
-    return result;
+    });
   }
 
   encode(text: string): number[] {

@@ -239,13 +239,14 @@ export class Player {
     return this.laidOut(entry).reduce((sum, s) => sum + s.bands, 0);
   }
 
+  /** Deletes what it made; whatever is asked of it afterwards throws. */
   close(): void {
     const { gl } = this.device;
     this.framebuffers.forEach((f) => gl.deleteFramebuffer(f));
     this.shaders.forEach((p) => gl.deleteProgram(p));
     this.own.forEach((t) => gl.deleteTexture(t));
     this.blocks.forEach((b) => gl.deleteBuffer(b));
-    this.steps.clear();
+    for (const held of [this.steps, this.framebuffers, this.shaders, this.textures]) held.clear();
   }
 }
 

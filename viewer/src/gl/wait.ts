@@ -1,4 +1,4 @@
-// Giving the browser a turn without the 4 ms that nested timers cost.
+// Giving the browser a turn without the 4 ms that nested timers cost; work that waits its turn.
 
 const channel = new MessageChannel();
 const waiting: (() => void)[] = [];
@@ -29,4 +29,16 @@ function tick(ms: number): Promise<void> {
   }
   clock.postMessage(ms);
   return new Promise((resolve) => asleep.push(resolve));
+}
+
+/** Work done one after another, in the order in which it was asked for. */
+export class Turns {
+  /** Resolves when all that has been asked for is done, whatever came of it. */
+  all: Promise<unknown> = Promise.resolve();
+
+  take<T>(work: () => Promise<T>): Promise<T> {
+    const mine = this.all.then(work);
+    this.all = mine.catch(() => {});
+    return mine;
+  }
 }

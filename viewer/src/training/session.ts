@@ -1,7 +1,7 @@
 // The steps of a training: what is drawn, evaluated, sampled and kept when; paused, resumed, brought back after a loss.
 
 import type { Device } from "../gl/device";
-import { pause } from "../gl/wait";
+import { pause, Turns } from "../gl/wait";
 import type { Offer } from "../manifest";
 import { PageError } from "../program";
 import { checkRate, fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
@@ -14,6 +14,7 @@ const RECENT = 30; // steps over which the speed is measured
 const AT_ONCE = 1; // ms between results that came together: some drivers tell of several steps at a time
 const KEEP_MS = 20_000; // from one checkpoint to the next
 const EVAL_TOKENS = 8192;
+const OVER = "The training was reset, or another took its place.";
 
 export interface Plan {
   offer: Offer;
@@ -77,8 +78,10 @@ export class Session {
   trainer!: Trainer;
   private readonly bytes: Uint8Array[];
   private stopping = false;
+  private over = false; // closed
   private readonly asked: (() => Promise<void>)[] = [];
   private running: Promise<void> = Promise.resolve();
+  private readonly turns = new Turns(); // two samples at once would share their caches
   /**
    * (step, when it was done) of the last steps, on a clock that stands still for whatever is not a step; before them, of
    * the step behind which the device was idle.
@@ -132,14 +135,14 @@ export class Session {
     this.problem = "";
     this.recent = [];
     this.set("running");
-    this.running = this.run();
+    this.running = this.turn(() => this.run());
     return this.running;
   }
 
-  /** Ends after the steps under way; resolves when the checkpoint is kept. */
+  /** Ends after the steps under way, and whatever else is; resolves when the checkpoint is kept. */
   async pause(): Promise<void> {
     this.stopping = true;
-    await this.running;
+    await this.turns.all;
   }
 
   /** Gives all steps to come another learning rate, which falls to as small a share of itself. Not while it runs. */
@@ -155,22 +158,38 @@ export class Session {
   }
 
   /** Goes back to the last checkpoint, or to the beginning where there is none, and waits there. */
-  async back(): Promise<void> {
-    this.trainer.close();
-    try {
-      await this.guarded(() => this.open(this.checkpoint));
-      this.problem = "";
-      this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
-    } catch (error) {
-      this.fail(error);
-    }
+  back(): Promise<void> {
+    return this.turn(async () => {
+      this.trainer.close();
+      try {
+        await this.guarded(() => this.open(this.checkpoint));
+        this.problem = "";
+        this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+      } catch (error) {
+        this.fail(error);
+      }
+    });
   }
 
   /** Makes room on the device; `back` brings it to where it was. */
   async leave(): Promise<void> {
     await this.pause();
-    if (this.status !== "failed") await this.save().catch(() => {}); // that it failed is said by its status
-    this.trainer.close();
+    await this.turn(async () => {
+      try {
+        if (this.status !== "failed") await this.guarded(() => this.note());
+      } catch (error) {
+        if (error instanceof Diverged) this.fail(error);
+      }
+      this.trainer.close();
+    });
+  }
+
+  /** Does `work` when all that was asked for before is done. */
+  private turn(work: () => Promise<void>): Promise<void> {
+    return this.turns.take(() => {
+      if (this.over) throw new PageError(OVER);
+      return work();
+    });
   }
 
   private set(status: Status): void {
@@ -210,7 +229,8 @@ export class Session {
   /** Does `work` between two steps where it is running, else now. */
   private between(work: () => Promise<unknown>): Promise<void> {
     if (this.status !== "running") {
-      return this.guarded(async () => void (await work())).catch((error: unknown) => {
+      const now = () => this.guarded(async () => void (await work()));
+      return this.turn(now).catch((error: unknown) => {
         if (error instanceof Diverged) this.fail(error);
         throw error;
       });
@@ -258,17 +278,19 @@ export class Session {
   /** One step more, and its result. */
   async one(): Promise<void> {
     if (this.status === "running") return;
-    this.plan.rates.steps = Math.max(this.plan.rates.steps, this.step + 1);
-    this.recent = [];
-    try {
-      await this.guarded(async () => {
-        await this.oneStep();
-        this.take(await this.trainer.drain());
-      });
-      this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
-    } catch (error) {
-      this.fail(error);
-    }
+    await this.turn(async () => {
+      this.plan.rates.steps = Math.max(this.plan.rates.steps, this.step + 1);
+      this.recent = [];
+      try {
+        await this.guarded(async () => {
+          await this.oneStep();
+          this.take(await this.trainer.drain());
+        });
+        if (this.status !== "running") this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+      } catch (error) {
+        this.fail(error);
+      }
+    });
   }
 
   /** A sample now. */
@@ -408,9 +430,10 @@ export class Session {
   async close(): Promise<void> {
     await this.pause();
     if (this.status !== "done") {
-      this.problem = "The training was reset, or another took its place.";
+      this.problem = OVER;
       this.set("failed");
     }
+    this.over = true;
     this.trainer.close();
   }
 }

@@ -1,6 +1,7 @@
 // Training in the page: what it offers, the session under way, and what is kept of it.
 
 import { check, DRAW_FLOPS } from "../gl/player";
+import { Turns } from "../gl/wait";
 import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../manifest";
 import type { Model } from "../model";
 import { must, PageError, type Program } from "../program";
@@ -69,6 +70,8 @@ export class Training {
   /** Called whenever another session takes its place. */
   onSession: () => void = () => {};
 
+  private readonly turns = new Turns(); // of sessions that take another's place
+
   constructor(private readonly model: () => Model) {}
 
   /** Reads what is offered, once. */
@@ -113,7 +116,7 @@ export class Training {
       evalEvery: config.evalEvery ?? 50,
       sampleEvery: config.sampleEvery ?? 50,
     };
-    return this.open(run, null, options.onProgress, options.onStep);
+    return this.opened(run, null, options.onProgress, options.onStep);
   }
 
   /** What an earlier visit left, paused; null: nothing that this export can go on with. */
@@ -123,7 +126,7 @@ export class Training {
     const state = await kept<Kept>(STATE).catch(() => undefined);
     if (!run || !state || state.run !== run.id) return null;
     if (!this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer)) return null;
-    return this.open(run, state);
+    return this.opened(run, state);
   }
 
   /** Goes on from a saved model, on the text given. */
@@ -155,7 +158,11 @@ export class Training {
       sampleEvery: 50,
     };
     run.rates.steps = Math.max(run.rates.steps, about?.step ?? 0);
-    return this.open(run, { step: about?.step ?? 0, state, about, points: [], samples: [] });
+    return this.opened(run, { step: about?.step ?? 0, state, about, points: [], samples: [] });
+  }
+
+  private opened(...wanted: Parameters<Training["open"]>): Promise<Session> {
+    return this.turns.take(() => this.open(...wanted));
   }
 
   /**
@@ -240,11 +247,13 @@ export class Training {
   }
 
   /** Ends the session and forgets what was kept of it. */
-  async reset(): Promise<void> {
-    await this.session?.close();
-    this.session = null;
-    await Promise.allSettled([forget(RUN), forget(STATE)]);
-    this.onSession();
+  reset(): Promise<void> {
+    return this.turns.take(async () => {
+      await this.session?.close();
+      this.session = null;
+      await Promise.allSettled([forget(RUN), forget(STATE)]);
+      this.onSession();
+    });
   }
 
   current(): Session {
