@@ -154,18 +154,23 @@ def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: 
 
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Parity too, whose reference nothing asked for before."""
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
-    kept = """async () => {
+    await_kept = """async () => {
       const parts = [...document.querySelectorAll('script[src], link[rel=stylesheet]')].map((e) => e.src ?? e.href);
-      const found = await Promise.all(['./', './manifest.json', ...parts].map((url) => caches.match(url)));
-      return Boolean((await navigator.serviceWorker.ready).active && found.every(Boolean));
+      const {manifest} = glgpt.model, {reference} = manifest;
+      parts.push(`./${reference}?sha256=${manifest.files[reference].sha256}`);
+      for (const url of ['./', './manifest.json', ...parts]) {
+        while (!(await caches.match(url))) await new Promise((resolve) => setTimeout(resolve, 100));
+      }
     }"""
-    page.wait_for_function(kept)
+    page.evaluate(await_kept)
     page.context.set_offline(True)
     page.reload()
     page.evaluate("glgpt.ready")
     assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5}).then((r) => r.ids.length)") == 5
+    assert page.evaluate("glgpt.parity().then((r) => r.pass)")
 
 
 def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:

@@ -6,7 +6,8 @@ self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim(
 self.addEventListener("fetch", (event) => {
   const { request } = event;
   const url = new URL(request.url);
-  if (request.method !== "GET" || url.origin !== self.location.origin || url.pathname.endsWith(".bin")) return;
+  const checked = /\.(bin|json)$/.test(url.pathname) && !url.pathname.endsWith("/manifest.json");
+  if (request.method !== "GET" || url.origin !== self.location.origin || checked) return;
   event.respondWith(answer(request));
 });
 
@@ -15,8 +16,11 @@ async function answer(request) {
   const cache = await caches.open(CACHE);
   try {
     const response = await fetch(request);
-    if (response.ok) await cache.put(request, response.clone());
-    return response;
+    if (!response.ok) return response;
+    const body = await response.blob(); // whole: an answer that breaks off must not replace the one before
+    const whole = () => new Response(body);
+    await cache.put(request, whole());
+    return whole();
   } catch (error) {
     const kept = await cache.match(request, { ignoreSearch: true });
     if (kept) return kept;

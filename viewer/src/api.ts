@@ -72,6 +72,12 @@ export class Glgpt {
     });
   }
 
+  /** Files that a later call may ask for on this device. */
+  async later(): Promise<string[]> {
+    const { manifest } = this.model;
+    return [manifest.reference, ...(manifest.training ? [manifest.training, ...(await this.training.programs())] : [])];
+  }
+
   encode(text: string): number[] {
     if (!this.model.tokenizer) throw new PageError("This model has no tokenizer; give ids.");
     return this.model.tokenizer.encode(text);

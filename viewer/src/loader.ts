@@ -44,6 +44,14 @@ export class Loader {
     return parseJson(await this.file(name, expected), name);
   }
 
+  /** Fetches files into the cache that are not in it yet. */
+  async keep(names: readonly string[]): Promise<void> {
+    for (const name of names) {
+      const expected = this.manifest.files[name];
+      if (expected && this.cache && !(await this.cache.match(keyOf(name, expected)))) await this.file(name, expected);
+    }
+  }
+
   /** A gzipped JSON file. */
   async packed(name: string): Promise<unknown> {
     const expected = this.manifest.files[name];
@@ -87,7 +95,7 @@ export class Loader {
 
   /** One file with its digest verified: from the cache, else fetched, again where it came damaged. */
   private async file(name: string, expected: Expected, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
-    const key = `./${name}?sha256=${expected.sha256}`;
+    const key = keyOf(name, expected);
     const kept = await this.cache?.match(key).catch(() => undefined);
     if (kept) {
       const data = new Uint8Array(await kept.arrayBuffer());
@@ -134,6 +142,8 @@ export class Loader {
     }
   }
 }
+
+const keyOf = (name: string, { sha256 }: Expected) => `./${name}?sha256=${sha256}`;
 
 function parseJson(bytes: Uint8Array, name: string): unknown {
   try {

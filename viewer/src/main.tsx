@@ -17,16 +17,24 @@ if ("serviceWorker" in navigator && location.protocol.startsWith("http")) {
   void glgpt.ready.then(keepShell).catch(() => {});
 }
 
-/** What this visit has fetched past the service worker, which did not watch yet; what no page needs any more goes. */
+/**
+ * Fetches once more what came before the service worker watched, for it to keep, and what the views will ask for; what no
+ * page needs any more goes. Only the worker writes: a page that is left while it writes would take the entry with it.
+ */
 async function keepShell(): Promise<void> {
-  const { scope } = await navigator.serviceWorker.register("./sw.js");
+  const { serviceWorker } = navigator;
+  const { scope } = await serviceWorker.register("./sw.js");
+  if (!serviceWorker.controller) await new Promise((done) => serviceWorker.addEventListener("controllerchange", done, { once: true }));
   const cache = await caches.open(`glgpt shell ${new URL(scope).pathname}`);
   const own = [...document.querySelectorAll<HTMLScriptElement | HTMLLinkElement>("script[src], link[rel=stylesheet]")];
   const needed = own.map((e) => ("src" in e ? e.src : e.href));
   const page = location.origin + location.pathname;
-  await cache.addAll([page, new URL("manifest.json", page).href, ...needed]);
+  for (const url of [page, new URL("manifest.json", page).href, ...needed]) {
+    if (!(await cache.match(url))) await fetch(url);
+  }
   for (const { url } of await cache.keys()) {
     if (/\/assets\/index-[^/]*$/.test(url) && !needed.includes(url)) await cache.delete(url);
   }
+  await glgpt.model.loader.keep(await glgpt.later());
 }
 render(<App />, document.getElementById("app")!);

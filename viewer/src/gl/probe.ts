@@ -33,8 +33,9 @@ export async function choose(
 ): Promise<Chosen> {
   const fetches = forced ? [forced] : FETCHES;
   const key = `glgpt probe ${VERSION} ${device.renderer} ${storage} ${recordings.map(label).join()}`;
-  const measured = remembered(key);
   const busy = remembered(`${key} busy`);
+  const offline = !navigator.onLine; // nothing but what was played before can be fetched
+  const measured = offline ? { ...busy, ...remembered(key) } : remembered(key);
   /** Whether what is known of them is worth remembering. */
   const complete = async (files: ReadonlyMap<string, string>): Promise<boolean> => {
     const names = [...files.keys()].flatMap((name) => fetches.map((fetch) => `${name} ${fetch}`));
@@ -52,7 +53,7 @@ export async function choose(
   for (const [name, ms] of Object.entries(busy)) least[name] = Math.min(ms, least[name] ?? ms);
   const final = (calm && steady) || Object.keys(busy).length > 0;
   try {
-    localStorage.setItem(final ? key : `${key} busy`, JSON.stringify(least));
+    if (!offline) localStorage.setItem(final ? key : `${key} busy`, JSON.stringify(least));
   } catch {
     // a browser that keeps nothing only measures again
   }

@@ -208,14 +208,25 @@ export class Training {
     return session;
   }
 
-  /** The program of this size that suits the device; throws where the device cannot hold it. */
-  private async program(offer: Offer, kept?: string): Promise<{ program: Program; kernel: string }> {
-    const { device, loader, recording, wishes } = this.model();
+  /** The files of the programs that `create` would play here. */
+  async programs(): Promise<string[]> {
+    const { sizes } = await this.ready();
+    return sizes.flatMap((offer) => this.suiting(offer)?.file ?? []);
+  }
+
+  private suiting(offer: Offer, kept?: string): Offer["programs"][number] | undefined {
+    const { device, recording, wishes } = this.model();
     const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
     const fitting = offer.programs.filter((p) => p.draw_buffers <= buffers);
     const named = (kernel?: string) => fitting.find((p) => p.kernel === kernel);
-    const chosen = named(kept) ?? named(recording.kernel) ?? fitting.at(-1);
-    if (!chosen) throw new PageError(`This device renders to ${buffers} textures at once; training needs four.`);
+    return named(kept) ?? named(recording.kernel) ?? fitting.at(-1);
+  }
+
+  /** The program of this size that suits the device; throws where the device cannot hold it. */
+  private async program(offer: Offer, kept?: string): Promise<{ program: Program; kernel: string }> {
+    const { device, loader } = this.model();
+    const chosen = this.suiting(offer, kept);
+    if (!chosen) throw new PageError("This device renders to too few textures at once; training needs four.");
     const program = parseProgram(await loader.packed(chosen.file), chosen.file);
     check(program, device);
     return { program, kernel: chosen.kernel };
