@@ -19,6 +19,7 @@ from glgpt.baselines import Baseline
 from glgpt.checkpoint import Checkpoint
 from glgpt.gl.device import Device, Options, open_device
 from glgpt.gl.player import Player
+from glgpt.info import kernel_line
 from glgpt.model import GPT2
 from glgpt.models.config import GPT2Config, parameters
 from glgpt.peaks import Measure, device_peaks
@@ -216,6 +217,7 @@ def render(result: dict[str, Any]) -> str:
     lines = [
         f"{d['renderer']}: {d['fma_gflops']:.0f} GFLOPS of multiply-adds, reads {d['read_gbs']:.1f} GB/s, "
         f"empty pass {d['empty_pass_us']:.1f} us, binding {d['bound_pass_us']:.1f} us more",
+        f"kernel {kernel_line(d['choice'])}",
         "",
         f"{'what':<12} {'shape':<22} {'ms':>10} {'rate':>14}  share",
     ]

@@ -62,7 +62,7 @@ def export(
     step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
     something else, a viewer that was not built, or a model that cannot be loaded.
     """
-    out = Path(out).absolute()
+    out = Path(out).resolve()  # what a link leads to is replaced, and the link stays
     if single_file and embed:
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
     _check_out(out, single_file)

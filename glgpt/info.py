@@ -55,6 +55,15 @@ def _device(device: Device) -> dict[str, Any]:
     }
 
 
+def kernel_line(choice: dict[str, Any]) -> str:
+    """What was chosen and why, from `tune.as_dict`."""
+    way = "neighbours" if choice["near"] > 0 else "halves"
+    return (
+        f"{choice['kernel']} with {choice['fetch']}, one-row products by {way}, "
+        f"{choice['storage']} texels: {choice['why']}"
+    )
+
+
 def render(figures: dict[str, Any]) -> str:
     """The same for people."""
     device, choice = figures["device"], figures["choice"]
@@ -63,13 +72,12 @@ def render(figures: dict[str, Any]) -> str:
         f"drawing on  {device['index']}: {device['renderer']}{' (software)' if device['software'] else ''}",
         f"driver      {device['version']}",
         "limits      " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures["limits"].items()),
-        f"kernel      {choice['kernel']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
+        f"kernel      {kernel_line(choice)}",
     ]
     probe = sorted(choice["probe_ms"].items(), key=lambda item: item[1])
     lines += [f"  {name:<20} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in ROWS]
     near, apart = (choice["probe_ms"][f"{way} {choice['fetch']}"] for way in ("near", "apart"))
-    way = "neighbours" if choice["near"] > 0 else "halves"
-    lines.append(f"one-row products: {way} (near {near:.2f} ms, apart {apart:.2f} ms)")
+    lines.append(f"  one-row products: near {near:.2f} ms, apart {apart:.2f} ms")
     if "model" in figures:
         model = figures["model"]
         roles = ", ".join(f"{role} {_mib(n)}" for role, n in model["bytes_by_role"].items())

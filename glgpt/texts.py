@@ -63,7 +63,9 @@ class Text:
 
     @classmethod
     def of_string(cls, text: str) -> Text:
-        """A string's text. Raises GlgptError for an empty one, or one that UTF-8 cannot hold."""
+        """A string's text. Raises GlgptError for what is none, an empty one, or one that UTF-8 cannot hold."""
+        if not isinstance(text, str):
+            raise GlgptError(f"the text is {text!r:.40}, no string")
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:

@@ -69,7 +69,8 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     kernels = [k for k in asked if k.near == near] or asked
     among = {(k, f): measured[f"{k.label} {f}"] for k in kernels for f in fetches}
     chosen, fetch = min(among, key=lambda pair: among[pair])
-    why = f"fastest of {len(among)} in the probe, {among[chosen, fetch]:.2f} ms" if len(among) > 1 else "as asked for"
+    fastest = f"fastest of {len(among)}{' over panels' if near else ''} in the probe, {among[chosen, fetch]:.2f} ms"
+    why = fastest if len(among) > 1 else "as asked for"
     return Choice(chosen, replace(options, fetch=fetch), why, measured)
 
 

@@ -144,6 +144,8 @@ def test_no_text_is_refused(tmp_path: Path) -> None:
         Text.of_string("")
     with pytest.raises(GlgptError, match="surrogate"):
         Text.of_string("a\ud800")
+    with pytest.raises(GlgptError, match="no string"):
+        Text.of_string(5)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
         Text.of_files([tmp_path / "none"])
 

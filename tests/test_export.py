@@ -124,6 +124,10 @@ def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path:
     assert not (out / "probe-2x2.json").exists()
     assert json.loads((out / "manifest.json").read_text())["model"] == "dhead2-gelu"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    export(goldens / "one-f16", link)
+    assert link.is_symlink() and json.loads((out / "manifest.json").read_text())["model"] == "one-f16"
     other = tmp_path / "mine"
     other.mkdir()
     (other / "thesis.txt").write_text("dear")

@@ -11,6 +11,7 @@ import reference as ref
 import reference_training as more
 from tiny_trainer import BATCH, CONFIG, CONTEXT, DEVICE, Array, Arrays, examples, same, trainer
 
+from glgpt.errors import GlgptError
 from glgpt.model import GPT2
 from glgpt.trainer import Trainer
 
@@ -130,6 +131,16 @@ def test_a_step_is_on_the_mean_over_the_targets_that_count(options: dict[str, in
         slope = (more.mean_loss(CONFIG, after, x, y) - more.mean_loss(CONFIG, before, x, y)) / (2 * h)
         along = sum(float((found[name] * direction[name]).sum()) for name in found)
         assert abs(along - slope) <= 1e-5 * norm**2
+
+
+def test_a_closed_trainer_says_so(tmp_path: Path) -> None:
+    x, y = examples()
+    with trainer() as t:
+        t.step(x, y)
+    for use in (lambda: t.step(x, y), t.parameters, t.gradients, lambda: t.evaluate(x, y), lambda: t.save(tmp_path)):
+        with pytest.raises(GlgptError, match="closed"):
+            use()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_step_without_targets_is_none() -> None:

@@ -76,7 +76,7 @@ class Player:
         rows = len(texels)
         if texels.shape[1:] != (t.width, 4) or y + rows > t.height or texels.dtype.itemsize != 4:
             raise ValueError(f"{name}: {texels.shape} from row {y} is not within {(t.height, t.width, 4)}")
-        self.device.use()
+        self._use()
         self.textures[name].write(np.ascontiguousarray(texels), viewport=(0, y, layer, t.width, rows, 1))
 
     def write_matrix(self, name: str, layout: Layout, matrix: NDArray[np.floating]) -> None:
@@ -95,7 +95,7 @@ class Player:
     def read(self, name: str) -> Texels:
         """A whole texture, `[layers, height, width, 4]`."""
         t = self.program.textures[name]
-        self.device.use()
+        self._use()
         data = self.textures[name].read()
         dtype: Any = np.float32 if t.format == "float" else np.uint32
         texels: Texels = np.frombuffer(data, dtype).reshape(t.layers, t.height, t.width, 4)
@@ -109,7 +109,7 @@ class Player:
 
     def play(self, entry: str, **scalars: float) -> None:
         """Plays an entry once. Nothing is read back and nothing waits: the driver works on while Python returns."""
-        self.device.use()
+        self._use()
         commands = self.prepare(entry)
         if scalars:
             self.scalars.update(scalars)
@@ -129,9 +129,14 @@ class Player:
         found = self.entry(entry)
         key = (entry, tuple(self._flipped[i] for i in self._touched[entry]))
         if key not in self._commands:
-            self.device.use()
+            self._use()
             self._commands[key] = self._build(found)
         return self._commands[key]
+
+    def _use(self) -> None:
+        if not self.textures:
+            raise GlgptError("this model is closed; load or make it again")
+        self.device.use()
 
     def _pairs_of(self, entry: Entry) -> set[int]:
         names = {t for p in entry.passes for t in (*(t for _, t in p.inputs), *(t for t, _ in p.outputs))}
@@ -139,7 +144,7 @@ class Player:
 
     def finish(self) -> None:
         """Waits until the driver has done everything."""
-        self.device.use()
+        self._use()
         self.device.ctx.finish()
 
     def _build(self, entry: Entry) -> list[Callable[[], Any]]:

@@ -224,6 +224,32 @@ def test_alternatives_by_keyboard_and_going_on_from_one(page: Any) -> None:
     assert page.locator(".token").nth(place).get_attribute("aria-label").startswith(f"{token}, ")
 
 
+def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
+    at = page.evaluate("document.querySelectorAll('.token.given').length") - 1
+    page.locator(".token").nth(at).hover()
+    group = page.get_by_role("group", name="Alternatives to")
+    group.get_by_role("button").nth(8).wait_for()
+    script = """async (at) => {
+      const ids = glgpt.encode('To be'), vocab = glgpt.info().config.vocab_size;
+      const logits = await glgpt.logits(ids.slice(0, at)), row = logits.slice(-vocab);
+      const total = row.reduce((sum, x) => sum + Math.exp(x), 0);
+      const best = Array.from(row.keys()).sort((a, b) => row[b] - row[a]).slice(0, 8);
+      const said = (id) => [glgpt.model.tokenizer.label(id), Math.exp(row[id]) / total];
+      return [best.map(said), said(ids[at])];
+    }"""
+    best, taken = page.evaluate(script, at)
+    assert group.locator("button code").all_inner_texts() == [label for label, _ in best]
+    shown = [float(text.rstrip("%")) for text in group.locator("button .percent").all_inner_texts()]
+    np.testing.assert_allclose(shown, [100 * p for _, p in best], atol=0.51)  # a whole number of percents from 10 on
+    aria = page.locator(".token").nth(at).get_attribute("aria-label")
+    assert aria.startswith(f"{taken[0]}, ") and abs(float(aria.split(", ")[-1].rstrip("%")) - 100 * taken[1]) < 0.51
+    words = "[...document.querySelectorAll('.token')].map((t) => t.textContent)"
+    whole = page.evaluate(words)
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.wait_for_function("!document.querySelector('.caret')")
+    assert page.evaluate(words) == whole  # a look back changes nothing of what comes
+
+
 def test_a_link_carries_the_view(exported: Path, serve: Serve, browse: Browse) -> None:
     settings = "prompt=Now&tokens=12&temperature=0.5&seed=9&k=40&p=0.9"
     page = browse(serve(exported) + f"#{settings}&view=attention&layer=4&head=2&kind=scores")

@@ -80,6 +80,7 @@ export class Glgpt {
 
   encode(text: string): number[] {
     if (!this.model.tokenizer) throw new PageError("This model has no tokenizer; give ids.");
+    if (typeof text !== "string") throw new PageError(`A text was asked for; this is ${JSON.stringify(text)}.`);
     return this.model.tokenizer.encode(text);
   }
 
@@ -87,14 +88,16 @@ export class Glgpt {
     return this.model.tokenizer ? this.model.tokenizer.decode(ids) : Array.from(ids).join(" ");
   }
 
-  generate(options: GenerateOptions): Promise<Generated> {
+  generate(options: GenerateOptions = {}): Promise<Generated> {
     return this.queued(() => this.run(options));
   }
 
   private async run(options: GenerateOptions): Promise<Generated> {
     const { tokens = 100, temperature = 0.8, stop, onToken, signal } = options;
     const { topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = options;
-    const prompt = options.ids ?? this.encode(options.prompt ?? "");
+    if (!(Number.isInteger(tokens) && tokens >= 0)) throw new PageError(`tokens is ${tokens}; it must be a whole number from 0.`);
+    if (stop !== undefined && typeof stop !== "string") throw new PageError("stop must be a text.");
+    const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const { model } = this;
     const decoder = model.tokenizer?.stream();
     const ids: number[] = [];
@@ -127,7 +130,7 @@ export class Glgpt {
   }
 
   /** Logits of every position, `[T * vocab]`. */
-  logits(ids: number[]): Promise<Float32Array> {
+  logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
       this.model.check(ids);
       return (await this.model.capture.run(ids, ["logits"])).get("logits")!.data;

@@ -35,7 +35,7 @@ export class Loader {
   static async open(source: Source): Promise<Loader> {
     const text = await source.bytes("manifest.json");
     const manifest = parseManifest(parseJson(text, "manifest.json"));
-    return new Loader(manifest, source, source.cacheable ? await openCache() : null);
+    return new Loader(manifest, source, source.cache === null ? null : await openCache(source.cache));
   }
 
   async json(name: string): Promise<unknown> {
@@ -153,9 +153,9 @@ function parseJson(bytes: Uint8Array, name: string): unknown {
   }
 }
 
-async function openCache(): Promise<Cache | null> {
+async function openCache(name: string): Promise<Cache | null> {
   try {
-    return await caches.open(`glgpt ${new URL(".", location.href).pathname}`);
+    return await caches.open(name);
   } catch {
     return null; // a page that is not served securely has no cache
   }

@@ -299,6 +299,15 @@ export class Model {
     this.cached = [...ids];
   }
 
+  /** What was weighed for token `at` of `ids`, behind the tokens before it: the last of those is played once more. */
+  async weighed(ids: readonly number[], at: number, count: number): Promise<Token> {
+    this.fill(ids);
+    this.writeToken(must(ids[at - 1], "a token before it"));
+    this.decode(at - 1);
+    const id = must(ids[at], `token ${at}`);
+    return { id, ...alternatives(await this.logitsRow(), count, id) };
+  }
+
   /** Fills the caches with these tokens. */
   fill(ids: readonly number[]): void {
     this.check(ids);

@@ -5,16 +5,18 @@ import { PageError } from "./program";
 export type OnBytes = (bytes: number) => void;
 
 export interface Source {
-  /** Whether a second visit may find files in the browser's cache. */
-  readonly cacheable: boolean;
+  /** The browser's cache in which a second visit finds files; null: none. */
+  readonly cache: string | null;
   /** The whole file; `onBytes` hears each part as it comes. `fresh` goes past every cache. */
   bytes(name: string, onBytes?: OnBytes, fresh?: boolean): Promise<Uint8Array<ArrayBuffer>>;
 }
 
 export class HttpSource implements Source {
-  readonly cacheable = true;
+  readonly cache: string;
 
-  constructor(readonly base: URL) {}
+  constructor(readonly base: URL) {
+    this.cache = `glgpt ${base.origin === location.origin ? base.pathname : base.href}`;
+  }
 
   async bytes(name: string, onBytes?: OnBytes, fresh = false): Promise<Uint8Array<ArrayBuffer>> {
     let response: Response;
@@ -49,7 +51,7 @@ export class HttpSource implements Source {
 
 /** Files in `<script data-file>` elements of this document: base64 of gzip. */
 export class EmbeddedSource implements Source {
-  readonly cacheable = false;
+  readonly cache = null;
 
   static here(): EmbeddedSource | null {
     return document.querySelector("script[data-file]") ? new EmbeddedSource() : null;

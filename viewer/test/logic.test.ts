@@ -283,7 +283,7 @@ describe("loader", () => {
       onBytes?.(data.length);
       return data;
     });
-    const source: Source = { cacheable: false, bytes };
+    const source: Source = { cache: null, bytes };
     return { loader: await Loader.open(source), bytes };
   }
   it("fetches a damaged shard again, past the cache, and counts its bytes once", async () => {

@@ -101,7 +101,7 @@ export class Training {
     checkConfig(config);
     const offer = this.offer(config.preset, config.tokenizer);
     if ((text === undefined) === (ids === undefined)) throw new PageError("Give a text or ids to train on, and only one of them.");
-    if (text && /[\ud800-\udfff]/u.test(text)) throw new PageError("The text holds half a surrogate pair.");
+    if (text !== undefined) checkText(text);
     if (!(Number.isInteger(seed) && seed >= 0 && seed < 2 ** 32)) throw new PageError(`Seed is ${seed}; it must be a whole number from 0 to 2^32 - 1.`);
     const run: Run = {
       id: crypto.getRandomValues(new Uint32Array(2)).join(),
@@ -290,6 +290,11 @@ export function checkConfig(config: TrainConfig): void {
   for (const [name, every] of Object.entries({ evalEvery, sampleEvery })) {
     if (!(Number.isInteger(every) && every >= 0)) throw new PageError(`${name} is ${every}; it must be a whole number of steps, or 0 for never.`);
   }
+}
+
+function checkText(text: unknown): void {
+  if (typeof text !== "string") throw new PageError("The text to train on is no string.");
+  if (/[\ud800-\udfff]/u.test(text)) throw new PageError("The text holds half a surrogate pair.");
 }
 
 const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];

@@ -60,6 +60,7 @@ export const ids = computed(() => tokens.value.map((t) => t.id));
 /** Called for every token while one is generated, before the page shows it. */
 export const listeners = new Set<(total: number) => void>();
 
+const WEIGHED = 8; // alternatives of each token
 const FRAME = 40; // ms between two changes of the text: drawing the page takes time from a software driver
 let glgpt: Glgpt;
 let abort: AbortController | null = null;
@@ -81,6 +82,7 @@ export function start(instance: Glgpt): void {
       place.head.value = Math.min(place.head.value, n_head - 1);
       phase.value = "ready";
       effect(share); // the address follows every setting
+      effect(() => void weigh());
       addEventListener("hashchange", () => location.reload()); // another link was pasted
       document.title = `${glgpt.model.manifest.model} · glgpt`;
       if (!glgpt.model.tokenizer && !link.has("prompt")) prompt.value = "1 2 3";
@@ -193,7 +195,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       topP: settings.topP.value < 1 ? settings.topP.value : null,
       seed,
       ...(settings.stop.value ? { stop: settings.stop.value } : {}),
-      alternatives: 8,
+      alternatives: WEIGHED,
       signal: abort.signal,
       onToken: ({ id, text, p, top }) => {
         list.push({ id, text, label: label(id), given: false, ...(top && p !== undefined ? { p, top } : {}) });
@@ -223,6 +225,21 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
     running.value = false;
     abort = null;
   }
+}
+
+/** What the model weighed in place of the token that is pointed at, where that was given and so not chosen by it. */
+async function weigh(): Promise<void> {
+  const [at, list] = [chosen.value, tokens.value];
+  const tok = at ? list[at] : undefined; // nothing stands before the first
+  if (!at || !tok || tok.top || running.value || view.value !== "text") return;
+  const { n_positions } = glgpt.model.manifest.config;
+  await glgpt
+    .borrow(async (model) => {
+      if (chosen.value !== at || tokens.value !== list) return;
+      const { p, top } = await model.weighed(list.slice(0, n_positions).map((t) => t.id), at, WEIGHED);
+      if (p !== undefined && top) tokens.value = tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
+    })
+    .catch((error: unknown) => (note.value = error instanceof Error ? error.message : String(error)));
 }
 
 export async function stop(): Promise<void> {

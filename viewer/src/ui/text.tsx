@@ -127,7 +127,7 @@ function Text() {
     if (box && running.value && box.scrollHeight - box.scrollTop - box.clientHeight < 120) box.scrollTop = box.scrollHeight;
   }, [count]);
   return (
-    <div class="panel written">
+    <div class="panel written" onMouseLeave={() => (chosen.value = null)}>
       <div class="legend">
         <span class="scale" aria-hidden="true" />
         <span>deeper: a less likely token</span>
@@ -140,13 +140,13 @@ function Text() {
                 (rate.decode ? `, wrote ${rate.decode.toFixed(0)} tokens/s` : "")}
         </span>
       </div>
-      <div class="stream" ref={stream} onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
+      <div class="stream" ref={stream} onKeyDown={walk}>
         {state.tokens.value.map((t, i) => (
           <Token key={i} tok={t} at={i} chosen={chosen.value === i} focusable={chosen.value === null && i === 0} />
         ))}
         {running.value && <span class="caret" aria-hidden="true" />}
-        {tok?.top && <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} />}
       </div>
+      {tok?.top && <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} />}
       <p class="dim hint">
         Point at a token (or tap, or walk with the arrow keys) to see what else the model weighed there; choose another
         and the text goes on from it.
@@ -187,7 +187,7 @@ class Token extends Component<TokenProps> {
     return (
       <span
         class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}`}
-        style={tok.p === undefined ? {} : { "--doubt": (1 - tok.p).toFixed(3) }}
+        style={tok.p === undefined || tok.given ? {} : { "--doubt": (1 - tok.p).toFixed(3) }}
         tabIndex={focusable || chosen ? 0 : -1}
         role="button"
         aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}
@@ -202,21 +202,24 @@ class Token extends Component<TokenProps> {
   }
 }
 
-/** The tokens that were likeliest at a place, below it; as wide as the text where there is no more room. */
+/** The tokens that were likeliest at a place: below it, or above where the window ends; over all else. */
 function Alternatives({ tok, at, box }: { tok: Tok; at: number; box: HTMLElement | null }) {
   const self = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
-    const over = box?.querySelectorAll<HTMLElement>(".token")[at];
-    if (!box || !over || !self.current) return;
-    const { style, offsetWidth, offsetHeight } = self.current;
-    const lines = over.getClientRects();
-    const line = lines[lines.length - 1]!;
-    const frame = box.getBoundingClientRect();
-    const left = Math.max(0, Math.min(line.left - frame.left, box.clientWidth - offsetWidth - 4));
-    const below = line.bottom - frame.top + box.scrollTop;
-    const above = line.top - frame.top + box.scrollTop - offsetHeight;
-    style.left = `${left}px`;
-    style.top = `${below + offsetHeight > box.scrollTop + box.clientHeight && above > box.scrollTop ? above : below}px`;
+    const place = () => {
+      const over = box?.querySelectorAll<HTMLElement>(".token")[at];
+      if (!box || !over || !self.current) return;
+      const { style, offsetWidth, offsetHeight, offsetParent } = self.current;
+      const line = [...over.getClientRects()].at(-1)!;
+      const [shown, frame] = [box.getBoundingClientRect(), offsetParent!.getBoundingClientRect()];
+      const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;
+      style.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
+      style.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;
+      style.visibility = line.bottom > shown.bottom || line.top < shown.top ? "hidden" : "";
+    };
+    place();
+    box?.addEventListener("scroll", place);
+    return () => box?.removeEventListener("scroll", place);
   }, [at]);
   const best = tok.top?.[0]?.p ?? 1;
   const again = () => {
