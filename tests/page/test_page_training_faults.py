@@ -112,11 +112,12 @@ def test_what_is_asked_for_at_once_is_done_in_turn(page: Any) -> None:
     script = """async (options) => {
       const {training} = glgpt;
       const session = await training.create(options);
-      const asked = [session.one(), session.write(() => {}), session.one(), session.write(() => {}), session.write(() => {})];
+      const {one, write} = {one: () => session.one(), write: () => session.write(() => {})};
+      const asked = [one(), write(), one(), write(), write()];
       const reset = training.reset();
       await Promise.all(asked);
       await reset;
-      const late = await session.write(() => {}).catch((error) => error.message);
+      const late = await write().catch((error) => error.message);
       const other = await training.create(options);
       await other.one();
       await other.write(() => {});
