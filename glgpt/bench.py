@@ -19,13 +19,12 @@ from glgpt.baselines import Baseline
 from glgpt.checkpoint import Checkpoint
 from glgpt.gl.device import Device, Options, open_device
 from glgpt.gl.player import Player
-from glgpt.info import kernel_line
 from glgpt.model import GPT2
 from glgpt.models.config import GPT2Config, parameters
 from glgpt.peaks import Measure, device_peaks
 from glgpt.programs import layout_of
 from glgpt.record import Kernel
-from glgpt.tune import FETCHES, as_dict, choose, product_program
+from glgpt.tune import FETCHES, as_dict, choose, kernel_line, product_program
 
 SHAPE = (768, 3072)  # K, N of the products: GPT-2 124M's c_fc
 ROWS = (64, 256, 1024)

@@ -9,7 +9,7 @@ from glgpt.checkpoint import Checkpoint
 from glgpt.gl.device import Device, list_devices, open_device
 from glgpt.programs import describe as describe_program
 from glgpt.programs import fitting_program
-from glgpt.tune import ROWS, as_dict, choose
+from glgpt.tune import ROWS, as_dict, choose, kernel_line
 
 
 def describe(
@@ -53,15 +53,6 @@ def _device(device: Device) -> dict[str, Any]:
         "version": device.version,
         "software": device.software,
     }
-
-
-def kernel_line(choice: dict[str, Any]) -> str:
-    """What was chosen and why, from `tune.as_dict`."""
-    way = "neighbours" if choice["near"] > 0 else "halves"
-    return (
-        f"{choice['kernel']} with {choice['fetch']}, one-row products by {way}, "
-        f"{choice['storage']} texels: {choice['why']}"
-    )
 
 
 def render(figures: dict[str, Any]) -> str:
