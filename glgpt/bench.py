@@ -24,7 +24,7 @@ from glgpt.models.config import GPT2Config, parameters
 from glgpt.peaks import Measure, device_peaks
 from glgpt.programs import layout_of
 from glgpt.record import Kernel
-from glgpt.tune import FETCHES, as_dict, choose, kernel_line, product_program
+from glgpt.tune import FETCHES, as_dict, choose, product_program
 
 SHAPE = (768, 3072)  # K, N of the products: GPT-2 124M's c_fc
 ROWS = (64, 256, 1024)
@@ -212,11 +212,11 @@ def _read_row(name: str, shape: str, seconds: float, nbytes: int, peak: float) -
 
 def render(result: dict[str, Any]) -> str:
     """The bench as a text table."""
-    d, m = result["device"], result["model"]
+    d, m, c = result["device"], result["model"], result["device"]["choice"]
     lines = [
         f"{d['renderer']}: {d['fma_gflops']:.0f} GFLOPS of multiply-adds, reads {d['read_gbs']:.1f} GB/s, "
         f"empty pass {d['empty_pass_us']:.1f} us, binding {d['bound_pass_us']:.1f} us more",
-        f"kernel {kernel_line(d['choice'])}",
+        f"kernel {c['kernel']} with {c['fetch']}, one-row products by {'neighbours' if c['near'] else 'halves'}",
         "",
         f"{'what':<12} {'shape':<22} {'ms':>10} {'rate':>14}  share",
     ]

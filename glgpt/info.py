@@ -9,7 +9,7 @@ from glgpt.checkpoint import Checkpoint
 from glgpt.gl.device import Device, list_devices, open_device
 from glgpt.programs import describe as describe_program
 from glgpt.programs import fitting_program
-from glgpt.tune import ROWS, as_dict, choose, kernel_line
+from glgpt.tune import ROWS, as_dict, choose
 
 
 def describe(
@@ -63,12 +63,13 @@ def render(figures: dict[str, Any]) -> str:
         f"drawing on  {device['index']}: {device['renderer']}{' (software)' if device['software'] else ''}",
         f"driver      {device['version']}",
         "limits      " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures["limits"].items()),
-        f"kernel      {kernel_line(choice)}",
+        f"kernel      {choice['kernel']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
     ]
     probe = sorted(choice["probe_ms"].items(), key=lambda item: item[1])
     lines += [f"  {name:<20} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in ROWS]
     near, apart = (choice["probe_ms"][f"{way} {choice['fetch']}"] for way in ("near", "apart"))
-    lines.append(f"  one-row products: near {near:.2f} ms, apart {apart:.2f} ms")
+    way = "neighbours" if choice["near"] > 0 else "halves"
+    lines.append(f"one-row products: {way} (near {near:.2f} ms, apart {apart:.2f} ms)")
     if "model" in figures:
         model = figures["model"]
         roles = ", ".join(f"{role} {_mib(n)}" for role, n in model["bytes_by_role"].items())

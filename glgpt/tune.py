@@ -218,12 +218,3 @@ def as_dict(choice: Choice) -> dict[str, object]:
         "why": choice.why,
         "probe_ms": choice.measured,
     }
-
-
-def kernel_line(choice: dict[str, Any]) -> str:
-    """What was chosen and why, as `as_dict` gives it."""
-    way = "neighbours" if choice["near"] > 0 else "halves"
-    return (
-        f"{choice['kernel']} with {choice['fetch']}, one-row products by {way}, "
-        f"{choice['storage']} texels: {choice['why']}"
-    )
