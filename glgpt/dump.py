@@ -203,20 +203,25 @@ def dump(
     model.check_ids(ids)
     out.mkdir(parents=True, exist_ok=True)
     job = Dump(model, list(ids), out, chosen_layers, chosen_heads, progress)
+    single = [name for name in dict.fromkeys(what) if name not in GROUPS]
+    groups = {
+        "attention": [f"h.{i}.attn.pattern" for i in chosen_layers],
+        "hidden": ["embed", *(f"h.{i}.resid_post" for i in chosen_layers)],
+    }
+    looked = list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))) if raw else []
+    a_head = sum(name.endswith((".q", ".k", ".v", ".scores", ".pattern")) for name in single)  # a picture for each
+    job.total = a_head * (len(chosen_heads) - 1) + len(single) + 2 * len(looked)
+    job.total += ("attention" in what) * (len(chosen_layers) * len(chosen_heads) + 1)
+    job.total += ("hidden" in what) * (len(chosen_layers) + 2) + ("logits" in what) * -(-len(ids) // PAGE)
     if "attention" in what:
-        job.total = len(chosen_layers) * len(chosen_heads) + 1
         job.attention()
     if "hidden" in what:
         job.hidden()
     if "logits" in what:
         job.logits()
-    job.named([name for name in dict.fromkeys(what) if name not in GROUPS])
+    job.named(single)
     if raw:
-        groups = {
-            "attention": [f"h.{i}.attn.pattern" for i in chosen_layers],
-            "hidden": ["embed", *(f"h.{i}.resid_post" for i in chosen_layers)],
-        }
-        job.raw(list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))))
+        job.raw(looked)
     manifest = {"model": model.name, "dtype": model.dtype, "tokens": job.ids, "labels": job.labels, "files": job.files}
     with written_whole(out / "manifest.json") as file:
         file.write(json.dumps(manifest, indent=1, ensure_ascii=False).encode())

@@ -17,7 +17,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.models.config import activation_names, arrange
-from glgpt.sampling import Sampler
+from glgpt.sampling import Sampler, whole
 from glgpt.tensor import Floats
 from glgpt.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tune import as_dict, choose
@@ -141,7 +141,7 @@ class GPT2:
         Raises GlgptError for an unusable prompt or setting.
         """
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
-        if tokens < 0:
+        if whole("tokens", tokens) < 0:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
         return self._generate(ids, tokens, Sampler(temperature, top_k, top_p, seed))
 
@@ -183,8 +183,8 @@ class GPT2:
 
     @property
     def texture_bytes(self) -> int:
-        """Texture memory of this model at present, in bytes."""
-        return self.player.program.nbytes() + self._captures.nbytes
+        """Texture memory of this model at present, in bytes; 0 once it is closed."""
+        return self.player.program.nbytes() + self._captures.nbytes if self.player.textures else 0
 
     def info(self) -> dict[str, Any]:
         """What was chosen and what it takes: kernels, passes, bytes by role."""

@@ -135,8 +135,12 @@ def run_transformers(model: str | Path | None, prompts: Sequence[list[int]]) -> 
         raise GlgptError(f"{error.name} is not installed; pip install 'glgpt[reference]'") from error
     logging.disable_progress_bar()
     folder = str(Checkpoint.open(model).path)
-    network = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").double().eval()
-    return [Case(str(i), ids, transformers_arrays(network, ids)) for i, ids in enumerate(prompts)]
+    try:  # upcasting to f32 would only lose what float64 has
+        options = {"attn_implementation": "eager", "reorder_and_upcast_attn": False}
+        network = GPT2LMHeadModel.from_pretrained(folder, **options).double().eval()
+        return [Case(str(i), ids, transformers_arrays(network, ids)) for i, ids in enumerate(prompts)]
+    except (RuntimeError, ValueError, OSError) as error:
+        raise GlgptError(f"transformers cannot run {folder}: {str(error).splitlines()[0]}") from error
 
 
 def transformers_arrays(network: Any, ids: list[int]) -> dict[str, np.ndarray]:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import operator
+from typing import SupportsFloat, SupportsIndex
+
 import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
+
+
+def whole(name: str, value: SupportsIndex) -> int:
+    """The value as an int. Raises GlgptError, with its name, for what is no whole number."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise GlgptError(f"{name} is {value!r}; it must be a whole number") from None
 
 
 class Sampler:
@@ -23,13 +34,13 @@ class Sampler:
         top_p: float | None = None,
         seed: int | None = None,
     ) -> None:
-        if not (np.isfinite(temperature) and temperature >= 0):
-            raise GlgptError(f"temperature is {temperature}; it must be 0 (greedy) or above")
-        if top_k is not None and top_k < 1:
+        if not (isinstance(temperature, SupportsFloat) and np.isfinite(temperature) and temperature >= 0):
+            raise GlgptError(f"temperature is {temperature!r}; it must be 0 (greedy) or above")
+        if top_k is not None and whole("top-k", top_k) < 1:
             raise GlgptError(f"top-k is {top_k}; it must be 1 or more")
-        if top_p is not None and not 0 < top_p <= 1:
+        if top_p is not None and not (isinstance(top_p, SupportsFloat) and 0 < top_p <= 1):
             raise GlgptError(f"top-p is {top_p}; it must lie in (0, 1]")
-        if seed is not None and seed < 0:
+        if seed is not None and whole("seed", seed) < 0:
             raise GlgptError(f"seed is {seed}; it must be 0 or above")
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self._random = np.random.Generator(np.random.PCG64(seed))
@@ -41,11 +52,12 @@ class Sampler:
 
     def probabilities(self, logits: NDArray[np.floating]) -> NDArray[np.float64]:
         """The distribution `[vocab]` that a token is drawn from, of logits `[vocab]`."""
-        if self.greedy:
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            scaled = logits.astype(np.float64) / self.temperature
+        if self.greedy or not np.isfinite(scaled).all():  # so small a temperature leaves but one
             certain = np.zeros(len(logits))
             certain[int(np.argmax(logits))] = 1.0
             return certain
-        scaled = logits.astype(np.float64) / self.temperature
         order = np.argsort(-scaled, kind="stable")[: self.top_k]
         p = np.exp(scaled[order] - scaled[order[0]])
         p /= p.sum()

@@ -134,7 +134,11 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     With neither, a model of 50257 ids gets GPT-2's own, where tiktoken has it or can fetch it. None: ids only.
     Raises GlgptError, naming the file, for a damaged one.
     """
-    plain, combined = (folder / "vocab.json").exists() and (folder / "merges.txt").exists(), folder / "tokenizer.json"
+    halves, combined = [folder / name for name in ("vocab.json", "merges.txt")], folder / "tokenizer.json"
+    plain = all(half.exists() for half in halves)
+    if not plain and not combined.exists() and any(half.exists() for half in halves):
+        missing = next(half for half in halves if not half.exists())
+        raise GlgptError(f"{missing} is missing; a tokenizer is vocab.json and merges.txt together")
     if not plain and not combined.exists():
         return gpt2_tokenizer() if vocab_size == 50257 else None
     files = _read_plain(folder) if plain else _read_combined(combined)

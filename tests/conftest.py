@@ -45,7 +45,7 @@ def goldens() -> Path:
 
 def alive() -> dict[int, Counter[str]]:
     """What lives on each open device."""
-    return {id(d): Counter(d.live.values()) for d in gl_device._open.values()}
+    return {id(d): Counter(d.live.values()) for d in gl_device._here.open.values()}
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def nothing_left_behind() -> Iterator[None]:
     """Fails a test that leaves a GL error set, or a GL object alive that was not there before."""
     before = alive()
     yield
-    for opened in gl_device._open.values():
+    for opened in gl_device._here.open.values():
         opened.use()
         assert opened.ctx.error == "GL_NO_ERROR"
     for key, now in alive().items():

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,14 @@ def test_bad_input_is_one_clear_line(args: list[str], message: str, capsys: Capt
     assert message in refused(capsys, *args)
 
 
+def test_values_beyond_all_measure_are_refused_in_a_short_line(capsys: Capture) -> None:
+    assert "more than any memory" in refused(capsys, "generate", "a", "--max-texture-memory", "1e400")
+    said = refused(capsys, "generate", "a", "--tokens", "1" + 5000 * "0")
+    assert "--tokens: '1000" in said and len(said) < 600
+
+
 def test_text_that_is_no_utf8_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    assert "the prompt is not UTF-8" in refused(capsys, "generate", "a\udcffb")
     (tmp_path / "latin").write_bytes("caf\u00e9 is".encode("latin-1"))
     assert "not UTF-8" in refused(capsys, "eval", "shakespeare", str(tmp_path / "latin"))
 
@@ -292,3 +300,7 @@ def test_progress_is_shown_to_terminals_only(monkeypatch: pytest.MonkeyPatch) ->
 
     assert shown(io.StringIO()) == ""
     assert "drawing" in shown(Terminal())
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with progress("reading", "token", delay=0.05):  # what does not say how far it is
+        time.sleep(0.5)
+    assert "reading…" in terminal.getvalue() and terminal.getvalue().endswith("\r\x1b[K")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import moderngl
+import numpy as np
 import pytest
 
 from glgpt.errors import GlgptError
@@ -109,6 +113,36 @@ def test_a_framebuffer_is_deleted_when_released(device: Device) -> None:
     assert len(framebuffers(device)) == len(before) + 1
     device.release(framebuffer, texture)
     assert framebuffers(device) == before
+
+
+def test_a_device_is_used_in_its_own_thread(device: Device) -> None:
+    def elsewhere() -> Device:
+        with pytest.raises(GlgptError, match="in the thread that loaded it"):
+            device.use()
+        other = open_device(device.index or 0)
+        texture = other.texture("x", 1, 1, 1, "float")
+        texture.write(np.float32([1, 2, 3, 4]).tobytes())
+        assert np.frombuffer(texture.read(), np.float32).tolist() == [1, 2, 3, 4]
+        other.release(texture)
+        return other
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(elsewhere).result() is not device
+    device.use()
+
+
+def test_an_interrupt_waits_for_the_compiler(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def program(**_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        done.append("compiled")
+
+    monkeypatch.setattr(device, "ctx", SimpleNamespace(program=program))
+    with pytest.raises(KeyboardInterrupt):
+        device.compile("x", "", Options(device.header))
+    assert done == ["compiled"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_texture_too_large_is_refused(device: Device) -> None:

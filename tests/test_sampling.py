@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,15 @@ def test_logits_that_are_not_finite_are_refused(value: float) -> None:
             Sampler(temperature).choose(np.array([0.0, value]))
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 1e-308, 5e-324])
+def test_the_smallest_temperatures_leave_the_best(temperature: float) -> None:
+    logits = np.float32([-9, 7, 6.5, 30, -4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Sampler(temperature, seed=1).choose(logits) == 3
+        assert Sampler(temperature).probabilities(logits).tolist() == [0, 0, 0, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -100,6 +110,10 @@ def test_logits_that_are_not_finite_are_refused(value: float) -> None:
         ({"top_p": 1.01}, "top-p is 1.01"),
         ({"top_p": math.nan}, "top-p is nan"),
         ({"seed": -1}, "seed is -1"),
+        ({"temperature": "a"}, "temperature is 'a'"),
+        ({"top_k": 2.5}, "top-k is 2.5"),
+        ({"top_p": "x"}, "top-p is x"),
+        ({"seed": 1.5}, "seed is 1.5"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -289,3 +289,11 @@ def test_damaged_tokenizer_json(tmp_path_factory, data):
         assert ours is None or isinstance(ours.decode([0, 1, 2, 3]), str)
     except GlgptError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(("there", "missing"), [("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")])
+def test_half_a_tokenizer_is_none(tmp_path: Path, there: str, missing: str) -> None:
+    """In its place GPT-2's own would be taken, whose ids mean something else."""
+    (tmp_path / there).write_text("{}")
+    with pytest.raises(GlgptError, match=f"{missing} is missing"):
+        load_tokenizer(tmp_path, 50257)

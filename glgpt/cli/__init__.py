@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -71,5 +72,6 @@ def _ready_streams() -> None:
 
 
 def _fail(message: str) -> int:
-    print(f"glgpt: error: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a full or closed stderr changes nothing of the exit code
+        print(f"glgpt: error: {message}", file=sys.stderr, flush=True)
     return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -45,7 +46,8 @@ def read_text(name: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise GlgptError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        where = "stdin" if name == "-" else name
+        raise GlgptError(f"{where} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | None:
@@ -57,6 +59,8 @@ def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | N
     text = default if args.prompt is None else read_text("-") if args.prompt == "-" else str(args.prompt)
     if not text:
         raise GlgptError("the prompt is empty; give some text, or token ids with --ids")
+    if any("\ud800" <= c <= "\udfff" for c in text):  # what Python makes of other bytes in an argument
+        raise GlgptError("the prompt is not UTF-8 text")
     return text
 
 
@@ -65,7 +69,9 @@ def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
     if text is None:
         return ids or []
     if model.tokenizer is None:
-        raise GlgptError(f"{model.name} has no tokenizer; give token ids with --ids")
+        own = model.config.vocab_size == 50257  # GPT-2's, and so its tokenizer
+        why = " files, and GPT-2's own is neither cached nor to be fetched" if own else ""
+        raise GlgptError(f"{model.name} has no tokenizer{why}; give token ids with --ids")
     return model.tokenizer.encode(text)
 
 
@@ -100,8 +106,11 @@ def run_generate(args: argparse.Namespace) -> int:
                 print(piece, end="", flush=True)
 
         try:
+            written = iter(run)
+            with progress(f"reading {len(ids)} tokens", "token"):
+                first = next(written, "")
             show("" if args.prompt is None and args.ids is None else start)
-            for piece in run:
+            for piece in itertools.chain([first], written):
                 pieces.append(piece)
                 show(piece)
         finally:
@@ -135,7 +144,9 @@ def run_logits(args: argparse.Namespace) -> int:
     """`glgpt logits`."""
     text, out = prompt_text(args), _out_file(args.out)
     with open_model(args) as model:
-        shape = save_logits(model, encode(model, text, args.ids), out)
+        ids = encode(model, text, args.ids)
+        with progress(f"reading {len(ids)} tokens", "token"):
+            shape = save_logits(model, ids, out)
     report(args, {"file": str(out), "shape": shape}, f"{out}: tokens [{shape[0]}], logits {list(shape)}")
     return 0
 
@@ -162,13 +173,12 @@ def run_compare(args: argparse.Namespace) -> int:
             prompts = [*(encode(model, text, None) for text in texts), *(args.ids or [])]
             for ids in prompts:
                 model.check_ids(ids)
-            cases = run_transformers(args.model, prompts)
+            with progress("running transformers", "case"):
+                cases = run_transformers(args.model, prompts)
         results = []
-        with progress("comparing", "case") as show:
-            for case in cases:
+        for i, case in enumerate(cases, 1):
+            with progress(f"comparing {i} of {len(cases)}", "case"):
                 results.append(compare(model, case, tolerance, args.activations))
-                if show:
-                    show(len(results), len(cases))
     within = all(result.within for result in results)
     figures = {"within": within, **asdict(tolerance), "cases": [result.as_json() for result in results]}
     report(args, figures, render(results, tolerance))
@@ -206,7 +216,8 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
 def run_info(args: argparse.Namespace) -> int:
     """`glgpt info`."""
-    figures = info.describe(args.model, **device_options(args))
+    with progress("measuring this device", "kernel"):
+        figures = info.describe(args.model, **device_options(args))
     report(args, figures, info.render(figures))
     return 0
 

@@ -10,6 +10,10 @@ from typing import Any, NoReturn
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
+LONGEST = 400  # characters of an error
+DIGITS = 18  # of a whole number
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, and whose help keeps the line breaks of its example."""
 
@@ -29,19 +33,20 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with 2 and one line."""
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        short = message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
+        self.exit(2, f"{self.prog}: error: {short} (see {self.prog} --help)\n")
 
 
 def count(text: str) -> int:
     """A whole number from 0."""
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > DIGITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return int(text)
 
 
 def positive(text: str) -> int:
     """A whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or len(text) > DIGITS or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return int(text)
 
@@ -77,7 +82,10 @@ def size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)\s*([a-zA-Z]*)", text)
     if not found or found[2].upper() not in UNITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GiB or 512MiB")
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    value = float(found[1]) * UNITS[found[2].upper()]
+    if value >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than any memory")
+    return int(value)
 
 
 def ids(text: str) -> list[int]:

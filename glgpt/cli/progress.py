@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 
@@ -11,17 +12,36 @@ from collections.abc import Callable, Iterator
 def progress(label: str, unit: str, delay: float = 1.0) -> Iterator[Callable[[int, int], None] | None]:
     """Gives a function to call with (done, total), or None where stderr is no terminal. Unit "B" counts in MB.
 
-    The bar appears after `delay` seconds and goes when the block ends.
+    The bar appears after `delay` seconds, until the first call the label alone; it goes when the block ends.
     """
     if not sys.stderr.isatty():
         yield None
         return
     from tqdm import tqdm
 
+    said = threading.Event()
+
+    def say() -> None:
+        said.set()
+        print(f"{label}…", end="", file=sys.stderr, flush=True)
+
+    def unsay() -> None:
+        clock.cancel()
+        if said.is_set():
+            said.clear()
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    clock = threading.Timer(delay, say)
+    clock.daemon = True
+    clock.start()
     with tqdm(desc=label, unit=unit, unit_scale=unit == "B", delay=delay, leave=False, dynamic_ncols=True) as bar:
 
         def show(done: int, total: int) -> None:
+            unsay()
             bar.total = total
             bar.update(done - bar.n)
 
-        yield show
+        try:
+            yield show
+        finally:
+            unsay()

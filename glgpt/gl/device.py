@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,8 +60,8 @@ class Device:
         self.texture_bytes = 0
         self._gl: dict[str, Callable[..., Any]] = {}
         self.header = "300 es" if self._compiles("300 es") else "330"
-        global _current
-        _current = self  # a new context is the current one
+        self._thread = threading.get_ident()
+        _here.current = self  # a new context is the current one
         ctx.disable(moderngl.BLEND | moderngl.DEPTH_TEST | moderngl.CULL_FACE)
 
     def gl(self, name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
@@ -73,7 +76,8 @@ class Device:
         """Whether the driver takes shaders of this header: not every desktop driver knows GLSL ES."""
         text = HEADERS[header] + "precision highp float;\nout vec4 y;\nvoid main() { y = vec4(0.0); }\n"
         try:
-            self.ctx.program(vertex_shader=HEADERS[header] + VERTEX, fragment_shader=text).release()
+            with _uninterrupted():
+                self.ctx.program(vertex_shader=HEADERS[header] + VERTEX, fragment_shader=text).release()
         except moderngl.Error:
             self.ctx.clear_errors()
             return False
@@ -92,7 +96,10 @@ class Device:
         """Compiles one shader. Raises GlgptError showing the driver's message beside the source line."""
         preamble = self.preamble(options)
         try:
-            program = self.ctx.program(vertex_shader=HEADERS[options.header] + VERTEX, fragment_shader=preamble + text)
+            with _uninterrupted():
+                program = self.ctx.program(
+                    vertex_shader=HEADERS[options.header] + VERTEX, fragment_shader=preamble + text
+                )
         except moderngl.Error as error:
             raise GlgptError(_shader_error(name, preamble + text, str(error))) from error
         self.live[id(program)] = f"program {name}"
@@ -154,11 +161,17 @@ class Device:
         self.gl("glDeleteFramebuffers", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(1, ctypes.byref(name))
 
     def use(self) -> None:
-        """Makes this device's context the current one. It stays so: switching back and forth would flush each time."""
-        global _current
-        if _current is not self:
+        """Makes this device's context the current one. It stays so: switching back and forth would flush each time.
+
+        Raises GlgptError in another thread than the one that opened it, where a context cannot be current too.
+        """
+        if _here.current is not self:
+            if threading.get_ident() != self._thread:
+                raise GlgptError(
+                    "a model or trainer is used in the thread that loaded it; load another one in this thread"
+                )
             self.ctx.__enter__()  # type: ignore[no-untyped-call]
-            _current = self
+            _here.current = self
 
 
 def _shader_error(name: str, text: str, message: str) -> str:
@@ -171,8 +184,35 @@ def _shader_error(name: str, text: str, message: str) -> str:
     return f"shader {name} does not compile: {'; '.join(said[:3])}{where}"
 
 
-_open: dict[tuple[int, str | None], Device] = {}
-_current: Device | None = None  # the context last made current, by us
+class _Here(threading.local):
+    """What a thread has: a GL context is current in one."""
+
+    def __init__(self) -> None:
+        self.open: dict[tuple[int, str | None], Device] = {}
+        self.current: Device | None = None  # the context last made current, by us
+
+
+_here = _Here()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Puts SIGINT and SIGTERM off: moderngl crashes where an exception stops it halfway through making a program."""
+    if threading.current_thread() is not threading.main_thread():  # Python's handlers run, and are set, in that one
+        yield
+        return
+    came: list[int] = []
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    own = {s: handler for s, handler in before.items() if callable(handler)}
+    for number in own:
+        signal.signal(number, lambda n, _: came.append(n))
+    try:
+        yield
+    finally:
+        for number, handler in own.items():
+            signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
 
 
 def _create(index: int) -> Device:
@@ -199,12 +239,12 @@ def _devices(most: int = 16) -> Iterator[Device | str]:
 
 def _device(index: int) -> Device:
     key = (index, os.environ.get("LIBGL_ALWAYS_SOFTWARE"))
-    if key not in _open:
+    if key not in _here.open:
         try:
-            _open[key] = _create(index)
+            _here.open[key] = _create(index)
         except Exception as error:  # moderngl and glcontext raise whatever their loader met
             raise GlgptError(f"EGL device {index} does not open: {error}") from error
-    return _open[key]
+    return _here.open[key]
 
 
 def open_device(select: str | int = "auto") -> Device:

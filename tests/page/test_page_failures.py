@@ -129,6 +129,50 @@ def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse)
         assert ids == list(desktop.generate(PROMPT, 64, temperature=0))
 
 
+def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Parity, and the pictures of the views."""
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("!document.querySelector('.caret')")
+    script = """async () => {
+      const lose = glgpt.model.device.gl.getExtension('WEBGL_lose_context');
+      const run = glgpt.parity();
+      await new Promise((resolve) => setTimeout(resolve, 30));
+      lose.loseContext();
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      lose.restoreContext();
+      return (await run).pass;
+    }"""
+    assert page.evaluate(script)
+    for view, drawn in (("Textures", "canvas[aria-label^='Values of']"), ("Blocks", ".lens td button")):
+        page.get_by_role("navigation", name="Views").get_by_role("button", name=view).click()
+        page.evaluate(
+            """async () => {
+              const lose = glgpt.model.device.gl.getExtension('WEBGL_lose_context');
+              lose.loseContext();
+              await new Promise((resolve) => setTimeout(resolve, 100));
+              lose.restoreContext();
+            }"""
+        )
+        page.locator(drawn).first.wait_for()
+        page.wait_for_function("!document.body.innerText.includes('Drawing…')")
+    assert page.evaluate("glgpt.info().contexts") == 4
+
+
+def test_a_full_disk_keeps_nothing_and_harms_nothing(exported: Path, serve: Serve, browse: Browse) -> None:
+    address = serve(exported)
+    page = browse("about:blank#", provokes="Failed to load resource|QuotaExceeded")
+    cdp = page.context.new_cdp_session(page)
+    origin = "/".join(address.split("/")[:3])
+    for size in (1000, 200_000):
+        cdp.send("Storage.overrideQuotaForOrigin", {"origin": origin, "quotaSize": size})
+        for _ in range(3):
+            page.goto("about:blank")
+            page.goto(f"{address}#tokens=2")
+            page.evaluate("glgpt.ready")
+            page.wait_for_timeout(1500)  # for the service worker to take over
+
+
 def damaged(exported: Path, tmp_path: Path, change: Callable[[Path], None]) -> Path:
     copy = tmp_path / "copy"
     shutil.copytree(exported, copy)

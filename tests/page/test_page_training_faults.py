@@ -132,6 +132,60 @@ def test_what_is_asked_for_at_once_is_done_in_turn(page: Any) -> None:
     assert "was reset" in late and current
 
 
+LOSE = """async () => {
+  const lose = glgpt.model.device.gl.getExtension('WEBGL_lose_context');
+  lose.loseContext();
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  lose.restoreContext();
+}"""
+
+
+def test_all_that_was_asked_for_survives_a_lost_context(page: Any) -> None:
+    """Beside running steps, and of a training that waits: nothing is dropped, and each single step is kept."""
+    script = """async ([options, lose]) => {
+      const session = await glgpt.training.create(options);
+      void session.start();
+      while (session.step < 3) await new Promise((resolve) => setTimeout(resolve, 10));
+      const texts = [session.write(() => {}), session.write(() => {}), session.save()];
+      await eval(lose)();
+      await Promise.all(texts);
+      await session.pause();
+      const step = session.step, samples = session.samples.length;
+      await session.one();
+      await session.one();
+      const kept = session.checkpoint.step;
+      await eval(lose)();
+      await session.one();
+      await eval(lose)();
+      const files = await glgpt.save();
+      await eval(lose)();
+      await session.write(() => {});
+      const at = session.step;
+      const waiting = session.pause(), going = glgpt.resume();
+      await waiting;
+      await going;
+      while (session.step < at + 2) await new Promise((resolve) => setTimeout(resolve, 10));
+      await session.pause();
+      return [samples, kept - step, at - step, session.samples.length - samples, Object.keys(files).length > 2];
+    }"""
+    options = {"text": PLAY, "config": QUIET, "steps": 1000, "seed": SEED}
+    assert page.evaluate(script, [options, LOSE]) == [2, 2, 3, 1, True]
+
+
+def test_a_pause_waits_for_the_training_that_is_being_made(page: Any) -> None:
+    script = """async (options) => {
+      const done = glgpt.train(options).catch((error) => error.message);
+      await glgpt.pause();
+      const {status, step} = glgpt.training.session;
+      const going = glgpt.resume(), paused = glgpt.pause(), again = glgpt.resume();
+      await Promise.all([going, paused, again]);
+      await done;
+      return [status, step < 9, glgpt.training.session.status, glgpt.training.session.step];
+    }"""
+    options = {"text": PLAY, "config": QUIET, "steps": 9, "seed": SEED}
+    assert page.evaluate(script, options) == ["paused", True, "done", 9]
+
+
 def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
     """Of ten steps behind one that compiles. The median of five such runs."""
     script = """async ([options, tokens]) => {

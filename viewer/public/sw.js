@@ -13,17 +13,21 @@ self.addEventListener("fetch", (event) => {
 
 // The network's answer first, so that a new export is seen at once; the kept one where there is no network.
 async function answer(request) {
-  const cache = await caches.open(CACHE);
+  let response;
+  let body;
   try {
-    const response = await fetch(request);
+    response = await fetch(request);
     if (!response.ok) return response;
-    const body = await response.blob(); // whole: an answer that breaks off must not replace the one before
-    const whole = () => new Response(body);
-    await cache.put(request, whole());
-    return whole();
+    body = await response.blob(); // whole: an answer that breaks off must not replace the one before
   } catch (error) {
-    const kept = await cache.match(request, { ignoreSearch: true });
+    const kept = await caches.match(request, { cacheName: CACHE, ignoreSearch: true });
     if (kept) return kept;
     throw error;
   }
+  try {
+    await (await caches.open(CACHE)).put(request, new Response(body));
+  } catch {
+    // a full disk only means no visit without a network
+  }
+  return new Response(body);
 }

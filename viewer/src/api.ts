@@ -63,12 +63,19 @@ export class Glgpt {
     this.model = await Model.load(device, loader, options);
   }
 
-  /** Calls wait for one another. */
+  /** Calls wait for one another, and begin anew where the context was lost meanwhile. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.ready;
     return this.turns.take(async () => {
-      if (this.model.stale) await this.model.recover();
-      return work();
+      for (;;) {
+        if (this.model.stale) await this.model.recover();
+        try {
+          const found = await work();
+          if (!this.model.stale) return found;
+        } catch (error) {
+          if (!this.model.stale) throw error;
+        }
+      }
     });
   }
 
@@ -88,8 +95,12 @@ export class Glgpt {
     return this.model.tokenizer ? this.model.tokenizer.decode(ids) : Array.from(ids).join(" ");
   }
 
-  generate(options: GenerateOptions = {}): Promise<Generated> {
-    return this.queued(() => this.run(options));
+  async generate(options: GenerateOptions = {}): Promise<Generated> {
+    await this.ready;
+    return this.turns.take(async () => {
+      if (this.model.stale) await this.model.recover(options.signal); // later it sees to that itself
+      return this.run(options);
+    });
   }
 
   private async run(options: GenerateOptions): Promise<Generated> {
@@ -175,6 +186,8 @@ export class Glgpt {
 
   /** Pauses the training under way; resolves when its checkpoint is kept. */
   async pause(): Promise<void> {
+    await this.ready;
+    await this.training.settled();
     await this.training.current().pause();
   }
 
@@ -184,6 +197,7 @@ export class Glgpt {
    */
   async resume({ lr }: { lr?: number } = {}): Promise<void> {
     await this.ready;
+    await this.training.settled();
     const session = this.training.session ?? (await this.training.restore()) ?? this.training.current();
     if (lr !== undefined) session.setRate(lr);
     if (session.status === "failed") await session.back();

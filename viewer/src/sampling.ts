@@ -70,12 +70,13 @@ export class Sampler {
   choose(logits: Float32Array): number {
     for (const x of logits) if (!Number.isFinite(x)) throw new PageError("The model's logits are not finite.");
     if (this.greedy) return order(logits, 1)[0]!;
-    const kept = this.candidates(logits);
-    // Cumulated in the order of ids, as the desktop does, so that one draw finds the same token.
-    if (kept) kept.sort((a, b) => a - b);
     const { temperature } = this.settings;
-    const peak = logits[order(logits, 1)[0]!]! / temperature;
+    const best = order(logits, 1)[0]!;
+    const peak = logits[best]! / temperature;
+    if (!Number.isFinite(peak)) return best; // so small a temperature leaves but one
     const weight = (id: number) => Math.exp(logits[id]! / temperature - peak);
+    const kept = this.candidates(logits);
+    if (kept) kept.sort((a, b) => a - b); // added up in the order of ids, as the desktop does: one draw finds the same
     const count = kept ? kept.length : logits.length;
     let total = 0;
     for (let i = 0; i < count; i++) total += weight(kept ? kept[i]! : i);

@@ -77,8 +77,9 @@ export class Session {
   keep: (checkpoint: Checkpoint) => Promise<void> = () => Promise.resolve();
   trainer!: Trainer;
   private readonly bytes: Uint8Array[];
-  private stopping = false;
+  private going = { on: false }; // what `pause` switches off: the last start's
   private over = false; // closed
+  private away = false; // has made room
   private readonly asked: (() => Promise<void>)[] = [];
   private running: Promise<void> = Promise.resolve();
   private readonly turns = new Turns(); // two samples at once would share their caches
@@ -126,22 +127,20 @@ export class Session {
 
   /** Takes steps until all are done, `pause` or an error; resolves then. */
   start(): Promise<void> {
-    if (this.status === "running") return this.running;
-    if (this.step >= this.plan.rates.steps) {
+    if (this.status === "running" && this.going.on) return this.running;
+    if (this.status !== "running" && this.step >= this.plan.rates.steps) {
       this.set("done");
       return Promise.resolve();
     }
-    this.stopping = false;
-    this.problem = "";
-    this.recent = [];
+    const going = (this.going = { on: true });
     this.set("running");
-    this.running = this.turn(() => this.run());
+    this.running = this.turn(() => this.run(going));
     return this.running;
   }
 
   /** Ends after the steps under way, and whatever else is; resolves when the checkpoint is kept. */
   async pause(): Promise<void> {
-    this.stopping = true;
+    this.going.on = false;
     await this.turns.all;
   }
 
@@ -159,10 +158,11 @@ export class Session {
 
   /** Goes back to the last checkpoint, or to the beginning where there is none, and waits there. */
   back(): Promise<void> {
+    this.away = false;
     return this.turn(async () => {
       this.trainer.close();
       try {
-        await this.guarded(() => this.open(this.checkpoint));
+        await this.guarded(); // opens it anew
         this.problem = "";
         this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
       } catch (error) {
@@ -181,13 +181,14 @@ export class Session {
         if (error instanceof Diverged) this.fail(error);
       }
       this.trainer.close();
+      this.away = true;
     });
   }
 
   /** Does `work` when all that was asked for before is done. */
   private turn(work: () => Promise<void>): Promise<void> {
     return this.turns.take(() => {
-      if (this.over) throw new PageError(OVER);
+      if (this.over || this.away) throw new PageError(OVER);
       return work();
     });
   }
@@ -206,13 +207,17 @@ export class Session {
     this.set("failed");
   }
 
-  private async run(): Promise<void> {
+  private async run(going: { on: boolean }): Promise<void> {
     const { rates } = this.plan;
+    this.problem = "";
+    this.recent = [];
+    this.set("running");
     try {
       do {
-        while (!this.stopping && this.step < rates.steps) await this.guarded(() => this.oneStep());
+        const left = () => this.step < rates.steps;
+        while (going.on && left()) await this.guarded(() => (left() ? this.oneStep() : Promise.resolve()));
         await this.guarded(() => this.settle());
-      } while (this.asked.length || (!this.stopping && this.step < rates.steps)); // it may have been set back
+      } while (this.asked.length || (going.on && this.step < rates.steps)); // it may have been set back
       this.set(this.step >= rates.steps ? "done" : "paused");
     } catch (error) {
       this.fail(error);
@@ -222,8 +227,13 @@ export class Session {
 
   private async settle(): Promise<void> {
     this.take(await this.trainer.drain());
-    for (const work of this.asked.splice(0)) await work();
+    await this.answer();
     await this.note();
+  }
+
+  /** Does what waits between two steps; what an error leaves undone goes on waiting. */
+  private async answer(): Promise<void> {
+    for (let work = this.asked.shift(); work; work = this.asked.shift()) await work();
   }
 
   /** Does `work` between two steps where it is running, else now. */
@@ -250,15 +260,17 @@ export class Session {
     });
   }
 
-  /** Goes back to the last checkpoint where the browser took the graphics context away meanwhile. */
-  private async guarded(work: () => Promise<void>): Promise<void> {
+  /** Goes back to the last checkpoint where the browser took the graphics context away, and does `work` once more. */
+  private async guarded(work: () => Promise<void> = () => Promise.resolve()): Promise<void> {
     for (;;) {
       const { generation } = this.device;
-      try {
-        await work();
-        if (generation === this.device.generation && !this.device.lost) return;
-      } catch (error) {
-        if (!isLost(error, this.device) && generation === this.device.generation) throw error;
+      if (!this.trainer.gone) {
+        try {
+          await work();
+          if (generation === this.device.generation && !this.device.lost) return;
+        } catch (error) {
+          if (!isLost(error, this.device) && generation === this.device.generation) throw error;
+        }
       }
       this.doing = "waiting for the graphics context";
       this.onChange("status");
@@ -268,7 +280,6 @@ export class Session {
         await this.open(this.checkpoint);
         this.doing = "";
         this.onChange("step");
-        return;
       } catch (error) {
         if (!isLost(error, this.device)) throw error;
       }
@@ -285,6 +296,7 @@ export class Session {
         await this.guarded(async () => {
           await this.oneStep();
           this.take(await this.trainer.drain());
+          await this.note();
         });
         if (this.status !== "running") this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
       } catch (error) {
@@ -322,7 +334,7 @@ export class Session {
     const began = performance.now();
     if (due(evalEvery)) await this.evaluate();
     if (due(sampleEvery)) await this.sample();
-    for (const work of this.asked.splice(0)) await work();
+    await this.answer();
     if (late) await this.note();
     this.apart += performance.now() - began;
   }

@@ -95,7 +95,16 @@ export class Training {
   }
 
   /** Begins a training, in place of the one there was; it does not run yet. */
-  async create(options: TrainOptions): Promise<Session> {
+  create(options: TrainOptions): Promise<Session> {
+    return this.turns.take(() => this.begin(options));
+  }
+
+  /** Resolves when the session that is being made is there. */
+  async settled(): Promise<void> {
+    await this.turns.all;
+  }
+
+  private async begin(options: TrainOptions): Promise<Session> {
     await this.ready();
     const { config = {}, text, ids, seed = 0 } = options;
     checkConfig(config);
@@ -116,21 +125,29 @@ export class Training {
       evalEvery: config.evalEvery ?? 50,
       sampleEvery: config.sampleEvery ?? 50,
     };
-    return this.opened(run, null, options.onProgress, options.onStep);
+    return this.open(run, null, options.onProgress, options.onStep);
   }
 
   /** What an earlier visit left, paused; null: nothing that this export can go on with. */
-  async restore(): Promise<Session | null> {
+  restore(): Promise<Session | null> {
+    return this.turns.take(() => this.kept());
+  }
+
+  private async kept(): Promise<Session | null> {
     await this.ready();
     const run = await kept<Run>(RUN).catch(() => undefined);
     const state = await kept<Kept>(STATE).catch(() => undefined);
     if (!run || !state || state.run !== run.id) return null;
     if (!this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer)) return null;
-    return this.opened(run, state);
+    return this.open(run, state);
   }
 
   /** Goes on from a saved model, on the text given. */
-  async load(files: Files, text: string): Promise<Session> {
+  load(files: Files, text: string): Promise<Session> {
+    return this.turns.take(() => this.loaded(files, text));
+  }
+
+  private async loaded(files: Files, text: string): Promise<Session> {
     await this.ready();
     const { config, state, about, bpe } = readModel(files);
     const same = (offer: Offer) =>
@@ -158,11 +175,7 @@ export class Training {
       sampleEvery: 50,
     };
     run.rates.steps = Math.max(run.rates.steps, about?.step ?? 0);
-    return this.opened(run, { step: about?.step ?? 0, state, about, points: [], samples: [] });
-  }
-
-  private opened(...wanted: Parameters<Training["open"]>): Promise<Session> {
-    return this.turns.take(() => this.open(...wanted));
+    return this.open(run, { step: about?.step ?? 0, state, about, points: [], samples: [] });
   }
 
   /**

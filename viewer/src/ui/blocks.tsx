@@ -1,7 +1,7 @@
 // How the residual stream changes over the blocks, for each token: what the model would say after each of them.
 
 import { useSignal } from "@preact/signals";
-import { useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { lens, type Block } from "../lens";
 import { parts } from "./names";
 import * as state from "./state";
@@ -18,6 +18,7 @@ export function BlocksView() {
   const { n_positions } = state.engine().model.manifest.config;
   const busy = state.running.value;
   const kept = useRef<state.Tok[]>([]);
+  const box = useRef<HTMLDivElement>(null);
   if (!busy || !kept.current.length) kept.current = state.tokens.value.slice(0, n_positions);
   const tokens = kept.current;
   const total = tokens.length;
@@ -45,6 +46,9 @@ export function BlocksView() {
   );
   const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
+  useLayoutEffect(() => {
+    if (box.current) box.current.scrollLeft = box.current.scrollWidth; // the last column is the one spoken of
+  }, [last, names.length]);
   const peak = show.value === "token" ? 1 : most(show.value);
   const [ct, cb] = chosen.value ?? [last - 1, names.length - 1];
   const detail = columns.find((c) => c.t === ct)?.blocks?.[cb];
@@ -76,7 +80,7 @@ export function BlocksView() {
             tokens {first} to {last - 1} of {total}
           </span>
         </div>
-        <div class="lens">
+        <div class="lens" ref={box}>
           <table>
             <thead>
               <tr>

@@ -32,6 +32,7 @@ type RangeKind = "inner" | "full" | "own";
 
 export function Plane({ label, play, inputs, rowName }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
+  const shown = () => canvas.current;
   const field = useSignal<Field | null>(null);
   const palette = useSignal(0);
   const rangeKind = useSignal<RangeKind>("inner");
@@ -52,14 +53,16 @@ export function Plane({ label, play, inputs, rowName }: Props) {
   const drawn = useDevice(
     async (model) => {
       const subject = await play(model);
-      if (!subject || !canvas.current) return;
+      if (!subject || !shown()) return;
       const { painter } = await drawing(model);
       const { player, view } = subject;
       const found = await readField(player, view, subject.rows, first.value);
+      const target = shown();
+      if (!target) return; // the view was left meanwhile
       const times = (n: number, most: number, least: number) => (n > most ? most : n * Math.max(1, Math.floor(least / n)));
       const { rows, height } = found;
       painter.matrix(
-        canvas.current,
+        target,
         player.texture(view.texture),
         view,
         { rows, first: found.first, height, range: range(found), palette: colors },

@@ -207,7 +207,8 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       },
     });
     const decoded = result.ids.length - 1;
-    speeds.value = {
+    if (result.stopped === "text") end(list, kept.length, result.text.length);
+    speeds.value = decoded < 0 ? null : {
       given: kept.length - held,
       prefill: result.prefillMs,
       decode: decoded > 0 ? (1000 * decoded) / result.decodeMs : 0,
@@ -227,6 +228,17 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
   }
 }
 
+/** Cuts the text behind token `from` to `length` characters: a stop text is not shown. */
+function end(list: Tok[], from: number, length: number): void {
+  let at = from;
+  for (let left = length; at < list.length && left > 0; at++) {
+    const tok = list[at]!;
+    if (tok.text.length > left) list[at] = { ...tok, text: tok.text.slice(0, left) };
+    left -= tok.text.length;
+  }
+  list.length = at;
+}
+
 /** What the model weighed in place of the token that is pointed at, where that was given and so not chosen by it. */
 async function weigh(): Promise<void> {
   const [at, list] = [chosen.value, tokens.value];
@@ -243,8 +255,10 @@ async function weigh(): Promise<void> {
 }
 
 export async function stop(): Promise<void> {
-  abort?.abort();
-  while (running.value) await new Promise((resolve) => setTimeout(resolve, 5));
+  while (running.value) {
+    abort?.abort(); // also what began while this waited: the last choice stands
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
 }
 
 async function attempt(work: () => Promise<void>): Promise<void> {

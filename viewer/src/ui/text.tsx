@@ -7,6 +7,8 @@ import { NumberField } from "./number";
 import type { Tok } from "./state";
 import { percent } from "./tools";
 
+const SLACK = 4; // pixels of a line in sight that are nothing to see
+
 export function TextView() {
   const { settings, running } = state;
   const seeds = Number.MAX_SAFE_INTEGER;
@@ -127,7 +129,7 @@ function Text() {
     if (box && running.value && box.scrollHeight - box.scrollTop - box.clientHeight < 120) box.scrollTop = box.scrollHeight;
   }, [count]);
   return (
-    <div class="panel written" onMouseLeave={() => (chosen.value = null)}>
+    <div class="panel written" onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
       <div class="legend">
         <span class="scale" aria-hidden="true" />
         <span>deeper: a less likely token</span>
@@ -140,7 +142,7 @@ function Text() {
                 (rate.decode ? `, wrote ${rate.decode.toFixed(0)} tokens/s` : "")}
         </span>
       </div>
-      <div class="stream" ref={stream} onKeyDown={walk}>
+      <div class="stream" ref={stream}>
         {state.tokens.value.map((t, i) => (
           <Token key={i} tok={t} at={i} chosen={chosen.value === i} focusable={chosen.value === null && i === 0} />
         ))}
@@ -215,11 +217,15 @@ function Alternatives({ tok, at, box }: { tok: Tok; at: number; box: HTMLElement
       const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;
       style.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
       style.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;
-      style.visibility = line.bottom > shown.bottom || line.top < shown.top ? "hidden" : "";
+      style.visibility = line.top > shown.bottom - SLACK || line.bottom < shown.top + SLACK ? "hidden" : "";
     };
     place();
     box?.addEventListener("scroll", place);
-    return () => box?.removeEventListener("scroll", place);
+    addEventListener("resize", place);
+    return () => {
+      box?.removeEventListener("scroll", place);
+      removeEventListener("resize", place);
+    };
   }, [at]);
   const best = tok.top?.[0]?.p ?? 1;
   const again = () => {

@@ -39,7 +39,7 @@ export function useDevice(work: (model: Model) => Promise<void>, inputs: readonl
     const run = async () => {
       busy.value = true;
       await engine().borrow(async (model) => {
-        if (mine === turn.current && !model.device.lost) await work(model);
+        if (mine === turn.current) await work(model);
       });
       if (mine === turn.current) busy.value = false;
     };

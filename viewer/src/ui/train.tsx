@@ -191,6 +191,7 @@ function Buttons() {
   const running = found?.status === "running";
   const failed = found?.status === "failed";
   const busy = train.preparing.value !== null;
+  const ended = found?.status === "done" && train.schedule.steps.value <= found.step; // more steps can be asked for
   const sure = useSignal(false);
   return (
     <>
@@ -204,7 +205,7 @@ function Buttons() {
             Go back to {found.checkpoint?.step ? `step ${found.checkpoint.step}` : "the beginning"}
           </button>
         ) : (
-          <button class="primary" disabled={busy} onClick={() => void train.start()}>
+          <button class="primary" disabled={busy || ended} onClick={() => void train.start()}>
             {found?.step ? "Go on" : "Start"}
           </button>
         )}
@@ -242,7 +243,7 @@ function SaveAndLoad() {
   return (
     <div class="save">
       <div class="buttons">
-        <button disabled={!found} onClick={() => void train.download()}>
+        <button disabled={!found || train.preparing.value !== null} onClick={() => void train.download()}>
           Download
         </button>
         <label class="as-button">
@@ -279,6 +280,7 @@ function Progress() {
   const found = train.session.value;
   const points = found?.points ?? [];
   const last = points.findLast((p) => p.step > 0);
+  const at = last?.step ?? found?.checkpoint?.step ?? 0;
   const judged = points.findLast((p) => p.validation !== undefined);
   const rates = found?.plan.rates;
   const perStep = found && found.tokensPerS ? (found.plan.offer.recipe.batch * found.plan.offer.recipe.context) / found.tokensPerS : 0;
@@ -286,7 +288,7 @@ function Progress() {
   const steps = points.map((p) => p.step);
   const some = (values: (number | undefined)[]) => values.map((v) => (v !== undefined && Number.isFinite(v) ? v : null));
   const facts: [string, string][] = [
-    ["Step", last && rates ? `${last.step} of ${rates.steps}` : "–"],
+    ["Step", at && rates ? `${at} of ${rates.steps}` : "–"],
     ["Loss", last ? last.loss.toFixed(3) : "–"],
     ["Validation", judged ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)` : "–"],
     ["Gradient norm", last ? last.gradNorm.toFixed(2) : "–"],
@@ -296,7 +298,7 @@ function Progress() {
     ["Left", found?.status === "running" && left ? duration(left) : "–"],
   ];
   return (
-    <div class="panel progress" data-status={found?.status ?? "none"} data-step={last?.step ?? 0}>
+    <div class="panel progress" data-status={found?.status ?? "none"} data-step={at}>
       <div class="title">
         <h2>{heading(found)}</h2>
         <label class="inline">
@@ -304,7 +306,7 @@ function Progress() {
           logarithmic
         </label>
       </div>
-      {rates && <progress value={last?.step ?? 0} max={rates.steps} aria-label="Steps taken" />}
+      {rates && <progress value={at} max={rates.steps} aria-label="Steps taken" />}
       <dl class="facts">
         {facts.map(([name, value]) => (
           <div key={name}>
@@ -377,7 +379,7 @@ function Samples() {
             }}
           />
         </label>
-        <button disabled={!found || writing !== null} onClick={() => void train.write()}>
+        <button disabled={!found || writing !== null || train.preparing.value !== null} onClick={() => void train.write()}>
           Write now
         </button>
         {samples.length > 1 && (
@@ -398,7 +400,7 @@ function Samples() {
         )}
       </div>
       <pre class="sample" aria-live="off">
-        {writing ?? shown?.text ?? (found ? "The first sample comes soon." : "Press Start: at first it writes noise.")}
+        {writing ?? shown?.text ?? (found ? "“Write now” asks it for a sample." : "Press Start: at first it writes noise.")}
       </pre>
     </div>
   );
