@@ -292,7 +292,7 @@ def test_damaged_tokenizer_json(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize(("there", "missing"), [("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")])
-def test_half_a_tokenizer_is_none(tmp_path: Path, there: str, missing: str) -> None:
+def test_half_a_tokenizer_is_none(tmp_path, there, missing):
     """In its place GPT-2's own would be taken, whose ids mean something else."""
     (tmp_path / there).write_text("{}")
     with pytest.raises(GlgptError, match=f"{missing} is missing"):
