@@ -27,7 +27,10 @@ Progress = Callable[[int, int], None]
 
 
 class GPT2:
-    """A GPT-2 that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object."""
+    """A GPT-2 that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object.
+
+    It is used in the thread that loaded it, where its GL context is current; elsewhere GlgptError is raised.
+    """
 
     def __init__(
         self,

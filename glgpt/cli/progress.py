@@ -27,6 +27,7 @@ def progress(label: str, unit: str, delay: float = 1.0) -> Iterator[Callable[[in
 
     def unsay() -> None:
         clock.cancel()
+        clock.join()  # it may just be saying it
         if said.is_set():
             said.clear()
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
