@@ -7,9 +7,10 @@ import { Player } from "./player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
 const TURNS = 4;
+const MOST_TURNS = 10; // on a machine that is not steady
 const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
 const MOST = 512;
-const STEADY = 1.3; // at most between the two best turns of each; else the machine had other work
+const STEADY = 1.3; // at most between the two best turns of each; else the machine has other work
 const VERSION = 6; // of what a remembered probe means
 
 const NEAR_PAYS = 0.8; // of the time by columns apart
@@ -33,27 +34,18 @@ export async function choose(
 ): Promise<Chosen> {
   const fetches = forced ? [forced] : FETCHES;
   const key = `glgpt probe ${VERSION} ${device.renderer} ${storage} ${recordings.map(label).join()}`;
-  const busy = remembered(`${key} busy`);
-  const offline = !navigator.onLine; // nothing but what was played before can be fetched
-  const measured = offline ? { ...busy, ...remembered(key) } : remembered(key);
-  /** Whether what is known of them is worth remembering. */
-  const complete = async (files: ReadonlyMap<string, string>): Promise<boolean> => {
+  const measured = remembered(key);
+  const complete = async (files: ReadonlyMap<string, string>): Promise<void> => {
     const names = [...files.keys()].flatMap((name) => fetches.map((fetch) => `${name} ${fetch}`));
-    if (names.length === 1 || names.every((name) => typeof measured[name] === "number")) return true;
-    const found = await measure(device, files, load, storage, fetches);
-    Object.assign(measured, found.times);
-    return found.steady;
+    if (names.length === 1 || names.every((name) => typeof measured[name] === "number")) return;
+    Object.assign(measured, await measure(device, files, load, storage, fetches));
   };
   const rows = new Map(recordings.map((r) => [r.rows, r.row]));
-  const calm = rows.size < 2 || (await complete(rows));
-  const steady = await complete(new Map(suiting(recordings, fetches, measured).map((r) => [label(r), r.product])));
+  if (rows.size > 1) await complete(rows);
+  await complete(new Map(suiting(recordings, fetches, measured).map((r) => [label(r), r.product])));
   const picked = pick(recordings, fetches, measured);
-  // What a busy machine gave is measured once more at the next visit; then the lesser times are kept.
-  const least = { ...measured };
-  for (const [name, ms] of Object.entries(busy)) least[name] = Math.min(ms, least[name] ?? ms);
-  const final = (calm && steady) || Object.keys(busy).length > 0;
   try {
-    if (!offline) localStorage.setItem(final ? key : `${key} busy`, JSON.stringify(least));
+    localStorage.setItem(key, JSON.stringify(measured));
   } catch {
     // a browser that keeps nothing only measures again
   }
@@ -97,9 +89,8 @@ async function measure(
   load: (file: string) => Promise<Program>,
   storage: Options["storage"],
   fetches: readonly Fetch[],
-): Promise<{ times: Record<string, number>; steady: boolean }> {
+): Promise<Record<string, number>> {
   const times: Record<string, number> = {};
-  let steady = true;
   const players: [string, Player, string][] = [];
   const shared = new Map<string, ReadonlyMap<string, WebGLTexture>>(); // inputs, by the shapes that they have
   try {
@@ -130,19 +121,22 @@ async function measure(
     // Other work only ever adds time: the least of each length, and only then their difference, which leaves out what
     // a read costs. The least difference would be that of a short run which was held up.
     const runs = players.map(() => ({ once: [] as number[], more: [] as number[] }));
-    for (let turn = 0; turn < TURNS; turn++) {
+    for (let turn = 0, steady = false; turn < TURNS || (turn < MOST_TURNS && !steady); turn++) {
       for (const [i, [name, player, output]] of players.entries()) {
         runs[i]!.once.push(await run(player, output, 1));
         runs[i]!.more.push(await run(player, output, 1 + repeats.get(name)!));
       }
+      steady = runs.every(({ more }) => {
+        const [least, second] = more.sort((a, b) => a - b);
+        return second! < STEADY * least!;
+      });
     }
     for (const [i, [name]] of players.entries()) {
-      const [least, second] = runs[i]!.more.sort((a, b) => a - b);
-      times[name] = Math.max(0.0001, (least! - Math.min(...runs[i]!.once)) / repeats.get(name)!);
-      steady &&= second! < STEADY * least!;
+      const { once, more } = runs[i]!;
+      times[name] = Math.max(0.0001, (Math.min(...more) - Math.min(...once)) / repeats.get(name)!);
     }
   } finally {
     for (const [, player] of players.reverse()) player.close();
   }
-  return { times, steady };
+  return times;
 }
