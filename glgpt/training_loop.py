@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,6 +16,7 @@ from glgpt.data import Data, batch, fixed_windows, starts, windows
 from glgpt.errors import GlgptError
 from glgpt.presets import Settings
 from glgpt.run_folder import RunFolder
+from glgpt.signals import handled
 from glgpt.tokenizer import Tokenizer
 from glgpt.training_events import DivergedError, Hooks, Step, Trained
 
@@ -37,14 +36,8 @@ def stoppable() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         caught.append(number)
 
-    here = threading.current_thread() is threading.main_thread()  # Python sets handlers from there alone
-    wanted = [s for s in (signal.SIGINT, signal.SIGTERM) if here and signal.getsignal(s) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in wanted}
-    try:
+    with handled(note, default=True):
         yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Loop:

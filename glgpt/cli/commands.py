@@ -107,7 +107,7 @@ def run_generate(args: argparse.Namespace) -> int:
 
         try:
             written = iter(run)
-            with progress(f"reading {len(ids)} tokens", "token"):
+            with progress(f"reading {len(ids)} tokens"):
                 first = next(written, "")
             show("" if args.prompt is None and args.ids is None else start)
             for piece in itertools.chain([first], written):
@@ -145,7 +145,7 @@ def run_logits(args: argparse.Namespace) -> int:
     text, out = prompt_text(args), _out_file(args.out)
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
-        with progress(f"reading {len(ids)} tokens", "token"):
+        with progress(f"reading {len(ids)} tokens"):
             shape = save_logits(model, ids, out)
     report(args, {"file": str(out), "shape": shape}, f"{out}: tokens [{shape[0]}], logits {list(shape)}")
     return 0
@@ -173,11 +173,11 @@ def run_compare(args: argparse.Namespace) -> int:
             prompts = [*(encode(model, text, None) for text in texts), *(args.ids or [])]
             for ids in prompts:
                 model.check_ids(ids)
-            with progress("running transformers", "case"):
+            with progress("running transformers"):
                 cases = run_transformers(args.model, prompts)
         results = []
         for i, case in enumerate(cases, 1):
-            with progress(f"comparing {i} of {len(cases)}", "case"):
+            with progress(f"comparing {i} of {len(cases)}"):
                 results.append(compare(model, case, tolerance, args.activations))
     within = all(result.within for result in results)
     figures = {"within": within, **asdict(tolerance), "cases": [result.as_json() for result in results]}
@@ -216,7 +216,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
 def run_info(args: argparse.Namespace) -> int:
     """`glgpt info`."""
-    with progress("measuring this device", "kernel"):
+    with progress("measuring this device"):
         figures = info.describe(args.model, **device_options(args))
     report(args, figures, info.render(figures))
     return 0

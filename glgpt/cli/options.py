@@ -8,8 +8,6 @@ import re
 from typing import Any, NoReturn
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-
-
 LONGEST = 400  # characters of an error
 DIGITS = 18  # of a whole number
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def progress(label: str, unit: str, delay: float = 1.0) -> Iterator[Callable[[int, int], None] | None]:
+def progress(label: str, unit: str = "it", delay: float = 1.0) -> Iterator[Callable[[int, int], None] | None]:
     """Gives a function to call with (done, total), or None where stderr is no terminal. Unit "B" counts in MB.
 
     The bar appears after `delay` seconds, until the first call the label alone; it goes when the block ends.

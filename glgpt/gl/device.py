@@ -17,6 +17,7 @@ import moderngl
 
 from glgpt.errors import GlgptError
 from glgpt.program import Limits
+from glgpt.signals import handled
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
@@ -198,21 +199,13 @@ _here = _Here()
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Puts SIGINT and SIGTERM off: moderngl crashes where an exception stops it halfway through making a program."""
-    if threading.current_thread() is not threading.main_thread():  # Python's handlers run, and are set, in that one
-        yield
-        return
     came: list[int] = []
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    own = {s: handler for s, handler in before.items() if callable(handler)}
-    for number in own:
-        signal.signal(number, lambda n, _: came.append(n))
     try:
-        yield
+        with handled(lambda number, _: came.append(number), default=False):
+            yield
     finally:
-        for number, handler in own.items():
-            signal.signal(number, handler)
-        for late in came:
-            signal.raise_signal(late)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _create(index: int) -> Device:

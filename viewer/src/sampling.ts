@@ -69,13 +69,13 @@ export class Sampler {
 
   choose(logits: Float32Array): number {
     for (const x of logits) if (!Number.isFinite(x)) throw new PageError("The model's logits are not finite.");
-    if (this.greedy) return order(logits, 1)[0]!;
-    const { temperature } = this.settings;
     const best = order(logits, 1)[0]!;
+    if (this.greedy) return best;
+    const { temperature } = this.settings;
     const peak = logits[best]! / temperature;
     if (!Number.isFinite(peak)) return best; // so small a temperature leaves but one
     const weight = (id: number) => Math.exp(logits[id]! / temperature - peak);
-    const kept = this.candidates(logits);
+    const kept = this.candidates(logits, weight);
     if (kept) kept.sort((a, b) => a - b); // added up in the order of ids, as the desktop does: one draw finds the same
     const count = kept ? kept.length : logits.length;
     let total = 0;
@@ -86,13 +86,11 @@ export class Sampler {
     return kept ? kept.at(-1)! : count - 1;
   }
 
-  /** The tokens that top-k and top-p leave, best first; null: all. */
-  private candidates(logits: Float32Array): number[] | null {
-    const { temperature, topK, topP } = this.settings;
+  /** The tokens that top-k and top-p leave, best first; null: all. `p` is what a token weighs. */
+  private candidates(logits: Float32Array, p: (id: number) => number): number[] | null {
+    const { topK, topP } = this.settings;
     const best = topK === null ? null : order(logits, topK);
     if (topP === null || topP === 1) return best;
-    const peak = logits[best?.[0] ?? order(logits, 1)[0]!]! / temperature;
-    const p = (id: number) => Math.exp(logits[id]! / temperature - peak);
     let total = 0;
     if (best) for (const id of best) total += p(id);
     else for (let id = 0; id < logits.length; id++) total += p(id);

@@ -43,13 +43,12 @@ export async function choose(
   const rows = new Map(recordings.map((r) => [r.rows, r.row]));
   if (rows.size > 1) await complete(rows);
   await complete(new Map(suiting(recordings, fetches, measured).map((r) => [label(r), r.product])));
-  const picked = pick(recordings, fetches, measured);
   try {
     localStorage.setItem(key, JSON.stringify(measured));
   } catch {
     // a browser that keeps nothing only measures again
   }
-  return { ...picked, measured };
+  return { ...pick(recordings, fetches, measured), measured };
 }
 
 const label = ({ kernel, rows }: Recording) => kernel + (rows === "near" ? "-near" : "");

@@ -209,16 +209,16 @@ export class Session {
 
   private async run(going: { on: boolean }): Promise<void> {
     const { rates } = this.plan;
+    const left = () => this.step < rates.steps;
     this.problem = "";
     this.recent = [];
     this.set("running");
     try {
       do {
-        const left = () => this.step < rates.steps;
         while (going.on && left()) await this.guarded(() => (left() ? this.oneStep() : Promise.resolve()));
         await this.guarded(() => this.settle());
-      } while (this.asked.length || (going.on && this.step < rates.steps)); // it may have been set back
-      this.set(this.step >= rates.steps ? "done" : "paused");
+      } while (this.asked.length || (going.on && left())); // it may have been set back
+      this.set(left() ? "paused" : "done");
     } catch (error) {
       this.fail(error);
       for (const work of this.asked.splice(0)) await work().catch(() => {}); // whoever waits hears of it

@@ -130,10 +130,10 @@ export class Training {
 
   /** What an earlier visit left, paused; null: nothing that this export can go on with. */
   restore(): Promise<Session | null> {
-    return this.turns.take(() => this.kept());
+    return this.turns.take(() => this.restored());
   }
 
-  private async kept(): Promise<Session | null> {
+  private async restored(): Promise<Session | null> {
     await this.ready();
     const run = await kept<Run>(RUN).catch(() => undefined);
     const state = await kept<Kept>(STATE).catch(() => undefined);
