@@ -15,10 +15,12 @@ void main() {
     vec4 v[4 * Y_NC];
 #define LOAD(n, j) v[4 * n] = VALUE(j, 0); v[4 * n + 1] = VALUE(j, 1); v[4 * n + 2] = VALUE(j, 2); v[4 * n + 3] = VALUE(j, 3);
     Y_COLTILES(LOAD)
+    vec4 w[Y_N];
+#define WEIGHT(n, i, j) w[n] = PATTERN(i, j);
+    Y_TILES(WEIGHT)
 #define MIX(n, i, j) { \
-      vec4 w = PATTERN(i, j); \
       const int o = 4 * (j - Y_J); \
-      acc[n] += w.x * v[o] + w.y * v[o + 1] + w.z * v[o + 2] + w.w * v[o + 3]; \
+      acc[n] += w[n].x * v[o] + w[n].y * v[o + 1] + w[n].z * v[o + 2] + w[n].w * v[o + 3]; \
     }
     Y_TILES(MIX)
   }

@@ -5,32 +5,32 @@
 ivec2 p;
 vec4 acc[Y_N];
 
-// A row of w at the texels of this fragment's column tiles: `row` of row tile `tile`.
+// Four rows of w from `row` on of row tile `tile`, at the texels of this fragment's column tiles, into w[4 * column + row].
 #ifdef W_F16
+#define UNPACK(t, half_of, o) w[o] = half_of(t[0]); w[o + 1] = half_of(t[1]); w[o + 2] = half_of(t[2]); w[o + 3] = half_of(t[3]);
 #if Y_NC == 1
-#define LOAD_ROW { uvec4 t = W(tile * (W_TC / 2) + Y_J / 2, row, p.x); \
-    w[0] = Y_J % 2 == 0 ? even_half(t) : odd_half(t); }
+#define LOAD_W { FETCH_W if (Y_J % 2 == 0) { UNPACK(t, even_half, 0) } else { UNPACK(t, odd_half, 0) } }
 #else
-#define LOAD_ROW { uvec4 t = W(tile * (W_TC / 2) + Y_J / 2, row, p.x); \
-    w[0] = even_half(t); w[1] = odd_half(t); }
+#define LOAD_W { FETCH_W UNPACK(t, even_half, 0) UNPACK(t, odd_half, 4) }
 #endif
+#define FETCH_W uvec4 t[4]; for (int o = 0; o < 4; o++) t[o] = W(tile * (W_TC / 2) + Y_J / 2, row + o, p.x);
 #else
 ivec3 column[Y_NC];  // where in w
-#define LOAD_W(n, j) w[n] = W(tile * W_ACROSS + column[n].z, row + column[n].y, column[n].x);
-#define LOAD_ROW Y_COLTILES(LOAD_W)
+#define FETCH_W(n, j) \
+  for (int o = 0; o < 4; o++) w[4 * n + o] = W(tile * W_ACROSS + column[n].z, row + o + column[n].y, column[n].x);
+#define LOAD_W Y_COLTILES(FETCH_W)
 #endif
 
-// acc += x (four columns of each row tile) times four rows of w.
+// acc += x (four columns of each row tile) times four rows of w. All fetches come before all multiplications, since on
+// software GL each is a call that empties the registers, and a column's rows together, for the processor to fetch ahead.
 void multiply(vec4 x[Y_NR], int tile, int row) {
-  vec4 w[Y_NC];
-#define LANE_X(n, i, j) acc[n] += x[i - Y_I].x * w[j - Y_J];
-#define LANE_Y(n, i, j) acc[n] += x[i - Y_I].y * w[j - Y_J];
-#define LANE_Z(n, i, j) acc[n] += x[i - Y_I].z * w[j - Y_J];
-#define LANE_W(n, i, j) acc[n] += x[i - Y_I].w * w[j - Y_J];
-  LOAD_ROW Y_TILES(LANE_X) row++;
-  LOAD_ROW Y_TILES(LANE_Y) row++;
-  LOAD_ROW Y_TILES(LANE_Z) row++;
-  LOAD_ROW Y_TILES(LANE_W)
+  vec4 w[4 * Y_NC];
+  LOAD_W
+#define LANE_X(n, i, j) acc[n] += x[i - Y_I].x * w[4 * (j - Y_J)];
+#define LANE_Y(n, i, j) acc[n] += x[i - Y_I].y * w[4 * (j - Y_J) + 1];
+#define LANE_Z(n, i, j) acc[n] += x[i - Y_I].z * w[4 * (j - Y_J) + 2];
+#define LANE_W(n, i, j) acc[n] += x[i - Y_I].w * w[4 * (j - Y_J) + 3];
+  Y_TILES(LANE_X) Y_TILES(LANE_Y) Y_TILES(LANE_Z) Y_TILES(LANE_W)
 }
 
 #ifdef X_F16

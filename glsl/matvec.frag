@@ -28,21 +28,21 @@ void main() {
   for (int k4 = part * PART; k4 < end; k4++) {
     vec4 x = FACTOR(k4);
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
-    // Row by row: the texels of one row lie in the same page, those of one column do not (2x on software GL).
+    // All fetches before the multiplications, since on software GL each is a call that empties the registers; row by
+    // row, since the texels of one row lie in the same page, those of one column do not (2x there).
 #ifdef W_F16
-#define ROW(lane, o) { \
-    uvec4 t = W(tile * W_ACROSS + at[0].z, row + o, at[0].x); \
-    acc[0] += x.lane * even_half(t); \
-    acc[1] += x.lane * odd_half(t); \
-  }
-    ROW(x, 0) ROW(y, 1) ROW(z, 2) ROW(w, 3)
+    uvec4 w[4];
+    for (int o = 0; o < 4; o++) w[o] = W(tile * W_ACROSS + at[0].z, row + o, at[0].x);
+    acc[0] += x.x * even_half(w[0]) + x.y * even_half(w[1]) + x.z * even_half(w[2]) + x.w * even_half(w[3]);
+    acc[1] += x.x * odd_half(w[0]) + x.y * odd_half(w[1]) + x.z * odd_half(w[2]) + x.w * odd_half(w[3]);
 #else
-#define TEXEL(n, o) W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x)
-#define ROW_X(n, i, j) acc[n] += x.x * TEXEL(n, 0);
-#define ROW_Y(n, i, j) acc[n] += x.y * TEXEL(n, 1);
-#define ROW_Z(n, i, j) acc[n] += x.z * TEXEL(n, 2);
-#define ROW_W(n, i, j) acc[n] += x.w * TEXEL(n, 3);
-    Y_TILES(ROW_X) Y_TILES(ROW_Y) Y_TILES(ROW_Z) Y_TILES(ROW_W)
+    vec4 w[4 * Y_N];
+    for (int o = 0; o < 4; o++) {
+#define TEXEL(n, i, j) w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x);
+      Y_TILES(TEXEL)
+    }
+#define ADD(n, i, j) acc[n] += x.x * w[4 * n] + x.y * w[4 * n + 1] + x.z * w[4 * n + 2] + x.w * w[4 * n + 3];
+    Y_TILES(ADD)
 #endif
   }
   STORE_Y(acc)

@@ -13,10 +13,10 @@ void main() {
     for (int d = head * D4; d < (head + 1) * D4; d++) {
 #define KEY(s) K(0, min(s, last) * BATCH + b, d)
       vec4 k0 = KEY(first), k1 = KEY(first + 1), k2 = KEY(first + 2), k3 = KEY(first + 3);
-#define DOT(n, i, j) { \
-        vec4 q = Q(0, min(pos + T_OF(i), last) * BATCH + b, d); \
-        acc[n] += vec4(dot(q, k0), dot(q, k1), dot(q, k2), dot(q, k3)); \
-      }
+      vec4 q[Y_N];
+#define QUERY(n, i, j) q[n] = Q(0, min(pos + T_OF(i), last) * BATCH + b, d);
+      Y_TILES(QUERY)
+#define DOT(n, i, j) acc[n] += vec4(dot(q[n], k0), dot(q[n], k1), dot(q[n], k2), dot(q[n], k3));
       Y_TILES(DOT)
     }
   }
