@@ -19,6 +19,7 @@ from glgpt.baselines import Baseline
 from glgpt.checkpoint import Checkpoint
 from glgpt.gl.device import Device, Options, open_device
 from glgpt.gl.player import Player
+from glgpt.gl.readback import Readback
 from glgpt.model import GPT2
 from glgpt.models.config import GPT2Config, parameters
 from glgpt.peaks import Measure, device_peaks
@@ -136,7 +137,7 @@ def model_bench(
     with GPT2(checkpoint, None, dtype, **kw) as model:
         load_s = time.perf_counter() - start
         c, player, info = model.config, model.player, model.info()
-        measure = Measure(model.device, rounds)
+        measure, tokens = Measure(model.device, rounds), Readback(player, ("token",), 2)
         per_token = 2 * c.n_layer * c.n_embd * (4 * c.n_embd + 2 * c.d_inner)
         lengths = [t for t in (64, 512) if f"prefill_{t}" in player.program.entries]
         contexts = [t for t in (64, 900) if t < c.n_positions] or [c.n_positions - 1]
@@ -145,9 +146,11 @@ def model_bench(
             measure.add(entry, lambda e=entry, n=t: player.play(e, pos=0, row=n - 1))  # type: ignore[misc]
         for t in contexts:
 
-            def step(pos: int = t) -> None:
+            def step(pos: int = t) -> None:  # as `Decoder` does: a token is read while the next is under way
                 player.play("decode", pos=pos)
-                player.read("token")
+                tokens.start()
+                if tokens.full:
+                    tokens.take()
 
             measure.add(f"decode {t}", step)
         seconds = measure.seconds()

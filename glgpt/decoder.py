@@ -13,6 +13,7 @@ from glgpt.capture import upload_ids
 from glgpt.chunks import plan
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
+from glgpt.gl.readback import Readback
 from glgpt.sampling import NOT_FINITE, Sampler
 
 
@@ -31,13 +32,14 @@ class Decoder:
     """Plays the entries of `programs.record_generation` on a player whose weights are there and prepared.
 
     Generations may be interleaved: each refills the caches when another has used them. `check` is called before
-    each token.
+    each token. Where the device chooses (greedy), a token is read while the next one is under way.
     """
 
     def __init__(self, player: Player, n_positions: int, check: Callable[[], None]) -> None:
         self.player, self.n_positions, self.check = player, n_positions, check
         self._sizes = programs.recorded_sizes(player.program)
         self._turn: object = None  # the generation whose tokens the caches hold
+        self._chosen = Readback(player, ("token",), 2)
 
     def forget(self) -> None:
         """Says that the weights have changed: the caches hold nothing of use."""
@@ -50,16 +52,23 @@ class Decoder:
         for wanted in range(tokens, 0, -1):
             self.check()
             start = time.perf_counter()
-            if self._turn is not turn:
+            first = self._turn is not turn
+            if first:
                 self._turn = turn
                 self._prefill(ids)
-                token = self._choose(sampler)
+                self._chosen.drop()  # what another generation left
+                if sampler.greedy:
+                    self._chosen.start()
+            elif not sampler.greedy:
+                self._write_token(ids[-1])
+                self.player.play("decode", pos=len(ids) - 1)
+            if sampler.greedy and wanted > 1 and len(ids) < self.n_positions:
+                self.player.play("decode", pos=len(ids))
+                self._chosen.start()
+            token = self._choose(sampler)
+            if first:
                 run.prefill_s += time.perf_counter() - start
             else:
-                if not sampler.greedy:
-                    self._write_token(ids[-1])
-                self.player.play("decode", pos=len(ids) - 1)
-                token = self._choose(sampler)
                 run.decode_s += time.perf_counter() - start
                 run.decode_tokens += 1
             if token == eos:
@@ -73,7 +82,7 @@ class Decoder:
 
     def _choose(self, sampler: Sampler) -> int:
         if sampler.greedy:
-            token, _, broken, _ = self.player.read("token")[0, 0, 0]
+            token, _, broken, _ = self._chosen.take()[0][0, 0, 0]
             if broken:
                 raise GlgptError(NOT_FINITE)
             return int(token)

@@ -18,12 +18,12 @@ from glgpt.tune import FETCHES
 class Measure:
     """Plays things in turn, so that a machine's drift meets all of them, and keeps the medians.
 
-    Every play is flushed: software GL drops a draw that a later one in the same batch fully overwrites.
+    On software GL every play is flushed: it drops a draw that a later one in the same batch fully overwrites.
     """
 
     def __init__(self, device: Device, rounds: int) -> None:
         self.finish, self.rounds = device.ctx.finish, rounds
-        self._flush = device.gl("glFlush", None)
+        self._flush = device.gl("glFlush", None) if device.software else lambda: None
         self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
 
     def add(self, name: str, play: Callable[[], Any], repeats: int = 0) -> None:

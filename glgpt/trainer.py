@@ -116,10 +116,9 @@ class Trainer:
         if shape == (self.recipe.batch, self.recipe.context) or 0 in shape:
             return
         self._arrived = self.drain()
-        state, old = self.textures.state(), (self._readback, self.player)
+        state, old = self.textures.state(), self.player
         self._open(replace(self.recipe, batch=shape[0], context=shape[1]))
-        for part in old:
-            part.close()
+        old.close()
         self.textures.restore(state.__getitem__)
         self._gradients = False  # which were not taken along
 
@@ -289,7 +288,6 @@ class Trainer:
 
     def close(self) -> None:
         """Releases every GL object. Closing twice is harmless."""
-        self._readback.close()
         self.player.close()
 
     def __enter__(self) -> Trainer:

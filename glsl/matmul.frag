@@ -1,42 +1,31 @@
 // y[M, N] = act(x[M, K] w[K, N] + bias) (+ residual): one fragment computes a texel of every tile it writes, so each
-// fetched texel of x feeds all column tiles and each texel of w all row tiles.
+// fetched texel of x feeds all column tiles and each texel of w all row tiles. With PARTS, y holds the sums over parts of
+// K beside each other, tile by tile, for `matmul_sum.frag` to add up.
 #include "activation.glsl"
 
+#define ACROSS (Y_W / PARTS)
 ivec2 p;
+int part;
 vec4 acc[Y_N];
+#include "weight_rows.glsl"
 
-// Four rows of w from `row` on of row tile `tile`, at the texels of this fragment's column tiles, into w[4 * column + row].
-#ifdef W_F16
-#define UNPACK(t, half_of, o) w[o] = half_of(t[0]); w[o + 1] = half_of(t[1]); w[o + 2] = half_of(t[2]); w[o + 3] = half_of(t[3]);
-#if Y_NC == 1
-#define LOAD_W { FETCH_W if (Y_J % 2 == 0) { UNPACK(t, even_half, 0) } else { UNPACK(t, odd_half, 0) } }
-#else
-#define LOAD_W { FETCH_W UNPACK(t, even_half, 0) UNPACK(t, odd_half, 4) }
-#endif
-#define FETCH_W uvec4 t[4]; for (int o = 0; o < 4; o++) t[o] = W(tile * (W_TC / 2) + Y_J / 2, row + o, p.x);
-#else
-ivec3 column[Y_NC];  // where in w
-#define FETCH_W(n, j) \
-  for (int o = 0; o < 4; o++) w[4 * n + o] = W(tile * W_ACROSS + column[n].z, row + o + column[n].y, column[n].x);
-#define LOAD_W Y_COLTILES(FETCH_W)
-#endif
-
-// acc += x (four columns of each row tile) times four rows of w. All fetches come before all multiplications, since on
-// software GL each is a call that empties the registers, and a column's rows together, for the processor to fetch ahead.
+// acc += x (four columns of each row tile) times four rows of w.
 void multiply(vec4 x[Y_NR], int tile, int row) {
-  vec4 w[4 * Y_NC];
-  LOAD_W
-#define LANE_X(n, i, j) acc[n] += x[i - Y_I].x * w[4 * (j - Y_J)];
-#define LANE_Y(n, i, j) acc[n] += x[i - Y_I].y * w[4 * (j - Y_J) + 1];
-#define LANE_Z(n, i, j) acc[n] += x[i - Y_I].z * w[4 * (j - Y_J) + 2];
-#define LANE_W(n, i, j) acc[n] += x[i - Y_I].w * w[4 * (j - Y_J) + 3];
-  Y_TILES(LANE_X) Y_TILES(LANE_Y) Y_TILES(LANE_Z) Y_TILES(LANE_W)
+#define LANE_X(n, i, j) acc[n] += x[i - Y_I].x * ROW(0, j);
+#define LANE_Y(n, i, j) acc[n] += x[i - Y_I].y * ROW(1, j);
+#define LANE_Z(n, i, j) acc[n] += x[i - Y_I].z * ROW(2, j);
+#define LANE_W(n, i, j) acc[n] += x[i - Y_I].w * ROW(3, j);
+  FETCH_ROWS
+  FETCH_ROW(0) Y_TILES(LANE_X)
+  FETCH_ROW(1) Y_TILES(LANE_Y)
+  FETCH_ROW(2) Y_TILES(LANE_Z)
+  FETCH_ROW(3) Y_TILES(LANE_W)
 }
 
 #ifdef X_F16
 // `n` texels of x from `x0`: the even halves meet rows w0.. of row tile t0, the odd halves (if any) w1.. of t1.
 void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
-  for (int k = 0; k < n; k++) {
+  for (int k = n * part / PARTS, end = n * (part + 1) / PARTS; k < end; k++) {
     uvec4 t[Y_NR];
     vec4 x[Y_NR];
 #define FETCH_X(n, i) t[n] = X(i * (X_TC / 2) + layer, p.y, x0 + k);
@@ -53,7 +42,7 @@ void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
 }
 #else
 void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
-  for (int k = 0; k < n; k++) {
+  for (int k = n * part / PARTS, end = n * (part + 1) / PARTS; k < end; k++) {
     vec4 x[Y_NR];
 #define FETCH_X(n, i) x[n] = X(i * X_TC + layer, p.y, x0 + k);
     Y_ROWTILES(FETCH_X)
@@ -64,7 +53,9 @@ void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
 
 void main() {
   p = ivec2(gl_FragCoord.xy);
-#define C4(j) ((j) * Y_W + p.x)
+  part = p.x / ACROSS;
+  p.x %= ACROSS;
+#define C4(j) ((j) * ACROSS + p.x)
 #ifndef W_F16
 #define LOCATE(n, j) { int c4 = min(C4(j), W_W * W_TC - 1); column[n] = W_PLACE(c4); }
   Y_COLTILES(LOCATE)
@@ -91,7 +82,7 @@ void main() {
 #define ADD(n, i, j) acc[n] += RESIDUAL((i) * RESIDUAL_TC + (j), p.y, p.x);
   Y_TILES(ADD)
 #endif
-#if 4 * Y_W * Y_TC >= Y_COLS + 4
+#if PARTS == 1 && 4 * Y_W * Y_TC >= Y_COLS + 4
 #define EDGE(n, i, j) if (4 * C4(j) >= Y_COLS) acc[n] = vec4(0.0);
   Y_TILES(EDGE)
 #endif

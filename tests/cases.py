@@ -115,7 +115,8 @@ def matmul(b: Bench, s: SimpleNamespace) -> list[Want]:
     whole = b.style.dtype == "f32"  # packed halves take no residual
     residual = b.normal("r", s.rows, s.cols, b.many(s.rows, s.cols)) if s.residual and whole else None
     dtype, tile_cols, a = "f16" if packed else "f32", b.style.tiles[1], b.held
-    y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols)
+    parts = max(1, min(s.parts, b.limits.max_texture_size // -(-texels(s.cols) // (4 * tile_cols))))
+    y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols, parts=parts)
     return [Want(y, ref.matmul(a["x"], a["w"][: s.inner], a.get("bias"), s.act, a.get("r")))]
 
 
@@ -263,6 +264,7 @@ def argmax(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 MATRIX = {"rows": ROWS, "cols": COLS}
+FACTORS = MATRIX | {"inner": COLS, "parts": st.sampled_from((1, 2, 3))}
 ATTENTION = {"rows": st.integers(1, 13), "n_head": st.integers(1, 3), "d4": st.integers(1, 3)} | {
     "pos": st.integers(0, 9),
     "spare": st.integers(0, 9),  # positions of the context that are not reached yet
@@ -282,7 +284,7 @@ CASES = {
     "norm": Case(shapes(**MATRIX), norm, (4e-6, 8)),
     "row_sum": Case(shapes(**MATRIX, **PRODUCT, row=st.integers(0, 28), named=FLAG, shift=FLAG), row_sum, (2e-5, 8)),
     "norm_fold": Case(shapes(inner=COLS, cols=COLS, shift=FLAG), norm_fold, (2e-5, 2)),
-    "matmul": Case(shapes(**MATRIX, inner=COLS, act=ACTS, bias=FLAG, residual=FLAG, plain=FLAG), matmul, (2e-5, 4)),
+    "matmul": Case(shapes(**FACTORS, act=ACTS, bias=FLAG, residual=FLAG, plain=FLAG), matmul, (2e-5, 4)),
     "head_rows": Case(shapes(rows=ROWS, inner=COLS, vocab=VOCAB), head_rows, (2e-5, 2)),
     "head_row": Case(shapes(inner=st.integers(3, 100), vocab=VOCAB, near=NEAR, panels=FLAG), head_row, (2e-5, 2)),
     "matvec": Case(shapes(**PRODUCT, cols=COLS, act=ACTS, normed=FLAG), matvec, (2e-5, 8)),

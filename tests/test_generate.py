@@ -105,6 +105,18 @@ def test_interleaved_generations_keep_their_own_figures() -> None:
         assert "".join(third) == "" and third.figures()["prefill_tokens"] == 7
 
 
+def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next() -> None:
+    """The token that was under way when a generation was left is taken for the next one's, or fills its caches."""
+    with GPT2.from_pretrained() as model:
+        wanted = {n: list(model.generate([199] * n, 4, temperature=0)) for n in (5, 9)}
+        left, other = model.generate([199] * 5, 4, temperature=0), model.generate([199] * 9, 4, temperature=0)
+        got = {5: [next(left)], 9: [next(other)]}
+        got[5] += left
+        list(model.generate([199] * 3, 2, seed=1))
+        got[9] += other
+        assert got == wanted
+
+
 def test_a_full_context_stops_and_says_so() -> None:
     with GPT2.from_pretrained() as model:
         run = Generation(model, [199] * 250, 100, 1, temperature=1.0)

@@ -54,9 +54,7 @@ class Player:
         self._scalar_struct = struct.Struct("<" + "".join(SCALAR_FORMATS[k] for k in program.scalars.values()))
         device.use()
         try:
-            self._block = device.ctx.buffer(reserve=max(16, -(-4 * len(program.scalars) // 16) * 16))
-            device.live[id(self._block)] = "uniform block"
-            self._own.append(self._block)
+            self._block = self.buffer(max(16, -(-4 * len(program.scalars) // 16) * 16), "uniform block")
             for t in program.textures.values():
                 if t.name not in self.textures:
                     kind = "float" if t.format == "float" and self.options.storage == "float" else "uint"
@@ -100,6 +98,14 @@ class Player:
         dtype: Any = np.float32 if t.format == "float" else np.uint32
         texels: Texels = np.frombuffer(data, dtype).reshape(t.layers, t.height, t.width, 4)
         return texels
+
+    def buffer(self, nbytes: int, what: str) -> moderngl.Buffer:
+        """A buffer that is released with this player."""
+        self.device.use()
+        buffer = self.device.ctx.buffer(reserve=nbytes)
+        self.device.live[id(buffer)] = what
+        self._own.append(buffer)
+        return buffer
 
     def shared(self, role: str = "weight") -> dict[str, moderngl.TextureArray]:
         """This player's textures of a role, for another player to use while this one lives."""

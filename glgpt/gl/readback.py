@@ -12,20 +12,17 @@ from glgpt.gl.player import Player, Texels
 
 
 class Readback:
-    """Copies of a player's textures that are under way, oldest first; at most `depth` of them at a time."""
+    """Copies of a player's textures that are under way, oldest first; at most `depth` of them at a time.
+
+    Its buffers are released with the player.
+    """
 
     def __init__(self, player: Player, names: tuple[str, ...], depth: int) -> None:
         self.player, self.names = player, names
         textures = player.program.textures
         self._sizes = [textures[name].nbytes for name in names]
-        player.device.use()
-        self._free = [self._buffer() for _ in range(depth)]
+        self._free = [player.buffer(sum(self._sizes), "readback buffer") for _ in range(depth)]
         self._busy: deque[Any] = deque()
-
-    def _buffer(self) -> Any:
-        buffer = self.player.device.ctx.buffer(reserve=sum(self._sizes))
-        self.player.device.live[id(buffer)] = "readback buffer"
-        return buffer
 
     @property
     def full(self) -> bool:
@@ -54,11 +51,10 @@ class Readback:
             offset += size
         return found
 
+    def drop(self) -> None:
+        """Forgets the copies that are under way."""
+        self._free += self._busy
+        self._busy.clear()
+
     def __len__(self) -> int:
         return len(self._busy)
-
-    def close(self) -> None:
-        """Releases the buffers."""
-        self.player.device.use()
-        self.player.device.release(*self._free, *self._busy)
-        self._free, self._busy = [], deque()

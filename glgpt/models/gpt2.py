@@ -179,8 +179,10 @@ class Network:
     ) -> Tensor:
         """Every row through a linear layer."""
         w, b = self.linear(linear)
-        tc = self.kernel.tile_cols
-        return ops.matmul(self.rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc)
+        rec, tc, parts = self.rec, self.kernel.tile_cols, 1
+        if self.cached and self.dtype == "f32":
+            parts = ops.parts_for(rec, x.layout.height, texels(x.cols) // 4, -(-texels(w.cols) // (4 * tc)))
+        return ops.matmul(rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, parts=parts)
 
     def hidden(self, m: Tensor, h: str) -> Tensor:
         """The MLP's hidden layer, the activation fused into the product unless `mlp.pre` is wanted."""

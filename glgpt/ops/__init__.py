@@ -5,7 +5,7 @@ from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import KEYS, attend, attend_row, score_tiles, scores, softmax, split_qkv
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.loss import cross_entropy
-from glgpt.ops.matmul import AttendedRow, Row, combine, matmul, matvec, panels
+from glgpt.ops.matmul import AttendedRow, Row, combine, matmul, matvec, panels, parts_for
 from glgpt.ops.norm import NormedRow, PartialSums, folded_norm, norm, norm_fold, row_sum
 from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, place_row, transpose
 
@@ -36,6 +36,7 @@ __all__ = [
     "norm_fold",
     "normal",
     "panels",
+    "parts_for",
     "place_row",
     "row_sum",
     "score_tiles",

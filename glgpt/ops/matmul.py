@@ -14,8 +14,10 @@ from glgpt.tensor import Layout, fold, stacked, texels
 PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
 PANEL = 32  # texels of a panel's row: eight fragments, which software GL runs together, take four each
 WRITTEN_OUT = 8  # runs of the inner dimension within one tile of each factor, before a product loops over them
+ENOUGH_BINS, MOST_PARTS, LEAST_PART = 6, 4, 24  # of `parts_for`; the last in texels
 BIN = 64  # pixels of a side of what software GL hands out to a thread
 NARROW = 128  # fragments across a one-row product, below which it is cut finer
+WIDE = 4096  # texels of columns of a one-row product, from which on a fragment takes but one: it is enough of them
 ENOUGH = 16384  # fragments of a one-row product; with more, each walks further and the reader adds up fewer parts
 
 
@@ -30,23 +32,32 @@ def matmul(
     residual: Tensor | None = None,
     dtype: str = "f32",
     tile_cols: int = 1,
+    parts: int = 1,
 ) -> Tensor:
     """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual, f32 of y's own layout.
 
     y takes its row tiles from x and is cut into `tile_cols` (packed weights: into their own column tiles). A fragment
-    computes a texel of each row tile in one or two column tiles.
+    computes a texel of each row tile in one or two column tiles. `parts`: f32 only, K is cut so often into parts that
+    are worked on side by side and added up by another pass (see `parts_for`).
     """
     y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], _column_tiles(rec, w, tile_cols)), dtype))
     if w.rows < x.cols or x.layout.stack > 1 or (residual and (residual.layout != y.layout or dtype == "f16")):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
-    inputs = {"x": x, "w": w}
-    defines = activation_defines(act) | _segments(x.layout, w.layout)
-    if bias:
-        inputs["bias"] = bias
-    if residual:
-        inputs["residual"] = residual
+    inputs, product = {"x": x, "w": w}, y
+    finish = ({"bias": bias} if bias else {}) | ({"residual": residual} if residual else {})
+    shape: dict[str, int | float | str] = {"PARTS": parts}
+    defines = shape | _segments(x.layout, w.layout)
+    if parts > 1:
+        cols = 4 * y.layout.width * parts * y.layout.tiles[1]
+        product = rec.scratch(f"{name}.parts", Layout(x.rows, cols, y.layout.tiles))
+        defines |= activation_defines(None)
+    else:
+        inputs |= finish
+        defines |= activation_defines(act)
     flops = 2 * x.rows * x.cols * w.cols
-    rec.emit("matmul", inputs, {"y": y}, defines, columns=2, flops=flops, nbytes=w.layout.nbytes)
+    rec.emit("matmul", inputs, {"y": product}, defines, label=name, columns=2, flops=flops, nbytes=w.layout.nbytes)
+    if parts > 1:
+        rec.emit("matmul_sum", {"part": product} | finish, {"y": y}, shape | activation_defines(act))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if act:
@@ -61,6 +72,18 @@ def matmul(
 
     rec.differentiable(y, (x, w, bias, residual), vjp)
     return y
+
+
+def parts_for(rec: Recorder, rows: int, inner: int, width: int) -> int:
+    """Into how many parts a product of `width` texels by `rows` of fragments had better cut its `inner` texels.
+
+    Software GL hands out bins of 64 x 64 fragments, and a GPU has room for thousands: three bins are two turns of two
+    threads, and 1,536 fragments a fifth of an H200.
+    """
+    bins, parts = -(-width // BIN) * -(-rows // BIN), 1
+    while bins * parts < ENOUGH_BINS and 2 * parts <= MOST_PARTS and inner >= 2 * parts * LEAST_PART:
+        parts *= 2
+    return parts if width * parts <= rec.limits.max_texture_size else 1
 
 
 def _left_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
@@ -142,15 +165,17 @@ def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None,
     """One row times a matrix, x `[1, K]` w `[K, N]`, as partial sums over `part` texels of K each (None: enough).
 
     A target of one row wastes half of every quad and gives a GPU too little to do; the consumer adds the parts up.
-    A fragment takes `near` neighbouring texels of columns (better on software GL), or two that lie half the row apart.
+    A fragment takes `near` neighbouring texels of columns (better on software GL), or two that lie half the row apart
+    (one of a wide row).
     """
     k4, n4 = -(-x.cols // 4), -(-w.cols // 4)
     if w.layout.pairs == 2:  # one fetch of packed weights serves both column tiles
         near, half = 0, w.layout.width
         columns = half * w.layout.tiles[1] // 2
+        ways = 2
     else:
-        half = -(-n4 // 2)
-        columns = -(-n4 // near) if near else half
+        ways = near or (1 if n4 >= WIDE else 2)
+        columns = half = -(-n4 // ways)
     by, limit = 2, rec.limits.max_texture_size  # rows of a block of pixels
     if part is None and w.layout.stack > 1 and columns < 1024:
         # Software GL draws bins of 64 x 64 pixels: two of them, no block in part, and not more of K than pays
@@ -166,7 +191,7 @@ def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None,
         parts = -(-k4 // part)
         while columns > limit * by or (columns < 1024 and 2 * parts * by <= min(200, limit) and by < 16):
             by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target had better be a high one
-    y = rec.scratch(name, Layout(parts * by, 16 * (near or 2) * -(-columns // (4 * by)), (1, near or 2)))
+    y = rec.scratch(name, Layout(parts * by, 16 * ways * -(-columns // (4 * by)), (1, ways)))
     place: dict[str, int | float | str] = {"BY": by, "HALF": half, "NEAR": near}
     flops = 2 * x.cols * w.cols
     defines = place | {"K4": k4, "PART": part}
