@@ -29,7 +29,7 @@ NEAR_PAYS = 0.8  # of the time by columns apart: panels must save so much of a r
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
 LONG = 0.003  # seconds that a long run of the probe should take at least
 STEADY = 1.3  # at most between the two best runs of each; else the machine had other work
-VERSION = 9  # of what a remembered probe means
+VERSION = 10  # of what a remembered probe means
 _unsteady: dict[str, dict[str, float]] = {}  # probes of a busy machine, good for this process alone
 
 

@@ -11,7 +11,7 @@ const MOST_TURNS = 10; // on a machine that is not steady
 const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
 const MOST = 512;
 const STEADY = 1.3; // at most between the two best turns of each; else the machine has other work
-const VERSION = 6; // of what a remembered probe means
+const VERSION = 7; // of what a remembered probe means
 
 const NEAR_PAYS = 0.8; // of the time by columns apart
 
