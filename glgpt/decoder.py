@@ -52,21 +52,13 @@ class Decoder:
         for wanted in range(tokens, 0, -1):
             self.check()
             start = time.perf_counter()
-            first = self._turn is not turn
-            if first:
+            refilled = self._turn is not turn
+            if refilled:
                 self._turn = turn
                 self._prefill(ids)
                 self._chosen.drop()  # what another generation left
-                if sampler.greedy:
-                    self._chosen.start()
-            elif not sampler.greedy:
-                self._write_token(ids[-1])
-                self.player.play("decode", pos=len(ids) - 1)
-            if sampler.greedy and wanted > 1 and len(ids) < self.n_positions:
-                self.player.play("decode", pos=len(ids))
-                self._chosen.start()
-            token = self._choose(sampler)
-            if first:
+            token = self._greedy(ids, refilled, wanted) if sampler.greedy else self._sampled(ids, refilled, sampler)
+            if refilled:
                 run.prefill_s += time.perf_counter() - start
             else:
                 run.decode_s += time.perf_counter() - start
@@ -80,12 +72,29 @@ class Decoder:
                 return
             ids.append(token)
 
-    def _choose(self, sampler: Sampler) -> int:
-        if sampler.greedy:
-            token, _, broken, _ = self._chosen.take()[0][0, 0, 0]
-            if broken:
-                raise GlgptError(NOT_FINITE)
-            return int(token)
+    def _greedy(self, ids: list[int], refilled: bool, wanted: int) -> int:
+        """The token behind `ids`; from the second on, with the one behind that under way."""
+        if refilled:
+            self._chosen.start()
+        else:
+            if not len(self._chosen):
+                self._play_ahead(len(ids) - 1)
+            if wanted > 1 and len(ids) < self.n_positions:
+                self._play_ahead(len(ids))
+        token, _, broken, _ = self._chosen.take()[0][0, 0, 0]
+        if broken:
+            raise GlgptError(NOT_FINITE)
+        return int(token)
+
+    def _play_ahead(self, position: int) -> None:
+        """Decodes the token that the device chose last, and asks for its successor."""
+        self.player.play("decode", pos=position)
+        self._chosen.start()
+
+    def _sampled(self, ids: list[int], refilled: bool, sampler: Sampler) -> int:
+        if not refilled:
+            self._write_token(ids[-1])
+            self.player.play("decode", pos=len(ids) - 1)
         view = self.player.entry("decode").outputs["logits"]
         return sampler.choose(programs.layout_of(view).unpack(self.player.read(view.texture))[0])
 

@@ -1,6 +1,6 @@
 // y[M, N] = act(x[M, K] w[K, N] + bias) (+ residual): one fragment computes a texel of every tile it writes, so each
-// fetched texel of x feeds all column tiles and each texel of w all row tiles. With PARTS, y holds the sums over parts of
-// K beside each other, tile by tile, for `matmul_sum.frag` to add up.
+// fetched texel of x feeds all column tiles and each texel of w all row tiles. With PARTS > 1, y holds the sums over
+// parts of K beside each other, tile by tile, for `matmul_sum.frag` to add up.
 #include "activation.glsl"
 
 #define ACROSS (Y_W / PARTS)

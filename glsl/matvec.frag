@@ -19,7 +19,7 @@ void main() {
   at[0] = ivec3(column % W_W, 0, min(column / W_W, W_ACROSS - 1));
 #else
 #define LOCATE(n, i, j) { \
-    int c4 = min(NEAR > 0 ? NEAR * column + n : column + n * HALF, W_W * W_TC - 1); \
+    int c4 = min(NEAR > 0 ? NEAR * column + n : column + n * APART, W_W * W_TC - 1); \
     at[n] = W_PLACE(c4); \
   }
   Y_TILES(LOCATE)

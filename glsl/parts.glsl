@@ -3,8 +3,8 @@
 vec4 sum_parts(int c4) {
 #if NEAR > 0
   int layer = c4 % NEAR, column = c4 / NEAR;
-#else
-  int layer = c4 / HALF % 2, column = c4 / (2 * HALF) * HALF + c4 % HALF;
+#else  // of a wide row, APART is all of it, and every column in layer 0
+  int layer = c4 / APART % 2, column = c4 / (2 * APART) * APART + c4 % APART;
 #endif
   ivec2 at = ivec2(column / (4 * BY) * 4 + column % 4, column / 4 % BY);
   vec4 sum = vec4(0.0);

@@ -108,15 +108,14 @@ def norm_fold(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(g, gain_w), Want(h, bias_w)]
 
 
-def matmul(b: Bench, s: SimpleNamespace) -> list[Want]:
+def matmul(b: Bench, s: SimpleNamespace, most: int = 1) -> list[Want]:
     x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.cols)
     bias = b.normal("bias", 1, s.cols) if s.bias else None
-    packed = b.style.dtype == "f16" and not s.plain
     whole = b.style.dtype == "f32"  # packed halves take no residual
     residual = b.normal("r", s.rows, s.cols, b.many(s.rows, s.cols)) if s.residual and whole else None
-    dtype, tile_cols, a = "f16" if packed else "f32", b.style.tiles[1], b.held
-    parts = max(1, min(s.parts, b.limits.max_texture_size // -(-texels(s.cols) // (4 * tile_cols))))
-    y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols, parts=parts)
+    dtype, tile_cols, a = "f32" if whole or s.plain else "f16", b.style.tiles[1], b.held
+    form = {"tile_cols": tile_cols, "parts": max(1, min(most, b.limits.max_texture_size // (texels(s.cols) // 4)))}
+    y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, **form)
     return [Want(y, ref.matmul(a["x"], a["w"][: s.inner], a.get("bias"), s.act, a.get("r")))]
 
 
@@ -264,7 +263,6 @@ def argmax(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 MATRIX = {"rows": ROWS, "cols": COLS}
-FACTORS = MATRIX | {"inner": COLS, "parts": st.sampled_from((1, 2, 3))}
 ATTENTION = {"rows": st.integers(1, 13), "n_head": st.integers(1, 3), "d4": st.integers(1, 3)} | {
     "pos": st.integers(0, 9),
     "spare": st.integers(0, 9),  # positions of the context that are not reached yet
@@ -273,6 +271,7 @@ ATTENTION = {"rows": st.integers(1, 13), "n_head": st.integers(1, 3), "d4": st.i
 RANGES = {"pos": st.sampled_from([50, 40, 22, 15, 3]), "least": st.sampled_from([16, 128]), "cols": COLS}
 VOCAB = st.sampled_from([250, 131, 50, 3, 1])  # the first, wider than a folded texture and two panels, is always drawn
 FLAG = st.sampled_from([True, False])  # the first is always drawn
+FACTORS = MATRIX | {"inner": COLS, "act": ACTS, "bias": FLAG, "residual": FLAG, "plain": FLAG}
 NEAR = st.sampled_from((0, 2, 4))
 PRODUCT = {"inner": st.integers(1, 100), "tiles": st.integers(1, 2), "parts": st.integers(1, 5), "near": NEAR} | {
     "width": st.integers(2, 64)  # of the row whose moments a folded norm takes
@@ -284,7 +283,8 @@ CASES = {
     "norm": Case(shapes(**MATRIX), norm, (4e-6, 8)),
     "row_sum": Case(shapes(**MATRIX, **PRODUCT, row=st.integers(0, 28), named=FLAG, shift=FLAG), row_sum, (2e-5, 8)),
     "norm_fold": Case(shapes(inner=COLS, cols=COLS, shift=FLAG), norm_fold, (2e-5, 2)),
-    "matmul": Case(shapes(**FACTORS, act=ACTS, bias=FLAG, residual=FLAG, plain=FLAG), matmul, (2e-5, 4)),
+    "matmul": Case(shapes(**FACTORS), matmul, (2e-5, 4)),
+    "matmul_sum": Case(shapes(**FACTORS, parts=st.integers(2, 4)), lambda b, s: matmul(b, s, s.parts), (2e-5, 4)),
     "head_rows": Case(shapes(rows=ROWS, inner=COLS, vocab=VOCAB), head_rows, (2e-5, 2)),
     "head_row": Case(shapes(inner=st.integers(3, 100), vocab=VOCAB, near=NEAR, panels=FLAG), head_row, (2e-5, 2)),
     "matvec": Case(shapes(**PRODUCT, cols=COLS, act=ACTS, normed=FLAG), matvec, (2e-5, 8)),

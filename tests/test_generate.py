@@ -117,6 +117,34 @@ def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next() -> None:
         assert got == wanted
 
 
+def test_two_greedy_tokens_take_as_long_as_they_take() -> None:
+    """What was played ahead is counted with another token, or with the prompt: a rate of 100,000 tokens a second."""
+    with GPT2.from_pretrained() as model:
+        slow = Generation(model, [199] * 5, 9, 1)
+        list(slow)
+        for tokens in (2, 3):
+            quick = Generation(model, [199] * 5, tokens, temperature=0, seed=1)
+            list(quick)
+            assert quick.figures()["decode_tokens"] == tokens - 1
+            assert quick.figures()["decode_tokens_per_s"] < 5 * slow.figures()["decode_tokens_per_s"]
+
+
+def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer is lost with the interrupt, and later generations find none."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with GPT2.from_pretrained() as model:
+        wanted, token = list(model.generate([199] * 5, 3, temperature=0)), model.player.textures["token"]
+        for _ in range(3):
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                broken = SimpleNamespace(read_into=interrupt, write=token.write)
+                patch.setitem(model.player.textures, "token", broken)
+                list(model.generate([199] * 5, 3, temperature=0))
+        assert list(model.generate([199] * 5, 3, temperature=0)) == wanted
+
+
 def test_a_full_context_stops_and_says_so() -> None:
     with GPT2.from_pretrained() as model:
         run = Generation(model, [199] * 250, 100, 1, temperature=1.0)

@@ -190,6 +190,7 @@ SPOILED = {  # case: (the input, the rows of the output that one of its rows may
     "embed": ("wpe", lambda row, s: [row - s.pos]),
     "norm": ("x", lambda row, s: [row]),
     "matmul": ("x", lambda row, s: [row]),
+    "matmul_sum": ("x", lambda row, s: [row]),
     "head_rows": ("x", lambda row, s: [row]),
     "split_qkv": ("x", lambda row, s: [row + s.pos]),
     "scores": ("q", lambda row, s: range((row - s.pos) * s.n_head, (row - s.pos + 1) * s.n_head)),

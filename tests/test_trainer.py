@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,17 @@ def test_a_closed_trainer_says_so(tmp_path: Path) -> None:
     x, y = examples()
     with trainer() as t:
         t.step(x, y)
-    for use in (lambda: t.step(x, y), t.parameters, t.gradients, lambda: t.evaluate(x, y), lambda: t.save(tmp_path)):
+        left = t.generate([1, 2], 3, temperature=0)
+        assert next(left) >= 0 and next(left) >= 0  # the third is under way
+    last = partial(next, left)
+    for use in (
+        lambda: t.step(x, y),
+        t.parameters,
+        t.gradients,
+        lambda: t.evaluate(x, y),
+        lambda: t.save(tmp_path),
+        last,
+    ):
         with pytest.raises(GlgptError, match="closed"):
             use()
     assert list(tmp_path.iterdir()) == []

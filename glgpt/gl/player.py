@@ -74,7 +74,7 @@ class Player:
         rows = len(texels)
         if texels.shape[1:] != (t.width, 4) or y + rows > t.height or texels.dtype.itemsize != 4:
             raise ValueError(f"{name}: {texels.shape} from row {y} is not within {(t.height, t.width, 4)}")
-        self._use()
+        self.use()
         self.textures[name].write(np.ascontiguousarray(texels), viewport=(0, y, layer, t.width, rows, 1))
 
     def write_matrix(self, name: str, layout: Layout, matrix: NDArray[np.floating]) -> None:
@@ -93,7 +93,7 @@ class Player:
     def read(self, name: str) -> Texels:
         """A whole texture, `[layers, height, width, 4]`."""
         t = self.program.textures[name]
-        self._use()
+        self.use()
         data = self.textures[name].read()
         dtype: Any = np.float32 if t.format == "float" else np.uint32
         texels: Texels = np.frombuffer(data, dtype).reshape(t.layers, t.height, t.width, 4)
@@ -115,7 +115,7 @@ class Player:
 
     def play(self, entry: str, **scalars: float) -> None:
         """Plays an entry once. Nothing is read back and nothing waits: the driver works on while Python returns."""
-        self._use()
+        self.use()
         commands = self.prepare(entry)
         if scalars:
             self.scalars.update(scalars)
@@ -135,11 +135,12 @@ class Player:
         found = self.entry(entry)
         key = (entry, tuple(self._flipped[i] for i in self._touched[entry]))
         if key not in self._commands:
-            self._use()
+            self.use()
             self._commands[key] = self._build(found)
         return self._commands[key]
 
-    def _use(self) -> None:
+    def use(self) -> None:
+        """Makes the device's context the current one. Raises GlgptError once this player is closed."""
         if not self.textures:
             raise GlgptError("this model is closed; load or make it again")
         self.device.use()
@@ -150,7 +151,7 @@ class Player:
 
     def finish(self) -> None:
         """Waits until the driver has done everything."""
-        self._use()
+        self.use()
         self.device.ctx.finish()
 
     def _build(self, entry: Entry) -> list[Callable[[], Any]]:

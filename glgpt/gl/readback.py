@@ -31,19 +31,18 @@ class Readback:
 
     def start(self) -> None:
         """Asks for a copy of the textures as they are after everything played so far."""
-        buffer, offset = self._free.pop(), 0
-        self.player.device.use()
+        self.player.use()
+        self._busy.append(self._free.pop())  # first: where an interrupt ends the copy, `drop` finds the buffer
+        offset = 0
         for name, size in zip(self.names, self._sizes, strict=True):
-            self.player.textures[name].read_into(buffer, write_offset=offset)
+            self.player.textures[name].read_into(self._busy[-1], write_offset=offset)
             offset += size
-        self._busy.append(buffer)
 
     def take(self) -> Sequence[Texels]:
         """The oldest copy, `[layers, height, width, 4]` float32 each; waits if it is still under way."""
-        buffer = self._busy.popleft()
-        self.player.device.use()
-        data, found, offset = buffer.read(), [], 0
-        self._free.append(buffer)
+        self.player.use()
+        self._free.append(self._busy.popleft())
+        data, found, offset = self._free[-1].read(), [], 0
         for name, size in zip(self.names, self._sizes, strict=True):
             t = self.player.program.textures[name]
             flat = np.frombuffer(data, np.float32, size // 4, offset)

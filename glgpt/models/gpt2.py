@@ -180,7 +180,7 @@ class Network:
         """Every row through a linear layer."""
         w, b = self.linear(linear)
         rec, tc, parts = self.rec, self.kernel.tile_cols, 1
-        if self.cached and self.dtype == "f32":
+        if self.cached and self.dtype == "f32":  # sums of packed products would take twice the layers
             parts = ops.parts_for(rec, x.layout.height, texels(x.cols) // 4, -(-texels(w.cols) // (4 * tc)))
         return ops.matmul(rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, parts=parts)
 

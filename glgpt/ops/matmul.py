@@ -14,10 +14,11 @@ from glgpt.tensor import Layout, fold, stacked, texels
 PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
 PANEL = 32  # texels of a panel's row: eight fragments, which software GL runs together, take four each
 WRITTEN_OUT = 8  # runs of the inner dimension within one tile of each factor, before a product loops over them
-ENOUGH_BINS, MOST_PARTS, LEAST_PART = 6, 4, 24  # of `parts_for`; the last in texels
+FEW_BINS = 6  # of BIN x BIN fragments of a product; with fewer, K is cut: six suit two threads, and fill an H200's half
+MOST_PARTS, LEAST_PART = 4, 24  # of K, and texels in each: shorter ones save less than the pass that adds them up
 BIN = 64  # pixels of a side of what software GL hands out to a thread
 NARROW = 128  # fragments across a one-row product, below which it is cut finer
-WIDE = 4096  # texels of columns of a one-row product, from which on a fragment takes but one: it is enough of them
+WIDE = 4096  # texels of columns of a one-row product: so many give a GPU enough fragments with one column each
 ENOUGH = 16384  # fragments of a one-row product; with more, each walks further and the reader adds up fewer parts
 
 
@@ -37,8 +38,8 @@ def matmul(
     """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual, f32 of y's own layout.
 
     y takes its row tiles from x and is cut into `tile_cols` (packed weights: into their own column tiles). A fragment
-    computes a texel of each row tile in one or two column tiles. `parts`: f32 only, K is cut so often into parts that
-    are worked on side by side and added up by another pass (see `parts_for`).
+    computes a texel of each row tile in one or two column tiles. K is cut into this many `parts`, which are worked on
+    side by side and added up by another pass (see `parts_for`).
     """
     y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], _column_tiles(rec, w, tile_cols)), dtype))
     if w.rows < x.cols or x.layout.stack > 1 or (residual and (residual.layout != y.layout or dtype == "f16")):
@@ -81,7 +82,7 @@ def parts_for(rec: Recorder, rows: int, inner: int, width: int) -> int:
     threads, and 1,536 fragments a fifth of an H200.
     """
     bins, parts = -(-width // BIN) * -(-rows // BIN), 1
-    while bins * parts < ENOUGH_BINS and 2 * parts <= MOST_PARTS and inner >= 2 * parts * LEAST_PART:
+    while bins * parts < FEW_BINS and 2 * parts <= MOST_PARTS and inner >= 2 * parts * LEAST_PART:
         parts *= 2
     return parts if width * parts <= rec.limits.max_texture_size else 1
 
@@ -170,12 +171,12 @@ def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None,
     """
     k4, n4 = -(-x.cols // 4), -(-w.cols // 4)
     if w.layout.pairs == 2:  # one fetch of packed weights serves both column tiles
-        near, half = 0, w.layout.width
-        columns = half * w.layout.tiles[1] // 2
+        near, apart = 0, w.layout.width
+        columns = apart * w.layout.tiles[1] // 2
         ways = 2
     else:
         ways = near or (1 if n4 >= WIDE else 2)
-        columns = half = -(-n4 // ways)
+        columns = apart = -(-n4 // ways)
     by, limit = 2, rec.limits.max_texture_size  # rows of a block of pixels
     if part is None and w.layout.stack > 1 and columns < 1024:
         # Software GL draws bins of 64 x 64 pixels: two of them, no block in part, and not more of K than pays
@@ -192,7 +193,7 @@ def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None,
         while columns > limit * by or (columns < 1024 and 2 * parts * by <= min(200, limit) and by < 16):
             by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target had better be a high one
     y = rec.scratch(name, Layout(parts * by, 16 * ways * -(-columns // (4 * by)), (1, ways)))
-    place: dict[str, int | float | str] = {"BY": by, "HALF": half, "NEAR": near}
+    place: dict[str, int | float | str] = {"BY": by, "APART": apart, "NEAR": near}
     flops = 2 * x.cols * w.cols
     defines = place | {"K4": k4, "PART": part}
     if isinstance(x, AttendedRow):
