@@ -1,7 +1,6 @@
-// Four rows of w from `row` on of row tile `tile`, at the texels of this fragment's column tiles: ROW(0..3, j). All fetches
-// come before all multiplications, since on software GL each is a call that empties the registers, and a column's rows
-// together, for the processor to fetch ahead.
-vec4 w[4 * Y_NC];
+// Four rows of w from `row` on of row tile `tile`, at the texels of this fragment's column tiles, into the array w. All
+// fetches come before all multiplications, since on software GL each is a call that empties the registers, and a column's
+// rows together, for the processor to fetch ahead.
 #define ROW(o, j) w[4 * (j - Y_J) + o]
 #ifdef W_F16
 #define UNPACK(half_of, n) for (int o = 0; o < 4; o++) w[4 * n + o] = half_of(t[o]);
