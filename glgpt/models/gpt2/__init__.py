@@ -1,0 +1,1 @@
+"""All that is GPT-2 (Radford et al. 2019)."""
