@@ -106,7 +106,7 @@ def compare(model: GPT2, case: Case, tolerance: Tolerance, activations: bool = F
     known = list(model.config.activations)
     unknown = sorted(set(case.arrays) - set(known))
     if unknown:
-        raise GlgptError(f"reference {case.name}: {unknown[0]} is no intermediate of {model.name}")
+        raise GlgptError(f"reference {case.name}: {unknown[0]} is no activation of {model.name}")
     names = [name for name in known if name in case.arrays and name != "logits"]
     cache: dict[str, np.ndarray] = {}
     if activations and names:
