@@ -20,7 +20,7 @@ from glgpt.errors import GlgptError
 HERE = Path(__file__).parents[1]
 GOLDENS = HERE / "goldens"
 CHECKSUMS = json.loads((GOLDENS / "checksums.json").read_text())
-DTYPES = {"bf16": "BF16", "inverse-layer-f16": "F16", "one-f16": "F16"}
+DTYPES = {"bf16": "BF16", "llama3-untied": "BF16", "inverse-layer-f16": "F16", "one-f16": "F16"}
 
 
 def refusal(folder, *parts):
@@ -76,8 +76,8 @@ def test_every_golden_has_every_activation(name):
         assert set(reference) == {"tokens", "greedy", *config.activations}
         assert reference["logits"].shape == (count, config.vocab_size)
         assert reference["h.0.attn.scores"].shape == (config.n_head, count, count)
-        assert reference["h.0.attn.k"].shape == (config.n_head, count, config.d_head)
-        assert reference["h.0.mlp.act"].shape == (count, config.d_inner)
+        assert reference["h.0.attn.k"].shape == (config.n_kv_head, count, config.d_head)
+        assert reference["h.0.mlp.act"].shape == (count, config.activations["h.0.mlp.act"].width)
         assert np.array_equal(reference["tokens"][: len(reference["greedy"])][:1], reference["greedy"][:1])
 
 
