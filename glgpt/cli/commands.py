@@ -16,14 +16,14 @@ from typing import Any
 from glgpt.bench import engine as bench
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
 from glgpt.inference.generation import Generation
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
 from glgpt.inspection.compare import Tolerance, compare, render
-from glgpt.inspection.dump import dump
+from glgpt.inspection.dump import checked_out, dump
 from glgpt.inspection.evaluate import evaluate
-from glgpt.inspection.logits import save_logits
+from glgpt.inspection.logits import checked_file, save_logits
 from glgpt.inspection.reference import load_reference, run_transformers
 
 START = "\n\n"  # what text without a prompt continues; it is not shown
@@ -143,20 +143,13 @@ def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
 
 def run_logits(args: argparse.Namespace) -> int:
     """`glgpt logits`."""
-    text, out = prompt_text(args), _out_file(args.out)
+    text, out = prompt_text(args), checked_file(args.out)
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         with progress(f"reading {len(ids)} tokens"):
             shape = save_logits(model, ids, out)
-    report(args, {"file": str(out), "shape": shape}, f"{out}: tokens [{shape[0]}], logits {list(shape)}")
+    report(args, {"file": args.out, "shape": shape}, f"{quoted(args.out)}: tokens [{shape[0]}], logits {list(shape)}")
     return 0
-
-
-def _out_file(name: str) -> Path:
-    path = Path(name)
-    if path.suffix != ".npz" or not path.parent.is_dir() or path.is_dir():
-        raise GlgptError(f"--out {name}: must be a .npz file in a folder that exists")
-    return path
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -188,15 +181,14 @@ def run_compare(args: argparse.Namespace) -> int:
 
 def run_dump(args: argparse.Namespace) -> int:
     """`glgpt dump`."""
-    text, out = prompt_text(args), Path(args.out)
-    if out.exists() and not out.is_dir():
-        raise GlgptError(f"--out {out} is a file; name a folder")
+    text = prompt_text(args)
+    checked_out(args.out)
     with open_model(args) as model, progress("drawing", "file") as show:
         ids = encode(model, text, args.ids)
         layers, heads = (",".join(given) if given else None for given in (args.layers, args.heads))
         wanted = {"layers": layers, "heads": heads, "raw": args.raw}
-        manifest = dump(model, ids, out, args.what or ["attention"], **wanted, progress=show)
-    report(args, manifest, f"{out}: {len(manifest['files'])} files and manifest.json")
+        manifest = dump(model, ids, args.out, args.what or ["attention"], **wanted, progress=show)
+    report(args, manifest, f"{quoted(args.out)}: {len(manifest['files'])} files and manifest.json")
     return 0
 
 
@@ -249,18 +241,18 @@ def run_export(args: argparse.Namespace) -> int:
 
     if args.preset and not args.train:
         raise GlgptError("--preset names what the page can train; give --train with it")
-    out = Path(args.out)
+    out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
     options = wanted | device_options(args)
     with progress("exporting", "B") as show:
-        manifest = export(args.model, out, progress=show, **options)
+        manifest = export(args.model, args.out, progress=show, **options)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
     figures = {key: manifest[key] for key in ("model", "dtype")}
     hint = f"open {out}" if args.single_file else f"see it with: glgpt serve {out}"
     report(
         args,
-        figures | {"out": str(out), "weights_bytes": weights, "shards": len(manifest["shards"])},
+        figures | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
         f"{out}: {manifest['model']} {manifest['dtype']}, {weights / 1e6:.0f} MB of weights; {hint}",
     )
     return 0

@@ -49,7 +49,7 @@ def test_bad_ranges_are_refused(text: str) -> None:
 
 def test_files_are_those_of_the_manifest_and_others_stay(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "manifest.json").write_text("old")
+    (tmp_path / "manifest.json").write_text(json.dumps({"tokens": [], "labels": [], "files": []}))  # an earlier dump
     with GPT2.from_pretrained(WIDE) as model:
         what = ["attention", "hidden", "logits", "h.0.mlp.act", "h.1.attn.q"]
         manifest = dump(model, IDS, tmp_path, what, layers="1", heads="0,2-3")
