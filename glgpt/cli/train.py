@@ -18,7 +18,7 @@ from glgpt.system.outputs import output_folder
 from glgpt.training.settings import PRESETS, SCHEDULES, Settings
 
 SIZES = "nano (0.8 M parameters), tiny (2.8 M), small (11 M), medium (28 M), large (65 M), gpt2 (124 M)"
-INTERRUPTED, DIVERGED = 130, 1
+DIVERGED = 1
 
 
 def add_train_options(p: Parser) -> None:
@@ -99,7 +99,7 @@ def run_train(args: argparse.Namespace) -> int:
     )
     figures = asdict(done) | {"folder": str(done.folder)}
     report(args, figures, f"{done.folder}: {done.step} steps{losses}\n{further}")
-    return INTERRUPTED if done.interrupted else 0
+    return 128 + done.signal if done.signal else 0
 
 
 def add_tokenizer_commands(p: Parser) -> None:

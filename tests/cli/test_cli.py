@@ -258,7 +258,7 @@ def test_an_interrupt_while_the_commands_load_leaves_no_traceback(
 
     monkeypatch.setattr(glgpt.cli.parser, "build_parser", interrupted)
     assert main(["info"]) == 130
-    assert capsys.readouterr() == ("", "\n")
+    assert capsys.readouterr() == ("", "glgpt: interrupted\n")
     code = "import sys, glgpt.cli; print('glgpt.cli.commands' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
