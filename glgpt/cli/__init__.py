@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
+from glgpt.system.files import named_errors
 from glgpt.system.signals import Terminated, unwinding
 
 # What a shell reports for a program ended by SIGINT, SIGPIPE, SIGTERM
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
+LONGEST = 1000  # characters of an error
 
 
 def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | None = None) -> int:
@@ -29,14 +31,15 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
         args = build_parser().parse_args(argv)
         with unwinding(leave):
             code: int = args.run(args)
-            sys.stdout.flush()
+            with named_errors(Path("stdout")):
+                sys.stdout.flush()
     except GlgptError as error:
         return _fail(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush must not fail too
         return BROKEN_PIPE
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return _fail(f"{quoted(error.filename)}: {error.strerror}" if error.filename else str(error))
     except Terminated:
         return _stopped(TERMINATED, "terminated", leave)
     except KeyboardInterrupt:
@@ -67,5 +70,5 @@ def _ready_streams() -> None:
 
 def _fail(message: str) -> int:
     with contextlib.suppress(OSError):  # a full or closed stderr changes nothing of the exit code
-        print(f"glgpt: error: {message}", file=sys.stderr, flush=True)
+        print(f"glgpt: error: {quoted(message, LONGEST)}", file=sys.stderr, flush=True)
     return 2

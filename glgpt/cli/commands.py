@@ -25,6 +25,7 @@ from glgpt.inspection.dump import checked_out, dump
 from glgpt.inspection.evaluate import evaluate
 from glgpt.inspection.logits import checked_file, save_logits
 from glgpt.inspection.reference import load_reference, run_transformers
+from glgpt.system.files import named_errors
 
 START = "\n\n"  # what text without a prompt continues; it is not shown
 SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
@@ -78,7 +79,8 @@ def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
 
 def report(args: argparse.Namespace, figures: Any, text: str) -> None:
     """Prints the figures as JSON, or as text."""
-    print(json.dumps(finite(figures), indent=1, ensure_ascii=False, allow_nan=False) if args.json else text)
+    with named_errors(Path("stdout")):
+        print(json.dumps(finite(figures), indent=1, ensure_ascii=False, allow_nan=False) if args.json else text)
 
 
 def finite(figures: Any) -> Any:
@@ -104,7 +106,8 @@ def run_generate(args: argparse.Namespace) -> int:
 
         def show(piece: str) -> None:
             if not args.json:
-                print(piece, end="", flush=True)
+                with named_errors(Path("stdout")):
+                    print(piece, end="", flush=True)
 
         try:
             written = iter(run)

@@ -7,6 +7,8 @@ import math
 import re
 from typing import Any, NoReturn
 
+from glgpt.errors import quoted
+
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LONGEST = 400  # characters of an error
 DIGITS = 18  # of a whole number
@@ -29,10 +31,17 @@ class Parser(argparse.ArgumentParser):
             rest = []
         return found, rest
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """As argparse does, which before Python 3.13 takes `--` out of `OPTION=--` too, and leaves an empty list."""
+        if action.option_strings and arg_strings == ["--"]:
+            value = self._get_value(action, "--")
+            self._check_value(action, value)
+            return value if action.nargs is None else [value]
+        return super()._get_values(action, arg_strings)
+
     def error(self, message: str) -> NoReturn:
         """Ends the program with 2 and one line."""
-        short = message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
-        self.exit(2, f"{self.prog}: error: {short} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: error: {quoted(message, LONGEST)} (see {self.prog} --help)\n")
 
 
 def count(text: str) -> int:
@@ -89,7 +98,7 @@ def size(text: str) -> int:
 def ids(text: str) -> list[int]:
     """Token ids: whole numbers between commas or spaces."""
     parts = text.replace(",", " ").split()
-    if not all(part.isdecimal() for part in parts):
+    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids such as 464,3290")
     return [int(part) for part in parts]
 

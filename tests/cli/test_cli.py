@@ -298,3 +298,55 @@ def test_progress_is_shown_to_terminals_only(monkeypatch: pytest.MonkeyPatch) ->
     with progress("reading", "token", delay=0.05):  # what does not say how far it is
         time.sleep(0.5)
     assert "reading…" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")
+
+
+def options_with_values() -> list[tuple[list[str], str]]:
+    """Every option that takes a value, with what its command needs beside it."""
+    needs = {
+        "eval": ["file"], "dump": ["--out", "o"], "logits": ["--out", "o"], "compare": ["--reference", "r"],
+        "tokenizer train": ["file", "--vocab", "300", "--out", "o"], "export": ["--out", "o"], "serve": ["folder"],
+    }  # fmt: skip
+
+    def walk(parser: argparse.ArgumentParser, words: list[str]) -> list[tuple[list[str], str]]:
+        found = []
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found += [pair for name, sub in action.choices.items() for pair in walk(sub, [*words, name])]
+            elif action.option_strings and action.nargs != 0:
+                found.append(([*words, *needs.get(" ".join(words), [])], action.option_strings[-1]))
+        return found
+
+    return walk(build_parser(), [])
+
+
+@pytest.mark.parametrize("value", ["--", "\x1b[2J\n\x07", "x" * 5000, "9" * 500, "-"])
+def test_any_value_of_any_option_is_taken_or_refused_in_one_line(value: str, capsys: Capture) -> None:
+    parser, tried = build_parser(), 0
+    for words, option in options_with_values():
+        try:
+            found = parser.parse_args([*words, f"{option}={value}"])
+        except SystemExit as end:
+            err = capsys.readouterr().err
+            assert end.code == 2 and err.count("\n") == 1 and err[:-1].isprintable() and len(err) < 600, (words, option)
+        else:
+            assert getattr(found, option.removeprefix("--").replace("-", "_")) in (value, [value]), (words, option)
+        tried += 1
+    assert tried > 90
+
+
+def test_what_is_wrong_is_quoted(capsys: Capture) -> None:
+    for args in (["eval", "shakespeare", "a\n\x1b[2Jb"], ["info", "--model", "/a\x1b\x07b"], ["serve", "x" * 3000]):
+        assert refused(capsys, *args)[:-1].isprintable()
+
+
+def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(bench, "device_peaks", lambda *_: pytest.fail("measured before the model was looked for"))
+    assert "/nope does not exist" in refused(capsys, "bench", "--model", "/nope")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_stdout_is_named() -> None:
+    for args in (["info", "--json"], ["generate", "To be", "--tokens", "3"]):
+        with Path("/dev/full").open("w") as full, command(*args, stdout=full) as process:
+            assert process.communicate(timeout=120)[1] == b"glgpt: error: stdout: No space left on device\n"
+        assert process.returncode == 2
