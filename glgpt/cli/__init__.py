@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
         from glgpt.cli.parser import build_parser  # here, since an interrupt may come while it loads
 
         args = build_parser().parse_args(argv)
+        if getattr(args, "hint", None):
+            print(f"glgpt: hint: {args.hint}", file=sys.stderr)
         with unwinding(leave):
             code: int = args.run(args)
             with named_errors(Path("stdout")):

@@ -17,7 +17,6 @@ from glgpt.bench import engine as bench
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError, quoted
-from glgpt.inference.generation import Generation
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
 from glgpt.inspection.compare import Tolerance, compare, render
@@ -94,15 +93,12 @@ def finite(figures: Any) -> Any:
 
 def run_generate(args: argparse.Namespace) -> int:
     """`glgpt generate`."""
-    if args.model is None and args.ids is None and _is_model(args.prompt):
-        args.model, args.prompt = args.prompt, None  # `glgpt generate RUN`
     text = prompt_text(args, default=START)
     sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "stop")}
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
-        run = Generation(model, ids, args.tokens, args.seed, **sampling)
-        pieces: list[str] = []
+        run = model.generate(ids, args.tokens, seed=args.seed, **sampling)
 
         def show(piece: str) -> None:
             if not args.json:
@@ -110,29 +106,20 @@ def run_generate(args: argparse.Namespace) -> int:
                     print(piece, end="", flush=True)
 
         try:
-            written = iter(run)
             with progress(f"reading {len(ids)} tokens"):
-                first = next(written, "")
+                first = next(run, "")
             show("" if args.prompt is None and args.ids is None else start)
-            for piece in itertools.chain([first], written):
-                pieces.append(piece)
+            for piece in itertools.chain([first], run):
                 show(piece)
         finally:
             show("\n")
         figures = run.figures()
         figures["context"] = model.config.n_positions
     if args.json:
-        report(args, {"prompt": start, "text": "".join(pieces), "ids": run.ids, **figures}, "")
+        report(args, {"prompt": start, "text": run.text, "ids": run.ids, **figures}, "")
     else:
         print(_speed(args, figures), file=sys.stderr)
     return 0
-
-
-def _is_model(text: str | None) -> bool:
-    try:
-        return text is not None and (Path(text) / "config.json").is_file()
-    except (OSError, ValueError):  # a prompt may be no possible name at all
-        return False
 
 
 def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
@@ -163,7 +150,7 @@ def run_compare(args: argparse.Namespace) -> int:
     cases = [] if live else load_reference(args.reference)
     if args.activations and not live and all(set(case.arrays) == {"logits"} for case in cases):
         raise GlgptError(f"{args.reference} holds logits only; --activations needs intermediates too")
-    tolerance = Tolerance(args.atol, args.rtol)
+    tolerance = Tolerance.of(args.dtype, args.atol, args.rtol)
     with open_model(args) as model:
         if live:
             texts = args.prompt or ([] if args.ids else [SENTENCE])

@@ -239,6 +239,7 @@ def _draw(
         "attention": [in_block(i, PATTERN) for i in chosen_layers],
         "hidden": [EMBED, *(in_block(i, RESID_POST) for i in chosen_layers)],
     }
+    known = model.config.activations
     looked = list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))) if raw else []
     a_head = sum(known[name].per_head for name in single)  # a picture for each
     job.total = a_head * (len(chosen_heads) - 1) + len(single) + 2 * len(looked)

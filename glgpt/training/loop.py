@@ -224,7 +224,7 @@ class Loop:
             wanted = min(s.sample_tokens - (len(ids) - prompt), s.context - len(window))
             seed = int(starts(s.seed, step, 1, 1 << 31)[0]) + len(ids)
             before = len(ids)
-            for token in self.trainer.generate(window, max(1, wanted), temperature=0.8, seed=seed):
+            for token in self.trainer.generate_ids(window, max(1, wanted), temperature=0.8, seed=seed):
                 ids.append(int(token))
                 if self._stop:
                     break

@@ -18,15 +18,15 @@ from glgpt.system.outputs import output_file, output_folder
 WIDE = str(Path(__file__).parents[1] / "goldens/wide")
 Capture = pytest.CaptureFixture[str]
 FOLDERS = {
-    "export": f"export {WIDE}",
-    "export --embed": f"export {WIDE} --embed",
-    "dump": f"dump {WIDE} --ids 1,2",
+    "export": f"export --model {WIDE}",
+    "export --embed": f"export --model {WIDE} --embed",
+    "dump": f"dump --model {WIDE} --ids 1,2",
     "train": "train play.txt --steps 1 --n-layer 1 --n-embd 8 --n-head 1 --context 16",
     "tokenizer train": "tokenizer train play.txt --vocab 300",
 }
 FILES = {
-    "export --single-file": (f"export {WIDE} --single-file", ".html"),
-    "logits": (f"logits {WIDE} --ids 1,2", ".npz"),
+    "export --single-file": (f"export --model {WIDE} --single-file", ".html"),
+    "logits": (f"logits --model {WIDE} --ids 1,2", ".npz"),
 }
 
 
@@ -140,7 +140,7 @@ def test_a_file_that_cannot_grow_is_named(command: str, place: Path) -> None:
 
     import matplotlib.font_manager  # writes its cache, which could not be written below  # noqa: F401
 
-    words = f"logits {WIDE} --ids 1,2" if command == "logits" else FOLDERS[command]
+    words = f"logits --model {WIDE} --ids 1,2" if command == "logits" else FOLDERS[command]
     out = "out.npz" if command == "logits" else "out"
     limit = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); import glgpt.cli as c;"
     code = limit + "resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700)); sys.exit(c.main(sys.argv[1:]))"
@@ -158,13 +158,13 @@ def test_an_earlier_output_is_replaced(place: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     monkeypatch.chdir(place)
     for _ in range(2):
-        assert main(["logits", WIDE, "--ids", "1,2", "--out", "out.npz"]) == 0
-        assert main(["dump", WIDE, "--ids", "1,2", "--out", "out", "--what", "h.0.ln_1"]) == 0
-    assert main(["dump", WIDE, "--ids", "1,2", "--out", "out", "--what", "h.1.ln_1"]) == 0
+        assert main(["logits", "--model", WIDE, "--ids", "1,2", "--out", "out.npz"]) == 0
+        assert main(["dump", "--model", WIDE, "--ids", "1,2", "--out", "out", "--what", "h.0.ln_1"]) == 0
+    assert main(["dump", "--model", WIDE, "--ids", "1,2", "--out", "out", "--what", "h.1.ln_1"]) == 0
     assert sorted(p.name for p in Path("out").iterdir()) == ["h.0.ln_1.png", "h.1.ln_1.png", "manifest.json"]
     capsys.readouterr()
     np.savez("mine.npz", a=np.zeros(2))
-    assert "exists and is no file of logits" in refused(f"logits {WIDE} --ids 1,2", "mine.npz", capsys)
+    assert "exists and is no file of logits" in refused(f"logits --model {WIDE} --ids 1,2", "mine.npz", capsys)
 
 
 def test_quoted_text_is_short_and_printable() -> None:
