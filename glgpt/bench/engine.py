@@ -64,6 +64,8 @@ def run_bench(
 
     `quick` takes fewer rounds and leaves the 1024-row products out.
     """
+    if model is not None:
+        Checkpoint.open(model)  # refused now, not after minutes
     opened = open_device(device)
     choice = choose(opened, kernel, fetch, storage)
     rounds = 3 if quick else 5

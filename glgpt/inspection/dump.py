@@ -14,7 +14,8 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import EMBED, PATTERN, RESID_POST, in_block
-from glgpt.system.files import written_whole
+from glgpt.system.files import staged_folder, written_whole
+from glgpt.system.outputs import output_folder
 
 GROUPS = ("attention", "hidden", "logits")
 MASKED = -1e29  # scores up to this stand for the future
@@ -183,7 +184,7 @@ def texel_image(texels: np.ndarray, dtype: str, floor: float | None = None) -> t
 def dump(
     model: GPT2,
     ids: Sequence[int],
-    out: Path,
+    out: str | Path,
     what: Sequence[str] = ("attention",),
     *,
     layers: str | None = None,
@@ -191,10 +192,12 @@ def dump(
     raw: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Writes the pictures that `what` names, and `manifest.json` last; returns the manifest.
+    """Writes the pictures that `what` names and `manifest.json` to the folder `out`; returns the manifest.
 
-    Other files in `out` are left as they are. Raises GlgptError, before anything is written, for
-    unusable ids or a name, layer or head that the model does not have.
+    They appear all together when the last one is drawn. In the folder of an earlier dump, files of the same names are
+    replaced and others stay. Raises GlgptError, before anything is written, for unusable ids or a name, layer or head
+    that the model does not have; FileError for an `out` that is anything but a free name, an empty folder or an earlier
+    dump.
     """
     known = model.config.activations
     for name in what:
@@ -203,13 +206,40 @@ def dump(
     chosen_layers = parse_range(layers, model.config.n_layer, "layers")
     chosen_heads = parse_range(heads, model.config.n_head, "heads")
     model.check_ids(ids)
-    out.mkdir(parents=True, exist_ok=True)
+    with staged_folder(checked_out(out)) as folder:
+        return _draw(model, ids, folder, what, chosen_layers, chosen_heads, raw, progress)
+
+
+def checked_out(out: str | Path) -> Path:
+    """Where pictures may be written: a free name, an empty folder, or an earlier dump. Raises FileError for others."""
+    return output_folder(out, ("earlier dump", _is_dump))
+
+
+def _is_dump(folder: Path) -> bool:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        return isinstance(manifest, dict) and {"tokens", "labels", "files"} <= manifest.keys()
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _draw(
+    model: GPT2,
+    ids: Sequence[int],
+    out: Path,
+    what: Sequence[str],
+    chosen_layers: list[int],
+    chosen_heads: list[int],
+    raw: bool,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, Any]:
     job = Dump(model, list(ids), out, chosen_layers, chosen_heads, progress)
     single = [name for name in dict.fromkeys(what) if name not in GROUPS]
     groups = {
         "attention": [in_block(i, PATTERN) for i in chosen_layers],
         "hidden": [EMBED, *(in_block(i, RESID_POST) for i in chosen_layers)],
     }
+    known = model.config.activations
     looked = list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))) if raw else []
     a_head = sum(known[name].per_head for name in single)  # a picture for each
     job.total = a_head * (len(chosen_heads) - 1) + len(single) + 2 * len(looked)

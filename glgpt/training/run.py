@@ -71,10 +71,10 @@ def train(
     if source is None:
         raise GlgptError("no text was given; name at least one file")
     record = {"files": [str(Path(file).absolute()) for file in named], "preset": preset, "init": init and str(init)}
-    return _new(source, record, Path(out) if out is not None else None, given, hooks)
+    return _new(source, record, out, given, hooks)
 
 
-def _new(text: Text, record: dict[str, Any], out: Path | None, given: dict[str, Any], hooks: Hooks) -> Trained:
+def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict[str, Any], hooks: Hooks) -> Trained:
     init = record["init"]
     if init is None:
         record["preset"] = record["preset"] or "nano"
@@ -84,6 +84,7 @@ def _new(text: Text, record: dict[str, Any], out: Path | None, given: dict[str, 
         stem = Path(record["files"][0]).stem if record["files"] else "text"
         out = free_name(Path("runs") / f"{stem}-{record['preset'] or Path(init).name}")
     check_new(out)
+    out = Path(out)
     checkpoint = None if init is None else Checkpoint.open(init)
     settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
     with contextlib.ExitStack() as stack:

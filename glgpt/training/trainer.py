@@ -19,7 +19,8 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
-from glgpt.inference.decoder import Decoder, Run
+from glgpt.inference.decoder import Decoder
+from glgpt.inference.generation import Run
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
@@ -188,7 +189,7 @@ class Trainer:
             total += self.player.read("losses")[0, SLOTS, 0, :2]
         return float(total[0] / max(1, total[1]))
 
-    def generate(
+    def generate_ids(
         self,
         ids: Sequence[int],
         tokens: int,
