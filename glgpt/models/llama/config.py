@@ -47,7 +47,7 @@ class LlamaConfig(ModelConfig):
     """The fields of a Hugging Face Llama `config.json` that change what is computed, in this project's names.
 
     `kv_heads` key and value heads are shared by `n_head` query heads; `head_dim` is a head's width, by default
-    `n_embd / n_head`. The defaults are those of transformers. `rope_scaling` are Llama 3's four numbers (SCALING), or none.
+    `n_embd / n_head`. The defaults are those of transformers. `rope_scaling` are Llama 3's four numbers (SCALING).
     """
 
     vocab_size: int = 32000
