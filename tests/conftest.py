@@ -22,14 +22,25 @@ settings.load_profile("glgpt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the run's probe, and Mesa's compiled shaders, out of the user's caches; lets interrupts through.
+    """Gives the run caches of its own, shares the processors among its workers, and lets interrupts through.
 
-    A shell starts a job in the background with SIGINT ignored, and so would be every command a test starts.
+    - What glgpt caches (the probe) lives in a folder that is removed at the end of the run.
+    - What Mesa compiles lives in `.pytest_cache` and stays: compiling is most of a run's time, and Mesa's key covers
+      the driver's build, the processor and the shader. All workers and all commands that tests start share it.
+    - Each of n workers draws with 1/n of the processors.
+    - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the environment of the main process
+        return
     folder = tempfile.mkdtemp(prefix="glgpt-tests-")
-    os.environ["XDG_CACHE_HOME"] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["XDG_CACHE_HOME"] = folder
+    if config.cache:
+        os.environ.setdefault("MESA_SHADER_CACHE_DIR", str(config.cache.mkdir("mesa")))
+    workers = config.getoption("numprocesses", None)
+    if workers:
+        os.environ.setdefault("LP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
 
 
 @pytest.fixture(scope="session")
