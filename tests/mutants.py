@@ -122,12 +122,12 @@ def verdict(mutant: Mutant, folder: Path, seconds: float) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only faults whose name holds one of these")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only faults whose name or file holds one of these")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="copies that are worked in at a time")
     parser.add_argument("--seconds", type=float, default=300, help="limit of one fault's tests")
     parser.add_argument("--check", action="store_true", help="only look for stale ones")
     args = parser.parse_args()
-    chosen = [m for m in mutants() if not args.names or any(name in m.name for name in args.names)]
+    chosen = [m for m in mutants() if not args.names or any(name in f"{m.file} {m.name}" for name in args.names)]
     if args.check:
         stale = [f"{m.name}: {m.stale}" for m in chosen if m.stale]
         print(*stale, f"{len(chosen)} faults, {len(stale)} stale", sep="\n")
