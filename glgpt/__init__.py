@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from glgpt.inference.capture import RawTexture
     from glgpt.inference.decoder import Run
     from glgpt.inference.model import GPT2
-    from glgpt.models.gpt2.config import GPT2Config, activation_names
+    from glgpt.models.gpt2.config import GPT2Config
+    from glgpt.models.spec import ModelConfig
     from glgpt.training.run import train
     from glgpt.training.trainer import StepResult, Trainer
 
@@ -18,11 +19,11 @@ __all__ = [
     "GPT2",
     "GPT2Config",
     "GlgptError",
+    "ModelConfig",
     "RawTexture",
     "Run",
     "StepResult",
     "Trainer",
-    "activation_names",
     "train",
 ]
 __version__ = "0.1.0"
@@ -35,7 +36,7 @@ _ROOMS = {
     "Run": "inference.decoder",
     "StepResult": "training.trainer",
     "Trainer": "training.trainer",
-    "activation_names": "models.gpt2.config",
+    "ModelConfig": "models.spec",
     "train": "training.run",
 }
 

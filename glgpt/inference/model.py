@@ -14,10 +14,9 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.inference import programs
-from glgpt.inference.capture import Captures, RawTexture, natural
+from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.decoder import Decoder, Run
 from glgpt.inference.sampling import Sampler, whole
-from glgpt.models.gpt2.config import activation_names, arrange
 from glgpt.program.layout import Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.choice import as_dict, choose
@@ -80,7 +79,7 @@ class GPT2:
         layouts = programs.weight_layouts(self.player.program, self.config)
         total, done = sum(layout.nbytes for layout in layouts.values()), 0
         for name, layout in layouts.items():
-            matrix = arrange(self.config, name, checkpoint.read(name))
+            matrix = self.config.parameters[name].arrange(checkpoint.read(name))
             if self.dtype == "f16" and layout.dtype == "f16" and matrix.dtype != np.float16:
                 peak = float(np.abs(matrix).max())
                 if peak > 65504:
@@ -113,7 +112,7 @@ class GPT2:
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
         for chunk, name, raw in self._captures.play(ids, wanted):
             matrix = programs.layout_of(raw.view).unpack(raw.texels)
-            pieces[name].append(natural(self.config, name, matrix, chunk, total))
+            pieces[name].append(self.config.activations[name].natural(matrix, chunk.start, chunk.valid, total))
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
         logits = joined["logits"]
         return logits, {n: joined[n] for n in wanted if names is None or n in names}
@@ -185,6 +184,11 @@ class GPT2:
             raise GlgptError(f"{self.name} is closed; load it again")
 
     @property
+    def activation_names(self) -> list[str]:
+        """The dotted names of all activations, in the order they are computed."""
+        return list(self.config.activations)
+
+    @property
     def texture_bytes(self) -> int:
         """Texture memory of this model at present, in bytes; 0 once it is closed."""
         return self.player.program.nbytes() + self._captures.nbytes if self.player.textures else 0
@@ -205,13 +209,14 @@ class GPT2:
         self.close()
 
     def _wanted(self, names: Iterable[str] | None) -> list[str]:
-        known = activation_names(self.config.n_layer)
+        known = list(self.config.activations)
         if names is None:
             return known
         asked = set(names)
         unknown = sorted(asked - set(known))
         if unknown:
             raise GlgptError(
-                f"{unknown[0]!r} is not an intermediate of {self.name}; they run from embed, h.0.ln_1 to logits"
+                f"{unknown[0]!r} is not an activation of {self.name}; "
+                f"they run from {known[0]}, {known[1]} to {known[-1]}"
             )
         return [n for n in known if n in asked or n == "logits"]

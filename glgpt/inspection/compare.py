@@ -12,7 +12,6 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.inspection.reference import Case, shared_start
-from glgpt.models.gpt2.config import activation_names
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,10 @@ def kl_divergence(reference: np.ndarray, ours: np.ndarray) -> np.ndarray:
 
 def compare(model: GPT2, case: Case, tolerance: Tolerance, activations: bool = False) -> CaseResult:
     """Runs one case; with `activations`, also every intermediate that the reference holds."""
-    known = activation_names(model.config.n_layer)
+    known = list(model.config.activations)
     unknown = sorted(set(case.arrays) - set(known))
     if unknown:
-        raise GlgptError(f"reference {case.name}: {unknown[0]} is no intermediate of {model.name}")
+        raise GlgptError(f"reference {case.name}: {unknown[0]} is no activation of {model.name}")
     names = [name for name in known if name in case.arrays and name != "logits"]
     cache: dict[str, np.ndarray] = {}
     if activations and names:

@@ -12,7 +12,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import DTYPES, GPT2
 from glgpt.inference.programs import weight_layouts
-from glgpt.models.gpt2.config import GPT2Config, activation_names
+from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.training import training_files
@@ -170,7 +169,7 @@ def _write(
     config = checkpoint.config
     programs, listed = _recordings(config, dtype)
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
-    names = activation_names(config.n_layer)
+    names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
     documents = {}
     with GPT2(checkpoint, tokenizer, dtype, **options) as model:
@@ -194,11 +193,11 @@ def _write(
         "glgpt": _version(),
         "model": checkpoint.path.name,
         "dtype": dtype,
-        "config": asdict(config) | {"d_head": config.d_head},
+        "config": config.fields() | config.shape(),
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
-        "activations": _activations(config),
+        "activations": {name: activation.kind for name, activation in config.activations.items()},
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
         "weights": {name: list(layout.tiles) for name, layout in layouts.items()},
@@ -209,7 +208,7 @@ def _write(
     return manifest
 
 
-def _recordings(config: GPT2Config, dtype: str) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], list[dict[str, Any]]]:
     """Every program by its file, and for each recording which files are its own."""
     programs: dict[str, Program] = {}
     listed = []
@@ -227,12 +226,6 @@ def _recordings(config: GPT2Config, dtype: str) -> tuple[dict[str, Program], lis
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
     return programs, listed
-
-
-def _activations(config: GPT2Config) -> dict[str, str]:
-    """How each named intermediate lies in its matrix, as `glgpt.inference.capture.natural` takes it apart."""
-    kinds = {"scores": "scores", "pattern": "pattern", "q": "cache", "k": "cache", "v": "cache", "z": "heads"}
-    return {name: kinds.get(name.rsplit(".", 1)[-1], "rows") for name in activation_names(config.n_layer)}
 
 
 def validate(schema: str, document: Any, name: str) -> None:

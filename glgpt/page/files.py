@@ -12,7 +12,6 @@ import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import GPT2
-from glgpt.models.gpt2.config import arrange
 from glgpt.program.layout import Floats, Layout
 from glgpt.text.tokenizer import Tokenizer
 
@@ -65,7 +64,7 @@ def write_weights(
     shards = Shards(folder, shard_size)
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
     for name, layout in layouts.items():
-        matrix = arrange(checkpoint.config, name, checkpoint.read(name))
+        matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
         band = max(1, (8 << 20) // (layout.width * 16))
         for layer in range(layout.layers):
             for y in range(0, layout.lines, band):

@@ -11,7 +11,7 @@ from typing import Any
 from glgpt import __version__
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json
 from glgpt.text.dataset import Data, check_length, load_data
 from glgpt.text.files import Text
@@ -20,7 +20,7 @@ from glgpt.text.tokenizer_training import copy_model_tokenizer, identity, make_t
 from glgpt.training.events import Hooks, Start, Step, Trained
 from glgpt.training.loop import Loop
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
-from glgpt.training.settings import Settings, parameter_count, settings_for
+from glgpt.training.settings import Settings, settings_for
 
 # What a run may be continued with in place of its own settings; the rest decides which model learns from which batches.
 CHANGEABLE = (
@@ -88,7 +88,7 @@ def _new(text: Text, record: dict[str, Any], out: Path | None, given: dict[str, 
     settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
     with contextlib.ExitStack() as stack:
         with staged(out) as folder:
-            model: GPT2Config | str
+            model: ModelConfig | str
             if checkpoint is None:
                 learned = text.split(settings.validation)[0]
                 tokenizer = make_tokenizer(settings.tokenizer, learned, folder, hooks.part("training the tokenizer"))
@@ -170,8 +170,8 @@ def _record(record: dict[str, Any], vocab_size: int, data: Data, settings: Setti
 
 def _go(trainer: Any, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, hooks: Hooks) -> Trained:
     if hooks.on_start:
-        config: GPT2Config = trainer.config
+        config: ModelConfig = trainer.config
         tokens = len(data.train), len(data.validation)
         memory, done = dict(trainer.memory), trainer.steps_done
-        hooks.on_start(Start(run.path, config, s, parameter_count(config), *tokens, memory, done))
+        hooks.on_start(Start(run.path, config, s, config.parameter_count, *tokens, memory, done))
     return Loop(trainer, data, tokenizer, s, run, hooks).go()

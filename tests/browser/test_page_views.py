@@ -11,7 +11,6 @@ import pytest
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import GPT2
-from glgpt.models.gpt2.config import arrange
 
 pytestmark = pytest.mark.slow
 
@@ -179,7 +178,7 @@ def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Ser
     stack = page.evaluate("(name) => glgpt.model.programs.generate.views[name].stack", name)
     assert stack > 1 or page.evaluate("glgpt.info().rows") == "apart"
     with Checkpoint.open(None) as checkpoint:
-        matrix = arrange(checkpoint.config, name, checkpoint.read(name))
+        matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
     painted(page, ".plane canvas", 0.5)
     canvas = page.locator(".plane canvas")
     box = canvas.bounding_box()

@@ -16,7 +16,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import layout_of
-from glgpt.models.gpt2.config import GPT2Config, activation_names
+from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
 from glgpt.tuning.choice import FETCHES, STORAGES
 
@@ -65,7 +65,7 @@ def size(values: Array) -> float:
 def agrees(model: GPT2, wanted: dict[str, Array]) -> None:
     """Every intermediate and the logits against a golden, by name and in order."""
     logits, found = model.run_with_cache(wanted["tokens"].tolist())
-    assert list(found) == activation_names(model.config.n_layer)
+    assert list(found) == list(model.config.activations)
     for name, ours in found.items():
         half = HALF * size(wanted[name])
         within(ours, wanted[name], *((half, 0) if model.dtype == "f16" else (ATOL, RTOL)), name)
@@ -75,7 +75,7 @@ def agrees(model: GPT2, wanted: dict[str, Array]) -> None:
 def test_the_names_are_these() -> None:
     """A name changes that users, pages and stored references look things up by."""
     assert (
-        activation_names(2)
+        list(GPT2Config(n_layer=2).activations)
         == (
             "embed h.0.ln_1 h.0.attn.q h.0.attn.k h.0.attn.v h.0.attn.scores h.0.attn.pattern h.0.attn.z h.0.attn.out "
             "h.0.resid_mid h.0.ln_2 h.0.mlp.pre h.0.mlp.act h.0.mlp.out h.0.resid_post h.1.ln_1 h.1.attn.q h.1.attn.k "
@@ -225,11 +225,11 @@ def test_only_what_is_asked_for_is_returned(goldens: Path) -> None:
         for names in (["h.1.mlp.pre"], ("ln_f", "embed"), (), {"logits"}, iter(["h.0.attn.q", "h.1.attn.pattern"])):
             asked = sorted(names)
             logits, found = model.run_with_cache(ids, iter(asked))
-            assert list(found) == [name for name in activation_names(2) if name in asked]
+            assert list(found) == [name for name in GPT2Config(n_layer=2).activations if name in asked]
             for name, value in (found | {"logits": logits}).items():
                 within(value, wanted[name], ATOL, RTOL, name)
             assert sorted(model.raw(ids, iter(asked))) == asked
-        with pytest.raises(GlgptError, match=r"'h\.2\.ln_1' is not an intermediate of wide"):
+        with pytest.raises(GlgptError, match=r"'h\.2\.ln_1' is not an activation of wide"):
             model.run_with_cache(ids, ["embed", "h.2.ln_1"])
 
 

@@ -233,7 +233,7 @@ def test_a_reference_of_another_model_is_refused() -> None:
     with GPT2.from_pretrained(WIDE) as model:
         with pytest.raises(GlgptError, match=r"reference is \[2, 7\], the model gives \[2, 130\]"):
             compare(model, Case("0", [1, 2], {"logits": logits[:, :7]}), Tolerance())
-        with pytest.raises(GlgptError, match=r"h\.2\.ln_1 is no intermediate"):
+        with pytest.raises(GlgptError, match=r"h\.2\.ln_1 is no activation"):
             compare(model, Case("0", [1, 2], {"logits": logits, "h.2.ln_1": logits}), Tolerance())
 
 

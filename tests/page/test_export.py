@@ -20,7 +20,6 @@ import pytest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import weight_layouts
-from glgpt.models.gpt2.config import activation_names, arrange
 from glgpt.page import export as module
 from glgpt.page.export import export, validate
 from glgpt.page.files import Shards
@@ -80,10 +79,10 @@ def test_a_folder_is_complete(goldens: Path, tmp_path: Path, name: str, dtype: s
                 offset += part.size
             assert offset == len(data)
         for n, layout in layouts.items():
-            expected = layout.pack(arrange(checkpoint.config, n, checkpoint.read(n)))
+            expected = layout.pack(checkpoint.config.parameters[n].arrange(checkpoint.read(n)))
             assert found[n].tobytes() == np.ascontiguousarray(expected).tobytes(), n
     reference = json.loads((out / "reference.json").read_text())
-    assert list(reference["activations"]) == activation_names(checkpoint.config.n_layer)[:-1]
+    assert list(reference["activations"]) == list(checkpoint.config.activations)[:-1]
 
 
 def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
