@@ -15,7 +15,7 @@ from glgpt.inference.model import GPT2
 from glgpt.inspection.evaluate import evaluate, nats_of
 
 TEXT = (Path(__file__).parents[1] / "data/shakespeare-validation.txt").read_text()  # the last 10% of tinyshakespeare
-PUBLISHED = 0.0  # of its first 600 tokens, by numpy in float64
+PUBLISHED = 2.68105  # of its first 600 tokens, by numpy in float64
 GOLDENS = Path(__file__).parents[1] / "goldens"
 
 
