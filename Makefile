@@ -7,6 +7,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 TOKENS ?= 200
 SEED   ?=
 NPM    := $(BIN)/python viewer/build.py
+WORKERS ?= auto
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 SUDO   := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # $(call apt,PACKAGES,WHY): installs Debian packages, as root or asking through sudo; says what is missing where it cannot.

@@ -107,6 +107,13 @@ def run(tests: tuple[str, ...], folder: Path, seconds: float) -> tuple[int | Non
     return done.returncode, done.stdout + done.stderr
 
 
+def groups(chosen: list[Mutant]) -> list[tuple[str, ...]]:
+    """What to run without a fault: Vitest's files, pytest's, and each selection by -k alone."""
+    selected = [m.tests for m in chosen if "-k" in m.tests]
+    rest = [tuple(t for m in chosen if m.in_page == page and "-k" not in m.tests for t in m.tests) for page in (0, 1)]
+    return [tuple(dict.fromkeys(tests)) for tests in rest if tests] + list(dict.fromkeys(selected))
+
+
 def verdict(mutant: Mutant, folder: Path, seconds: float) -> str:
     """One of caught, survived, stale, with a reason."""
     if mutant.stale:
@@ -137,11 +144,10 @@ def main() -> int:
         for folder in folders:
             folder.mkdir()
             copy_to(folder)
-        for page in (False, True):
-            tests = tuple(dict.fromkeys(t for m in chosen if m.in_page == page for t in m.tests if not m.stale))
-            code, output = run(tests, folders[0], 10 * args.seconds) if tests else (0, "")
+        for tests in groups([m for m in chosen if not m.stale]):
+            code, output = run(tests, folders[0], 10 * args.seconds)
             if code != 0:
-                print(output, "the tests fail without any fault", sep="\n", file=sys.stderr)
+                print(output, f"the tests fail without any fault: {' '.join(tests)}", sep="\n", file=sys.stderr)
                 return 2
         return report(chosen, folders, args.seconds)
 
