@@ -20,7 +20,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer lint bench bench-web wheel-check viewer demo \
+.PHONY: help setup generate test test-fast test-reference test-viewer mutants lint bench bench-web wheel-check viewer demo \
   pictures node browsers lock clean
 
 help:  ## this list
@@ -33,13 +33,16 @@ generate: setup  ## stream text: make generate PROMPT="To be" TOKENS=60 SEED=1
 setup: $(VENV)/installed $(VENV)/egl  ## the virtual environment, and an EGL driver where none works
 
 test: setup $(VENV)/dev  ## the whole suite
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
-	$(BIN)/python -m pytest tests/live
+	$(PYTEST) tests/live
+
+mutants: setup $(VENV)/dev node  ## small faults made one by one, which the tests must catch: make mutants ARGS="norm"
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
 	$(BIN)/ruff check .
@@ -81,7 +84,8 @@ demo: setup viewer  ## export the embedded model as a web page and serve it
 
 test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox
 	$(NPM) test
-	$(BIN)/python -m pytest tests/browser
+	$(PYTEST) -m "not alone" tests/browser
+	$(BIN)/python -m pytest -m alone tests/browser
 
 pictures: setup viewer browsers $(VENV)/page  ## the pictures in docs/images anew, after a change of page or model
 	$(BIN)/python docs/pictures.py $(ARGS)

@@ -49,7 +49,9 @@ class Mutant:
         count = path.read_text(encoding="utf-8").count(self.find)
         if count != 1:
             return f"{self.find!r} is found {count} times in {self.file}"
-        missing = [t for t in self.tests if t.startswith(("tests/", "viewer/")) and not (ROOT / t.split("::")[0]).exists()]
+        missing = [
+            t for t in self.tests if t.startswith(("tests/", "viewer/")) and not (ROOT / t.split("::")[0]).exists()
+        ]
         return f"{', '.join(missing)}: no such tests" if missing else ""
 
     @property
@@ -67,7 +69,10 @@ def mutants() -> list[Mutant]:
 def copy_to(folder: Path) -> None:
     """Copies what git knows or would add, and links what it ignores but the tests need."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
     )
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).is_file():
@@ -162,7 +167,8 @@ def report(chosen: list[Mutant], folders: list[Path], seconds: float) -> int:
             found = verdict(mutant, folder, seconds)
         finally:
             free.append(folder)
-        print(f"{found.split(':')[0]:9}{time.monotonic() - start:5.0f} s  {mutant.name}{found.partition(':')[1:][1]}", flush=True)
+        word, _, why = found.partition(":")
+        print(f"{word:9}{time.monotonic() - start:5.0f} s  {mutant.name}{f': {why}' if why else ''}", flush=True)
         return found
 
     with ThreadPoolExecutor(len(folders)) as pool:

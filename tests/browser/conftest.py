@@ -44,7 +44,9 @@ def exported(once: Callable[..., Path]) -> Path:
             pytest.fail("the page is not built: make viewer")
     except GlgptError:
         pytest.fail("the page is not built: make viewer")
-    return once("exported", lambda folder: export(None, folder / "sub" / "page", "f32", shard_size=8 << 20)) / "sub/page"
+    return (
+        once("exported", lambda folder: export(None, folder / "sub" / "page", "f32", shard_size=8 << 20)) / "sub/page"
+    )
 
 
 @pytest.fixture(scope="session")
