@@ -20,7 +20,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer mutants lint bench bench-web wheel-check viewer demo \
+.PHONY: help setup generate test test-fast test-reference test-viewer mutants lint bench bench-web wheel-check viewer demo demo-page \
   pictures node browsers lock clean
 
 help:  ## this list
@@ -77,10 +77,12 @@ wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean e
 viewer: node  ## the web page, built (gets Node through PyPI where there is none)
 	$(NPM)
 
-demo: setup viewer  ## export the embedded model as a web page and serve it
-	@mkdir -p out
-	$(BIN)/glgpt export --out out/demo
+demo: demo-page  ## export the embedded model as a web page that also trains, and serve it
 	$(BIN)/glgpt serve out/demo
+
+demo-page: setup viewer  ## the page of make demo, in out/demo
+	@mkdir -p out
+	$(BIN)/glgpt export --train --out out/demo
 
 test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox
 	$(NPM) test
