@@ -2,9 +2,9 @@
 
 import { Glgpt } from "../src/api";
 import { Player } from "../src/gl/player";
-import type { Model } from "../src/model";
-import { parseProgram, type Offer } from "../src/manifest";
-import { HttpSource } from "../src/source";
+import type { Model } from "../src/engine/model";
+import { parseProgram, type Offer } from "../src/engine/manifest";
+import { HttpSource } from "../src/engine/source";
 import { readSafetensors } from "../src/training/files";
 import { Trainer } from "../src/training/trainer";
 import { JaxLearner } from "./jax-train";

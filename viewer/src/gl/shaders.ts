@@ -1,6 +1,6 @@
 // Compiling shaders: all at once, so that a browser that can do so compiles them side by side.
 
-import { PageError } from "../program";
+import { PageError } from "./errors";
 import { pause } from "./wait";
 import type { Device, Options } from "./device";
 

@@ -2,8 +2,8 @@
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import type { Kind } from "../attention";
-import type { Grid } from "../gl/painter";
+import type { Kind } from "./drawing/attention";
+import type { Grid } from "./drawing/painter";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 

@@ -2,11 +2,11 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import type { Model } from "../model";
-import { memoryView } from "../field";
-import { PALETTES } from "../palettes";
-import type { Entry, Pass } from "../program";
-import { timePasses, type Timing } from "../timing";
+import type { Model } from "../engine/model";
+import { memoryView } from "../engine/field";
+import { PALETTES } from "./drawing/palettes";
+import type { Entry, Pass } from "../gl/program";
+import { timePasses, type Timing } from "../engine/timing";
 import { parts } from "./names";
 import { Plane, type Subject } from "./plane";
 import { Source } from "./source";

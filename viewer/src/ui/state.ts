@@ -2,9 +2,9 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import type { Glgpt } from "../api";
-import { KINDS, type Kind } from "../attention";
-import type { Progress } from "../loader";
-import type { Candidate } from "../sampling";
+import { KINDS, type Kind } from "./drawing/attention";
+import type { Progress } from "../engine/loader";
+import type { Candidate } from "../engine/sampling";
 
 export interface Tok {
   id: number;

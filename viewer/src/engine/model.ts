@@ -1,16 +1,17 @@
 // A model on a device: weights in, tokens, logits and named intermediates out. What the passes compute it cannot tell.
 
-import { ContextLost, Device, type Options } from "./gl/device";
-import { DRAW_FLOPS, Player } from "./gl/player";
-import { choose } from "./gl/probe";
-import { Reader } from "./gl/readback";
-import { pause } from "./gl/wait";
+import { ContextLost, Device, type Options } from "../gl/device";
+import { DRAW_FLOPS, Player } from "../gl/player";
+import { choose } from "./probe";
+import { Reader } from "../gl/readback";
+import { pause } from "../gl/wait";
 import { Capture } from "./capture";
 import { plan, sizes, writeIds } from "./chunks";
 import { blocks, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
-import { must, PageError, textureBytes, type Program } from "./program";
+import { must, PageError } from "../gl/errors";
+import { textureBytes, type Program } from "../gl/program";
 import { alternatives, Sampler, type Candidate, type Settings } from "./sampling";
 import { Tokenizer } from "./tokenizer";
 

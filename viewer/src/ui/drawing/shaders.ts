@@ -1,6 +1,6 @@
 // The fragment shaders of the pictures: they draw what the model's textures hold and compute nothing of the model.
 
-import COMMON from "../../../glsl/tensor.glsl?raw";
+import COMMON from "../../../../glsl/tensor.glsl?raw";
 
 // Positive values in one hue, negative in another, as transparent as they are small: right on light and on dark.
 const SIGNED = `

@@ -1,6 +1,6 @@
 // Choosing a token from one row of logits, as `glgpt/sampling.py` does.
 
-import { PageError } from "./program";
+import { PageError } from "../gl/errors";
 import { Random } from "./random";
 
 export interface Settings {

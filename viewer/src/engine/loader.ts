@@ -2,7 +2,7 @@
 
 import { sha256 } from "@noble/hashes/sha2.js";
 import { parseManifest, type Manifest } from "./manifest";
-import { PageError } from "./program";
+import { PageError } from "../gl/errors";
 import type { OnBytes, Source } from "./source";
 
 const TRIES = 3;
