@@ -72,9 +72,9 @@ wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean e
 viewer: node  ## the web page, built (gets Node through PyPI where there is none)
 	$(NPM)
 
-demo: setup viewer  ## export the embedded model as a web page and serve it
+demo: setup viewer  ## export the embedded model as a web page that also trains, and serve it
 	@mkdir -p out
-	$(BIN)/glgpt export --out out/demo
+	$(BIN)/glgpt export --train --out out/demo
 	$(BIN)/glgpt serve out/demo
 
 test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox

@@ -40,6 +40,19 @@ export default tseslint.config(
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
     },
   },
+  {
+    files: ["src/**"],
+    rules: {
+      // Prompts, tokens and names are a stranger's text: they never become markup or code.
+      "no-restricted-properties": [
+        "error",
+        ...["innerHTML", "outerHTML", "insertAdjacentHTML", "setHTMLUnsafe", "createContextualFragment"].map((property) => ({ property })),
+        { object: "document", property: "write" },
+      ],
+      "no-restricted-syntax": ["error", { selector: "JSXAttribute[name.name='dangerouslySetInnerHTML']", message: "Text never becomes markup." }],
+      "no-eval": "error",
+    },
+  },
   room("gl", "", "gl/ imports no other folder."),
   room("engine", "(?!gl/|\\.\\./schema/)", "engine/ imports gl/ only."),
   room("training", "(?!gl/|engine/)", "training/ imports gl/ and engine/ only."),

@@ -1,5 +1,6 @@
 import { render } from "preact";
 import { Glgpt } from "./api";
+import { EmbeddedSource } from "./document";
 import { lens } from "./engine/lens";
 import { App } from "./ui/app";
 import { start } from "./ui/state";
@@ -12,8 +13,8 @@ import "./ui/train.css";
 const glgpt = new Glgpt();
 Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens }) }); // also what the views draw with
 start(glgpt);
-// A later visit works without a network, where the page is served securely.
-if ("serviceWorker" in navigator && location.protocol.startsWith("http")) {
+// A later visit works without a network, where the page is a folder and is served securely.
+if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {
   void glgpt.ready.then(keepShell).catch(() => {});
 }
 

@@ -108,12 +108,12 @@ describe("sampling", () => {
   const logits = Float32Array.from([1, 3, 2, 3, -1]);
   const settings = { temperature: 1, topK: null, topP: null, seed: 1 };
   it("is greedy at temperature 0, and of equals the first wins", () => {
-    expect(new Sampler({ ...settings, temperature: 0 }).choose(logits)).toBe(1);
+    expect(new Sampler({ ...settings, temperature: 0 }).draw(logits).id).toBe(1);
   });
   it("stays within top-k and top-p", () => {
     const seen = (more: object) => {
       const sampler = new Sampler({ ...settings, ...more });
-      return [...new Set(Array.from({ length: 200 }, () => sampler.choose(logits)))].sort();
+      return [...new Set(Array.from({ length: 200 }, () => sampler.draw(logits).id))].sort();
     };
     expect(seen({ topK: 2 })).toEqual([1, 3]);
     expect(seen({ topP: 0.39 })).toEqual([1]);

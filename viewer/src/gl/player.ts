@@ -49,6 +49,8 @@ export class Player {
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
   private turn = 0;
+  /** Hears how many of the shaders that `prepare` needs are compiled. */
+  onCompiled: (compiled: number, shaders: number) => void = () => {};
 
   constructor(
     readonly device: Device,
@@ -151,7 +153,8 @@ export class Player {
           texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
       }
     }
-    for (const [name, program] of await compileAll(this.device, texts, this.options)) this.shaders.set(name, program);
+    const compiled = await compileAll(this.device, texts, this.options, (n, all) => this.onCompiled(n, all));
+    for (const [name, program] of compiled) this.shaders.set(name, program);
     this.device.still(generation);
     for (const name of todo) this.laidOut(name, texts);
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);

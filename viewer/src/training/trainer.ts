@@ -190,7 +190,7 @@ export class Trainer {
       if (n && this.prepared) this.decode(text.at(-1)!, text.length - 1);
       else this.prefill(text);
       this.prepared = true;
-      const id = sampler.choose(unpack(view, await player.read(view.texture)));
+      const id = sampler.draw(unpack(view, await player.read(view.texture))).id;
       yield id;
       text.push(id);
     }
