@@ -37,7 +37,7 @@ test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
 	$(BIN)/python -m pytest -m "not slow"
 
 test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
-	$(BIN)/python -m pytest tests/reference
+	$(BIN)/python -m pytest tests/live
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
 	$(BIN)/ruff check .
@@ -79,7 +79,7 @@ demo: setup viewer  ## export the embedded model as a web page that also trains,
 
 test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox
 	$(NPM) test
-	$(BIN)/python -m pytest tests/page
+	$(BIN)/python -m pytest tests/browser
 
 pictures: setup viewer browsers $(VENV)/page  ## the pictures in docs/images anew, after a change of page or model
 	$(BIN)/python docs/pictures.py $(ARGS)

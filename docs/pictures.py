@@ -28,10 +28,10 @@ from browser import FLAGS, find_chromium, served  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from glgpt import GPT2  # noqa: E402
-from glgpt.data_files import written_whole  # noqa: E402
-from glgpt.dump import dump  # noqa: E402
 from glgpt.errors import GlgptError  # noqa: E402
-from glgpt.export import export  # noqa: E402
+from glgpt.inspection.dump import dump  # noqa: E402
+from glgpt.page.export import export  # noqa: E402
+from glgpt.system.files import written_whole  # noqa: E402
 
 LINE = "To be, or not to be: that is the question."
 HEAD = 1, 6  # of `LINE`: looks back at the latest comma or colon

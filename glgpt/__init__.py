@@ -6,38 +6,44 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glgpt.capture import RawTexture
-    from glgpt.decoder import Run
     from glgpt.errors import GlgptError
-    from glgpt.model import GPT2
-    from glgpt.models.config import GPT2Config, activation_names
-    from glgpt.trainer import StepResult, Trainer
-    from glgpt.training import train
+    from glgpt.inference.capture import RawTexture
+    from glgpt.inference.decoder import Run
+    from glgpt.inference.model import GPT2
+    from glgpt.models.gpt2.config import GPT2Config
+    from glgpt.models.spec import ModelConfig
+    from glgpt.training.run import train
+    from glgpt.training.trainer import StepResult, Trainer
 
 __all__ = [
     "GPT2",
     "GPT2Config",
     "GlgptError",
+    "ModelConfig",
     "RawTexture",
     "Run",
     "StepResult",
     "Trainer",
-    "activation_names",
     "train",
 ]
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "GPT2": "model",
-    "GPT2Config": "models.config",
+    "GPT2": "inference.model",
+    "GPT2Config": "models.gpt2.config",
     "GlgptError": "errors",
-    "RawTexture": "capture",
-    "Run": "decoder",
-    "StepResult": "trainer",
-    "Trainer": "trainer",
-    "activation_names": "models.config",
-    "train": "training",
+    "RawTexture": "inference.capture",
+    "Run": "inference.decoder",
+    "StepResult": "training.trainer",
+    "Trainer": "training.trainer",
+    "ModelConfig": "models.spec",
+    "train": "training.run",
 }
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that were not imported yet."""
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from glgpt import ops
-from glgpt.tape import Tensor
-from glgpt.tensor import Layout, texels
+from glgpt.program.layout import Layout, texels
+from glgpt.program.tensor import Tensor
 
 if TYPE_CHECKING:
     from test_ops import Bench

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from glgpt import ops
 from glgpt.ops.pointwise import column_sums as recorded_column_sums
-from glgpt.tape import Tensor
-from glgpt.tensor import Layout, fold, texels
+from glgpt.program.layout import Layout, fold, texels
+from glgpt.program.tensor import Tensor
 
 if TYPE_CHECKING:
     from test_ops import Bench

@@ -15,8 +15,8 @@ from cases_training import BATCH, HEADS, PART, RATES, SPARE, logits, reached, sc
 from hypothesis import strategies as st
 
 from glgpt import ops
-from glgpt.tape import Tensor
-from glgpt.tensor import Layout, fold
+from glgpt.program.layout import Layout, fold
+from glgpt.program.tensor import Tensor
 
 if TYPE_CHECKING:
     from test_ops import Bench

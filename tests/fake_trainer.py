@@ -1,4 +1,4 @@
-"""A stand-in for `glgpt.trainer` in numpy, to test what is around it: it learns how often each token occurs."""
+"""A stand-in for `glgpt.training.trainer` in numpy, which learns how often each token occurs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from glgpt.checkpoint import Checkpoint
-from glgpt.data_files import written_whole
-from glgpt.models.config import GPT2Config
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.system.files import written_whole
 
 LATE = 3
 BREAK_AT = int(os.environ.get("FAKE_BREAK_AT", "0"))  # the step whose loss is NaN
@@ -145,7 +145,7 @@ OFTEN: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder of its own with a play in it, and this module for a trainer."""
-    monkeypatch.setitem(sys.modules, "glgpt.trainer", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "glgpt.training.trainer", sys.modules[__name__])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "play.txt").write_text(PLAY)
 
@@ -157,7 +157,7 @@ def metrics(run: str | Path) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":  # `python fake_trainer.py train …` is the command with this trainer
-    sys.modules["glgpt.trainer"] = sys.modules["__main__"]
+    sys.modules["glgpt.training.trainer"] = sys.modules["__main__"]
     from glgpt.cli import main
 
     sys.exit(main())

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.models.config import GPT2Config
-from glgpt.trainer import Trainer
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.training.trainer import Trainer
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]

@@ -13,17 +13,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from glgpt import bench, info
+from glgpt.bench import engine as bench
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
-from glgpt.compare import Tolerance, compare, render
-from glgpt.dump import dump
 from glgpt.errors import GlgptError
-from glgpt.evaluate import evaluate
-from glgpt.generate import Generation
-from glgpt.logits import save_logits
-from glgpt.model import GPT2
-from glgpt.reference import load_reference, run_transformers
+from glgpt.inference.generation import Generation
+from glgpt.inference.model import GPT2
+from glgpt.inspection import info
+from glgpt.inspection.compare import Tolerance, compare, render
+from glgpt.inspection.dump import dump
+from glgpt.inspection.evaluate import evaluate
+from glgpt.inspection.logits import save_logits
+from glgpt.inspection.reference import load_reference, run_transformers
 
 START = "\n\n"  # what text without a prompt continues; it is not shown
 SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
@@ -230,7 +231,7 @@ def run_bench(args: argparse.Namespace) -> int:
             print(f"measuring {what}", file=sys.stderr)
 
     if args.train is not None:
-        from glgpt import bench_train
+        from glgpt.bench import training as bench_train
 
         options = {k: v for k, v in device_options(args).items() if k != "dtype"}
         result = bench_train.run_bench_train(args.train, args.quick, report=doing, **options)
@@ -243,8 +244,8 @@ def run_bench(args: argparse.Namespace) -> int:
 
 def run_export(args: argparse.Namespace) -> int:
     """`glgpt export`."""
-    from glgpt.export import export
-    from glgpt.page_training import OFFERED
+    from glgpt.page.export import export
+    from glgpt.page.training import OFFERED
 
     if args.preset and not args.train:
         raise GlgptError("--preset names what the page can train; give --train with it")
@@ -267,7 +268,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 def run_serve(args: argparse.Namespace) -> int:
     """`glgpt serve`."""
-    from glgpt.serve import serve
+    from glgpt.page.serve import serve
 
     serve(Path(args.folder), args.port, lambda line: print(line, flush=True))
     return 0

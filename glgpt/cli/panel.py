@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from glgpt.training_events import Start, Step
+from glgpt.training.events import Start, Step
 
 LINE_EVERY = 10.0  # seconds between lines of a log
 SAMPLE_LINES = 12

@@ -13,7 +13,7 @@ from glgpt.cli.commands import report
 from glgpt.cli.options import Parser, count, device, not_negative, positive
 from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError
-from glgpt.presets import PRESETS, SCHEDULES, Settings
+from glgpt.training.settings import PRESETS, SCHEDULES, Settings
 
 SIZES = "nano (0.8 M parameters), tiny (2.8 M), small (11 M), medium (28 M), large (65 M), gpt2 (124 M)"
 INTERRUPTED, DIVERGED = 130, 1
@@ -69,8 +69,8 @@ def _add(p: Any, name: str, kind: Any, text: str, metavar: str = "N") -> None:
 def run_train(args: argparse.Namespace) -> int:
     """`glgpt train`: 1 when the run diverged."""
     from glgpt.cli.panel import watcher
-    from glgpt.training import train
-    from glgpt.training_events import DivergedError
+    from glgpt.training.events import DivergedError
+    from glgpt.training.run import train
 
     given = {field.name: getattr(args, field.name, None) for field in fields(Settings)}
     where = {name: getattr(args, name) for name in ("out", "preset", "init", "resume")}
@@ -112,8 +112,8 @@ def add_tokenizer_commands(p: Parser) -> None:
 
 def run_tokenizer_train(args: argparse.Namespace) -> int:
     """`glgpt tokenizer train`."""
-    from glgpt.texts import Text
-    from glgpt.tokenizer_train import FILES, train_bpe
+    from glgpt.text.files import Text
+    from glgpt.text.tokenizer_training import FILES, train_bpe
 
     out = Path(args.out)
     if out.exists() and not out.is_dir():

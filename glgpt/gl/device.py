@@ -16,8 +16,8 @@ from typing import Any
 import moderngl
 
 from glgpt.errors import GlgptError
-from glgpt.program import Limits
-from glgpt.signals import handled
+from glgpt.program.spec import Limits
+from glgpt.system.signals import handled
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
-from glgpt.program import Entry, Pass, Program, check
-from glgpt.tensor import Layout
+from glgpt.program.layout import Layout
+from glgpt.program.spec import Entry, Pass, Program, check
 
 Texels = NDArray[np.float32] | NDArray[np.uint32]
 DRAW_FLOPS = 10_000_000_000  # the most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset

@@ -5,8 +5,9 @@ from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import KEYS, attend, attend_row, score_tiles, scores, softmax, split_qkv
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.loss import cross_entropy
-from glgpt.ops.matmul import AttendedRow, Row, combine, matmul, matvec, panels, parts_for
-from glgpt.ops.norm import NormedRow, PartialSums, folded_norm, norm, norm_fold, row_sum
+from glgpt.ops.matmul import combine, matmul, matvec, panels, parts_for
+from glgpt.ops.norm import folded_norm, norm, norm_fold, row_sum
+from glgpt.ops.partial_sums import AttendedRow, NormedRow, PartialSums, Row
 from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, place_row, transpose
 
 __all__ = [

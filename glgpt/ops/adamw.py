@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glgpt.record import Recorder
-from glgpt.tape import Tensor
-from glgpt.tensor import Layout
+from glgpt.program.layout import Layout
+from glgpt.program.recorder import Recorder
+from glgpt.program.tensor import Tensor
 
 ACROSS = 64  # texels of a sum on its way to one
 MOST = 8  # tensors that one pass adds up; Mesa's compiler takes twice as long for each more, 18 s for fifteen

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from glgpt.record import Recorder
-from glgpt.tape import Tensor
-from glgpt.tensor import Layout
+from glgpt.program.layout import Layout
+from glgpt.program.recorder import Recorder
+from glgpt.program.tensor import Tensor
 
 
 def argmax(rec: Recorder, x: Tensor, out: Tensor) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glgpt.ops.matmul import AttendedRow, Row, norm_inputs
-from glgpt.ops.norm import NormedRow, PartialSums
+from glgpt.ops.matmul import norm_inputs
+from glgpt.ops.partial_sums import AttendedRow, NormedRow, PartialSums, Row
 from glgpt.ops.pointwise import copy, plus
-from glgpt.record import Recorder
-from glgpt.tape import Gradients, Tensor
-from glgpt.tensor import Layout
+from glgpt.program.layout import Layout
+from glgpt.program.recorder import Recorder
+from glgpt.program.tape import Gradients
+from glgpt.program.tensor import Tensor
 
 MASKED = -1.0e30  # finite, so that no shader meets an infinity it did not make
 KEYS, RANGES = 128, 8  # one row attends by ranges of so many keys at least, so many ranges at most

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glgpt.ops.pointwise import column_sums
-from glgpt.record import Recorder
-from glgpt.tape import Gradients, Tensor
-from glgpt.tensor import Layout
+from glgpt.program.layout import Layout
+from glgpt.program.recorder import Recorder
+from glgpt.program.tape import Gradients
+from glgpt.program.tensor import Tensor
 
 PARTS = 8  # of a row, so that its sum of exponentials is taken by several fragments
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from glgpt.ops.norm import NormedRow, PartialSums
+from glgpt.ops.partial_sums import AttendedRow, NormedRow, PartialSums, Row
 from glgpt.ops.pointwise import activation_defines, column_sums, copy, plus, transpose
-from glgpt.record import Recorder
-from glgpt.tape import Gradients, Tensor
-from glgpt.tensor import Layout, fold, stacked, texels
+from glgpt.program.layout import Layout, fold, stacked, texels
+from glgpt.program.recorder import Recorder
+from glgpt.program.tape import Gradients
+from glgpt.program.tensor import Tensor
 
 PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
 PANEL = 32  # texels of a panel's row: eight fragments, which software GL runs together, take four each
@@ -143,23 +143,6 @@ def panels(rec: Recorder, rows: int, cols: int) -> Layout:
         if layout.layers <= rec.limits.max_layers:
             return layout
     return fold(rows, cols, limit)
-
-
-@dataclass(frozen=True)
-class AttendedRow:
-    """One row of attention by ranges of `keys` keys: `values` `[ranges, n_head * d]`, `logs` how to weigh each."""
-
-    values: Tensor
-    logs: Tensor
-    keys: int
-
-    @property
-    def cols(self) -> int:
-        """Columns of the row."""
-        return self.values.cols
-
-
-Row = Tensor | AttendedRow  # what a product of one row takes
 
 
 def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None, near: int = 0) -> PartialSums:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from glgpt.ops.partial_sums import NormedRow, PartialSums
 from glgpt.ops.pointwise import part_rows, sum_parts
-from glgpt.record import Recorder
-from glgpt.tape import Gradients, Tensor
-from glgpt.tensor import Layout, fold
+from glgpt.program.layout import Layout, fold
+from glgpt.program.recorder import Recorder
+from glgpt.program.tape import Gradients
+from glgpt.program.tensor import Tensor
 
 FRAGMENTS = 2048  # few rows are cut into up to eight parts to take their moments, so that they still fill a GPU
 
@@ -54,33 +55,6 @@ def _norm_vjp(
         sum_parts(rec, parts[0], f"d.{gain.name}", sums[1]),
         sum_parts(rec, parts[1], f"d.{bias.name}", sums[2]),
     ]
-
-
-@dataclass(frozen=True)
-class PartialSums:
-    """A split product of one row: `cols` columns in `parts` partial sums, placed in `tensor` as `defines` say."""
-
-    tensor: Tensor
-    cols: int
-    defines: dict[str, int | float | str]
-
-    @property
-    def inputs(self) -> dict[str, Tensor]:
-        """The sampler that `parts.glsl` reads."""
-        return {"part": self.tensor}
-
-
-@dataclass(frozen=True)
-class NormedRow:
-    """One row before its norm, for a product that applies the norm afterwards (`norm_fold`, `combine`).
-
-    `x` is the row, `scaled` the row times the norm's gain, both `[1, C]`; `moments` its moments in parts.
-    """
-
-    x: Tensor
-    scaled: Tensor
-    moments: Tensor
-    eps: float
 
 
 def row_sum(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from glgpt.record import Recorder
-from glgpt.tape import Gradients, Tensor
-from glgpt.tensor import Layout
+from glgpt.program.layout import Layout
+from glgpt.program.recorder import Recorder
+from glgpt.program.tape import Gradients
+from glgpt.program.tensor import Tensor
 
 ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3}
 

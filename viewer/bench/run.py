@@ -29,15 +29,15 @@ import numpy as np
 import train
 from safetensors.numpy import save_file
 
-from glgpt.bench import ROWS, SHAPE, RandomCheckpoint
+from glgpt.bench.engine import ROWS, SHAPE, RandomCheckpoint
 from glgpt.errors import GlgptError
-from glgpt.export import export
-from glgpt.models.config import GPT2Config, parameters
-from glgpt.program import Limits
-from glgpt.programs import layout_of
-from glgpt.record import KERNELS
-from glgpt.serve import Handler, server
-from glgpt.tune import product_program
+from glgpt.inference.programs import layout_of
+from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.page.export import export
+from glgpt.page.serve import Handler, server
+from glgpt.program.kernel import KERNELS
+from glgpt.program.spec import Limits
+from glgpt.tuning.choice import product_program
 
 BUILT = Path(__file__).parent / "dist"
 FLAGS = (

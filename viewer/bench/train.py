@@ -10,17 +10,17 @@ from typing import Any
 
 from safetensors.numpy import save_file
 
-from glgpt.bench import RandomCheckpoint
-from glgpt.bench_train import step_flops
-from glgpt.data_files import data_path
+from glgpt.bench.engine import RandomCheckpoint
+from glgpt.bench.peaks import fma_program
+from glgpt.bench.training import step_flops
 from glgpt.errors import GlgptError
-from glgpt.export import export
-from glgpt.models.config import GPT2Config, parameters
-from glgpt.page_training import STARTER, page_training_program, training_kernels
-from glgpt.peaks import fma_program
-from glgpt.presets import PRESETS
-from glgpt.program import Limits
-from glgpt.training_program import Recipe
+from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.page.export import export
+from glgpt.page.training import STARTER, page_training_program, training_kernels
+from glgpt.program.spec import Limits
+from glgpt.system.files import data_path
+from glgpt.training.program import Recipe
+from glgpt.training.settings import PRESETS
 
 SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}  # and beside what; jax-js would take minutes for one small step
 VOCABULARY = 256  # bytes

@@ -19,7 +19,7 @@ interface Case {
   ids: number[];
 }
 
-/** Made by `glgpt tokenizer train`; tests/page/test_page_training.py holds that it still makes the same. */
+/** Made by `glgpt tokenizer train`; tests/browser/test_page_training.py holds that it still makes the same. */
 const cases: Case[] = made;
 
 describe("byte-level BPE", () => {

@@ -1,0 +1,1 @@
+"""Measuring a device and the engine on it: peaks first, then everything as a share of them."""

@@ -1,0 +1,238 @@
+"""Measuring a device and the engine on it: peaks first, then everything as a share of them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt import models
+from glgpt.bench.baselines import Baseline
+from glgpt.bench.peaks import Measure, device_peaks
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.gl.device import Device, Options, open_device
+from glgpt.gl.player import Player
+from glgpt.gl.readback import Readback
+from glgpt.inference.model import GPT2
+from glgpt.inference.programs import layout_of
+from glgpt.models.spec import ModelConfig
+from glgpt.program.kernel import Kernel
+from glgpt.tuning.choice import FETCHES, as_dict, choose, product_program
+
+SHAPE = (768, 3072)  # K, N of the products: into GPT-2 124M's MLP
+ROWS = (64, 256, 1024)
+Report = Callable[[str], None]
+
+
+class RandomCheckpoint:
+    """A checkpoint of random weights (normal, 0.02) that is never on disk; reads like `Checkpoint`."""
+
+    def __init__(self, config: ModelConfig, name: str = "random-124M") -> None:
+        self.config, self.path, self.name = config, Path(name), name
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """The weights of that name."""
+        seed = sum(map(ord, name))
+        parameter = self.config.parameters[name]
+        values = np.random.default_rng(seed).standard_normal(parameter.shape, np.float32)
+        values *= 0.02
+        values += parameter.mean
+        return values
+
+
+def run_bench(
+    model: str | None = None,
+    *,
+    dtype: str = "f32",
+    device: str | int = "auto",
+    kernel: str = "auto",
+    fetch: str = "auto",
+    storage: str = "auto",
+    quick: bool = False,
+    report: Report = lambda _: None,
+) -> dict[str, Any]:
+    """The whole bench; its schema is documented in docs/performance.md. `model` None is a random-weight GPT-2 124M.
+
+    `quick` takes fewer rounds and leaves the 1024-row products out.
+    """
+    opened = open_device(device)
+    choice = choose(opened, kernel, fetch, storage)
+    rounds = 3 if quick else 5
+    report("peaks of the device")
+    peaks = device_peaks(opened, choice.options, rounds)
+    rows: list[dict[str, Any]] = []
+    for m in ROWS[:2] if quick else ROWS:
+        report(f"products of {m} rows")
+        rows += products(opened, choice.kernel, choice.options, m, peaks["fma_gflops"], rounds)
+    report("the model")
+    rate = max(r["gflops"] for r in rows if r["name"] == ("matmul f16" if dtype == "f16" else "matmul"))
+    model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, device, kernel, fetch, storage)
+    return {
+        "schema": 1,
+        "device": {"renderer": opened.renderer, "version": opened.version, "choice": as_dict(choice)} | peaks,
+        "rows": rows + model_rows,
+        "model": figures,
+    }
+
+
+def products(
+    device: Device, kernel: Kernel, options: Options, m: int, peak: float, rounds: int
+) -> list[dict[str, Any]]:
+    """[m, 768] x [768, 3072] by the engine in f32 and f16 and by two other kernels, each with its own best fetch."""
+    k, n = SHAPE
+    random = np.random.default_rng(0)
+    x, w = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
+    measure = Measure(device, rounds)
+    own: list[Any] = []
+    for fetch in FETCHES:
+        chosen = Options(options.header, fetch, options.storage)
+        for name, dtype in (("matmul", "f32"), ("matmul f16", "f16")):
+            block = kernel if dtype == "f32" else kernel.packed(device.limits)
+            own.append(product_player(device, block, chosen, x, w, dtype))
+            measure.add(f"{name}|{fetch}", lambda player=own[-1]: player.play("probe"))  # type: ignore[misc]
+        for name in ("one_output", "block2x2"):
+            own.append(Baseline(device, name, fetch, x, w))
+            measure.add(f"{name}|{fetch}", own[-1].play)
+    seconds = measure.seconds()
+    for item in own:
+        item.close()
+    rows = []
+    for name in ("matmul", "matmul f16", "one_output", "block2x2"):
+        fetch = min(FETCHES, key=lambda f: seconds[f"{name}|{f}"])
+        rows.append(
+            _row(name, f"[{m},{k}]x[{k},{n}]", seconds[f"{name}|{fetch}"], 2 * m * k * n, peak) | {"fetch": fetch}
+        )
+    return rows
+
+
+def product_player(
+    device: Device, kernel: Kernel, options: Options, x: NDArray[np.float32], w: NDArray[np.float32], dtype: str
+) -> Player:
+    """A player whose entry `probe` multiplies x by w with one kernel."""
+    program = product_program(device.limits, kernel, dtype, (*x.shape, w.shape[1]))
+    player = Player(device, program, options)
+    for name, values in (("x", x), ("w", w)):
+        player.write_matrix(name, layout_of(program.views[name]), values)
+    return player
+
+
+def model_bench(
+    name: str | None, peaks: dict[str, float], rate: float, rounds: int, dtype: str, device: str | int, *options: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Prefill and decode of a model, and what it takes in memory and passes."""
+    gc.collect()
+    forget_peak()
+    kernel, fetch, storage = options
+    kw: dict[str, Any] = {"device": device, "kernel": kernel, "fetch": fetch, "storage": storage}
+    checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.family(models.DEFAULT)())
+    start = time.perf_counter()
+    rows = []
+    with GPT2(checkpoint, None, dtype, **kw) as model:
+        load_s = time.perf_counter() - start
+        c, player, info = model.config, model.player, model.info()
+        measure, tokens = Measure(model.device, rounds), Readback(player, ("token",), 2)
+        lengths = [t for t in (64, 512) if f"prefill_{t}" in player.program.entries]
+        contexts = [t for t in (64, 900) if t < c.n_positions] or [c.n_positions - 1]
+        for t in lengths:
+            entry = f"prefill_{t}"
+            measure.add(entry, lambda e=entry, n=t: player.play(e, pos=0, row=n - 1))  # type: ignore[misc]
+        for t in contexts:
+
+            def step(pos: int = t) -> None:  # as `Decoder` does: a token is read while the next is under way
+                player.play("decode", pos=pos)
+                tokens.start()
+                if tokens.full:
+                    tokens.take()
+
+            measure.add(f"decode {t}", step)
+        seconds = measure.seconds()
+        host = host_seconds(player, rounds)
+        for t in lengths:
+            flops = c.block_flops * t + c.head_flops
+            rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
+        f32_bytes = 4 * c.parameter_count
+        weights = f32_bytes // 2 if dtype == "f16" else f32_bytes
+        for t in contexts:
+            rows.append(_read_row("decode", f"context {t}", seconds[f"decode {t}"], weights, peaks["read_gbs"]))
+        figures = {
+            "name": model.name,
+            "dtype": dtype,
+            "load_s": load_s,
+            "passes": info["passes"],
+            "host_pass_us": 1e6 * host / info["passes"]["decode"] - peaks["empty_pass_us"],
+            "texture_bytes": model.device.texture_bytes,
+            "announced_bytes": info["texture_bytes"],
+            "bytes_by_role": info["bytes_by_role"],
+            "peak_rss_bytes": peak_resident(),
+            "f32_bytes": f32_bytes,
+        }
+    return rows, figures
+
+
+def host_seconds(player: Player, rounds: int) -> float:
+    """Median seconds until `play` of a decode returns. On software GL that is most of the drawing too."""
+    times = []
+    for _ in range(rounds + 1):
+        player.finish()
+        start = time.perf_counter()
+        player.play("decode", pos=0)
+        times.append(time.perf_counter() - start)
+    player.finish()
+    return statistics.median(times[1:])
+
+
+def forget_peak() -> None:
+    """Starts the peak of resident memory anew, where the system can (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_resident() -> int:
+    """Peak resident memory in bytes."""
+    with contextlib.suppress(OSError):
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _row(name: str, shape: str, seconds: float, flops: int, peak: float, of: str = "fma") -> dict[str, Any]:
+    gflops = flops / seconds / 1e9
+    return {"name": name, "shape": shape, "ms": 1e3 * seconds, "gflops": gflops, "share": gflops / peak, "of": of}
+
+
+def _read_row(name: str, shape: str, seconds: float, nbytes: int, peak: float) -> dict[str, Any]:
+    gbs = nbytes / seconds / 1e9
+    return {"name": name, "shape": shape, "ms": 1e3 * seconds, "gbs": gbs, "share": gbs / peak, "of": "read"}
+
+
+def render(result: dict[str, Any]) -> str:
+    """The bench as a text table."""
+    d, m, c = result["device"], result["model"], result["device"]["choice"]
+    lines = [
+        f"{d['renderer']}: {d['fma_gflops']:.0f} GFLOPS of multiply-adds, reads {d['read_gbs']:.1f} GB/s, "
+        f"empty pass {d['empty_pass_us']:.1f} us, binding {d['bound_pass_us']:.1f} us more",
+        f"kernel {c['kernel']} with {c['fetch']}, one-row products by {'neighbours' if c['near'] else 'halves'}",
+        "",
+        f"{'what':<12} {'shape':<22} {'ms':>10} {'rate':>14}  share",
+    ]
+    for r in result["rows"]:
+        rate = f"{r['gflops']:.1f} GFLOPS" if "gflops" in r else f"{r['gbs']:.1f} GB/s"
+        lines.append(f"{r['name']:<12} {r['shape']:<22} {r['ms']:>10.2f} {rate:>14}  {r['share']:.0%} of {r['of']}")
+    roles = ", ".join(f"{k} {v / 2**20:.1f}" for k, v in m["bytes_by_role"].items())
+    lines += [
+        "",
+        f"{m['name']} {m['dtype']}: loaded in {m['load_s']:.1f} s; {m['passes']['decode']} passes a token, "
+        f"{m['host_pass_us']:.1f} us on the host for each beyond an empty one; "
+        f"textures {m['texture_bytes'] / 2**20:.0f} MiB, announced {m['announced_bytes'] / 2**20:.0f} ({roles}); "
+        f"peak resident {m['peak_rss_bytes'] / m['f32_bytes']:.2f}x the f32 weights",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,129 @@
+"""What a device can do at best: the peaks that everything else is a share of."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from glgpt.gl.device import Device, Options
+from glgpt.gl.player import Player
+from glgpt.program.layout import Layout, stacked
+from glgpt.program.recorder import Recorder
+from glgpt.program.spec import Limits, Program
+from glgpt.tuning.choice import FETCHES
+
+
+class Measure:
+    """Plays things in turn, so that a machine's drift meets all of them, and keeps the medians.
+
+    On software GL every play is flushed: it drops a draw that a later one in the same batch fully overwrites.
+    """
+
+    def __init__(self, device: Device, rounds: int) -> None:
+        self.finish, self.rounds = device.ctx.finish, rounds
+        self._flush = device.gl("glFlush", None) if device.software else lambda: None
+        self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
+
+    def add(self, name: str, play: Callable[[], Any], repeats: int = 0) -> None:
+        """Adds something to play; `repeats` 0: as often as fills about 40 ms."""
+        play()
+        self.finish()
+        if not repeats:
+            start = time.perf_counter()
+            play()
+            self.finish()
+            repeats = max(1, min(64, int(0.04 / (time.perf_counter() - start + 1e-9))))
+        self._plays[name] = (play, repeats)
+
+    def seconds(self) -> dict[str, float]:
+        """Median seconds of one play of each: the slope between 1 + n plays and one, so that fixed costs cancel."""
+        times: dict[str, list[float]] = {name: [] for name in self._plays}
+        for _ in range(self.rounds):
+            for name, (play, repeats) in self._plays.items():
+                once, more = self._time(play, 1), self._time(play, 1 + repeats)
+                times[name].append(max(more - once, 1e-9) / repeats)
+        return {name: statistics.median(values) for name, values in times.items()}
+
+    def _time(self, play: Callable[[], Any], repeats: int) -> float:
+        self.finish()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            play()
+            self._flush()
+        self.finish()
+        return time.perf_counter() - start
+
+
+def fma_program(limits: Limits) -> tuple[Program, int]:
+    """A program whose entry `bench` does nothing but multiply-adds, and how many operations that is."""
+    side, steps = 256, 512
+    rec = Recorder(limits)
+    x = rec.fixed("x", Layout(1, 4), "state")
+    with rec.entry("bench"):
+        rec.emit("bench/fma", {"x": x}, {"y": rec.output(rec.scratch("y", Layout(side, 4 * side)))}, {"STEPS": steps})
+    return rec.program(), side * side * steps * 8 * 4 * 2
+
+
+def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, float]:
+    """FMA peak of the fragment path (GFLOPS), texture reads in 128-bit texels (GB/s), an empty pass and what binding
+    costs beyond it (microseconds a pass)."""
+    size, n = 4096, 100
+    players: list[Player] = []
+    measure = Measure(device, rounds)
+
+    def add(name: str, program: Program, fetch: str = "") -> None:
+        players.append(Player(device, program, Options(options.header, fetch or options.fetch, options.storage)))
+        players[-1].prepare("bench")
+        measure.add(name, lambda player=players[-1]: player.play("bench"))  # type: ignore[misc]
+
+    def program(name: str, layout: Layout, build: Callable[[Recorder, Any], None], fetch: str = "") -> None:
+        rec = Recorder(device.limits)
+        state = rec.fixed("x", layout, "state")
+        with rec.entry("bench"):
+            build(rec, state)
+        add(name, rec.program(), fetch)
+
+    def read(across: int, by: int) -> Callable[[Recorder, Any], None]:
+        def build(rec: Recorder, x: Any) -> None:
+            part = x.rows // 64
+            y = rec.output(rec.scratch("y", Layout(by * 64, x.cols // across // by)))
+            rec.emit("bench/read", {"x": x}, {"y": y}, {"PART": part, "ACROSS": across, "BY": by})
+
+        return build
+
+    def empty(rec: Recorder, _: Any) -> None:
+        y = rec.output(rec.scratch("y", Layout(1, 4)))
+        for _ in range(n):
+            rec.emit("bench/empty", {}, {"y": y})
+
+    def touch(rec: Recorder, x: Any) -> None:
+        last = [x, x, x]
+        for i in range(n):
+            y = rec.scratch(f"y{i}", Layout(1, 4))
+            rec.emit("bench/touch", dict(zip("abc", last, strict=True)), {"y": y})
+            last = [y, *last[:2]]
+        rec.output(last[0])
+
+    small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows a fragment, as the engine's own
+    panels = stacked(large.rows, large.cols, device.limits.max_texture_size, 32)  # read by 4 x 2 pixels from end to end
+    fma, flops = fma_program(device.limits)
+    add("fma", fma)
+    for across, by, layout in (
+        *((1, 1, large), (1, 2, large), (2, 2, large), (4, 2, large), (4, 4, large)),
+        *((4, 2, panels), (4, 8, panels)),
+    ):
+        for fetch in FETCHES:
+            program(f"read {across} {by} {layout.width} {fetch}", layout, read(across, by), fetch)
+    program("empty", small, empty)
+    program("touch", small, touch)
+    seconds = measure.seconds()
+    for player in players:
+        player.close()
+    return {
+        "fma_gflops": flops / seconds["fma"] / 1e9,
+        "read_gbs": large.nbytes / min(v for k, v in seconds.items() if k.startswith("read")) / 1e9,
+        "empty_pass_us": seconds["empty"] / n * 1e6,
+        "bound_pass_us": max(0.0, seconds["touch"] - seconds["empty"]) / n * 1e6,
+    }

@@ -1,0 +1,74 @@
+"""Models from the Hugging Face Hub, into its own cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
+from glgpt.errors import GlgptError
+from glgpt.text.tokenizer import TOKENIZER_EXTRAS
+
+
+def download(name: str) -> Path:
+    """The folder in the Hub's cache that holds the model's config, tokenizer and weights, fetched where missing."""
+    # Imported here: a local folder needs none of it, and it is slow to import.
+    from huggingface_hub import constants, errors
+
+    hub = constants.ENDPOINT
+    offline = "is not in the local cache, and HF_HUB_OFFLINE is set: unset it to download, or give a local folder"
+    reasons: tuple[tuple[type[Exception], str], ...] = (
+        (errors.HFValidationError, "is neither a folder here nor a Hub name like gpt2 or owner/name"),
+        (errors.GatedRepoError, f"is gated: accept its terms at {hub}/{name}, then run hf auth login"),
+        (errors.RepositoryNotFoundError, f"is neither a folder here nor on {hub}; if it is private, run hf auth login"),
+        (errors.OfflineModeIsEnabled, offline),
+        (errors.LocalEntryNotFoundError, offline if constants.HF_HUB_OFFLINE else ""),
+        (errors.EntryNotFoundError, "has no config.json on the Hub, so it is no transformers checkpoint"),
+    )
+    try:
+        return _fetch(name)
+    except GlgptError:
+        raise
+    except Exception as error:  # the library's many transport errors, a full disk, a damaged cache
+        reason = next((text for kind, text in reasons if isinstance(error, kind)), "")
+        why = first_line(error.__cause__ or error)
+        other = f"cannot be fetched from {hub} ({why}): check the network, or give a local folder"
+        raise GlgptError(f"model {name[:80]!r} {reason or other}") from None
+
+
+def _fetch(name: str) -> Path:
+    from huggingface_hub import _CACHED_NO_EXIST, get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub import try_to_load_from_cache as cached
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    if not isinstance(cached(name, "config.json"), str):
+        get_hf_file_metadata(hf_hub_url(name, "config.json"))  # fails at once; hf_hub_download would retry for 20 s
+    folder = Path(hf_hub_download(name, "config.json")).parent
+    missed: list[Exception] = []  # files that are not cached while the Hub cannot be reached
+
+    def get(file: str) -> bool:
+        # The folder is named after the commit, so all files are of one revision, and cached ones need no request.
+        if cached(name, file, revision=folder.name) is _CACHED_NO_EXIST:
+            return False
+        try:
+            hf_hub_download(name, file, revision=folder.name, local_files_only=bool(missed))
+        except LocalEntryNotFoundError as error:
+            missed.append(error)
+            return False
+        except EntryNotFoundError:
+            return False
+        return True
+
+    # Weights come last: where they are cached, the small files have been asked for before.
+    plain = get("vocab.json") and get("merges.txt")
+    for file in TOKENIZER_EXTRAS if plain else ("tokenizer.json", *TOKENIZER_EXTRAS):
+        get(file)
+    weights = next((file for file in WEIGHT_FILES if get(file)), None)
+    shards = sorted(set(weight_map(folder / weights).values())) if weights and weights.endswith(".json") else []
+    absent = [shard for shard in shards if not get(shard)]
+    if missed and (weights is None or absent):
+        raise missed[0]
+    if weights is None:
+        raise GlgptError(f"model {name!r} on the Hub holds no weights; looked for {', '.join(WEIGHT_FILES)}")
+    if absent:
+        raise GlgptError(f"model {name!r} on the Hub lacks {absent[0]}, which its {weights} names")
+    return folder

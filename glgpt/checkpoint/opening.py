@@ -1,0 +1,191 @@
+"""Checkpoints: a local folder, the embedded model, or a name on the Hugging Face Hub; tensors read one at a time."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+
+from glgpt import models
+from glgpt.checkpoint.files import WEIGHT_FILES, check_readable, first_line, read_json, weight_map
+from glgpt.checkpoint.hub import download
+from glgpt.checkpoint.torch_file import READABLE, Stored, torch_tensors
+from glgpt.errors import GlgptError
+from glgpt.models.spec import ModelConfig
+from glgpt.system.files import data_path
+
+EMBEDDED = "shakespeare"
+_CHUNK = 1 << 20  # elements looked at together: temporaries stay at a few MB
+
+
+class Checkpoint:
+    """A checkpoint whose names and shapes have been checked; no file stays open or mapped between reads."""
+
+    def __init__(self, path: Path, config: ModelConfig, tensors: dict[str, Stored], name: str = "") -> None:
+        """Use `Checkpoint.open`."""
+        self.path, self.config, self._tensors = path, config, tensors
+        self.name = name or path.resolve().name  # as a person knows it: the folder, or the name on the Hub
+
+    @classmethod
+    def open(cls, name_or_path: str | Path | None = None) -> Checkpoint:
+        """Opens a local folder, the embedded "shakespeare" (or None), or a Hub name such as "gpt2".
+
+        Raises GlgptError, naming the file and the tensor, for a model that cannot be found or fetched, another
+        architecture, a missing, extra or misshaped tensor, a dtype other than f32, f16 and bf16, or a damaged file.
+        """
+        path = _folder(name_or_path)
+        fields = read_json(path / "config.json")
+        try:
+            config = models.from_dict(fields)
+        except GlgptError as error:
+            raise GlgptError(f"{path / 'config.json'}: {error}") from None
+        hub = name_or_path is not None and path.resolve() != Path(name_or_path).resolve() and str(name_or_path)
+        return cls(path, config, _checked(path, config, _stored(path)), hub or "")
+
+    @property
+    def names(self) -> set[str]:
+        """The parameters' names, without the family's prefix: those of `ModelConfig.parameters`."""
+        return set(self._tensors)
+
+    def dtype(self, name: str) -> str:
+        """How the file stores the tensor: "F32", "F16" or "BF16"."""
+        return self._tensors[name].dtype
+
+    def read(self, name: str) -> NDArray[np.float32] | NDArray[np.float16]:
+        """One tensor in its natural shape, read-only: float16 where the file has f16, else float32 (bf16 exactly).
+
+        An f32 or f16 array is a view of the file: drop it when done, and its pages leave memory with it.
+        Raises GlgptError for NaN or infinity, or a file that has shrunk since it was opened.
+        """
+        stored = self._tensors[name]
+        try:
+            mapped = stored.map()
+        except (OSError, ValueError) as error:
+            raise GlgptError(f"{stored.path}: tensor {name} cannot be read: {first_line(error)}") from None
+        if stored.dtype == "BF16":
+            mapped = np.left_shift(mapped, 16, dtype=np.uint32).view(np.float32)
+        values: NDArray[Any] = np.ascontiguousarray(mapped)
+        flat = values.reshape(-1)
+        for start in range(0, flat.size, _CHUNK):
+            finite = np.isfinite(flat[start : start + _CHUNK])
+            if not finite.all():
+                first = start + int(finite.argmin())
+                where = ", ".join(map(str, np.unravel_index(first, values.shape)))
+                raise GlgptError(f"{stored.path}: tensor {name} is {flat[first]} at [{where}]; weights must be finite")
+        return values
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._tensors.clear()  # nothing is open between reads; after this, `read` finds no tensor
+
+
+def embedded_weights() -> Path:
+    """The folder of the embedded default model, in a checkout or inside the installed wheel."""
+    return data_path("weights/" + EMBEDDED)
+
+
+def _folder(name_or_path: str | Path | None) -> Path:
+    if name_or_path is None or name_or_path == EMBEDDED:
+        return embedded_weights()
+    name = str(name_or_path)
+    try:
+        path = Path(name).expanduser()
+        if name and path.is_dir():
+            return path
+        if name and path.exists():
+            raise GlgptError(f"{name} is a file; give the folder that holds config.json and the weights")
+    except (OSError, RuntimeError) as error:  # too long a name, a parent that may not be entered, ~nobody
+        raise GlgptError(f"model {name[:80]!r} cannot be looked up: {first_line(error)}") from None
+    if isinstance(name_or_path, Path) or re.match(r"[./~]|.*/.*/|.*\\", name):
+        raise GlgptError(f"{name} does not exist; give a folder with config.json and weights, or a Hub name like gpt2")
+    return download(name)
+
+
+def _stored(folder: Path) -> dict[str, Stored]:
+    """Where every tensor of the folder's weights lies, under the name its file gives it."""
+    file = next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
+    if file is None:
+        raise GlgptError(f"{folder} holds no weights; looked for {', '.join(WEIGHT_FILES)}")
+    if file.suffix != ".json":
+        return _open_file(file)
+    shards: dict[str, dict[str, Stored]] = {}
+    found = {}
+    for name, shard in weight_map(file).items():
+        if shard not in shards:
+            if not (folder / shard).exists():
+                raise GlgptError(f"{folder / shard} is missing; {file.name} says it holds {name!r}")
+            shards[shard] = _open_file(folder / shard)
+        if name not in shards[shard]:
+            raise GlgptError(f"{folder / shard} has no tensor {name!r}; {file.name} says it has")
+        found[name] = shards[shard][name]
+    return found
+
+
+def _open_file(path: Path) -> dict[str, Stored]:
+    check_readable(path)
+    return _safetensors(path) if path.suffix == ".safetensors" else torch_tensors(path)
+
+
+def _safetensors(path: Path) -> dict[str, Stored]:
+    """Places in a safetensors file: the library checks the format; numpy maps (the library has no bf16 for numpy)."""
+    try:
+        with safe_open(path, framework="np"):
+            pass
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        return {
+            name: Stored(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except Exception as error:  # SafetensorError is no subclass of anything narrower
+        raise GlgptError(f"{path} is no whole safetensors file: {first_line(error)}") from None
+
+
+def _checked(folder: Path, config: ModelConfig, stored: dict[str, Stored]) -> dict[str, Stored]:
+    """The tensors under their canonical names; GlgptError unless they are just those that the config calls for."""
+    tensors: dict[str, Stored] = {}
+    for full, tensor in stored.items():
+        name = full.removeprefix(config.prefix)
+        name = name if name.isprintable() else ascii(name)  # so that messages stay one line
+        if config.buffers.fullmatch(name):
+            continue
+        if name in tensors:
+            raise GlgptError(f"{tensor.path}: tensor {name} is there twice, with and without {config.prefix}")
+        tensors[name] = tensor
+    expected = config.parameters
+    where = next(iter(stored.values())).path
+    for name, parameter in expected.items():
+        shape, found = parameter.shape, tensors.get(name)
+        if found is None:
+            raise GlgptError(f"{where}: tensor {name} is missing ({len(expected)} expected, {len(tensors)} found)")
+        if found.shape != shape:
+            raise GlgptError(f"{found.path}: tensor {name} is {list(found.shape)}; config.json makes it {list(shape)}")
+        if found.dtype not in READABLE:
+            raise GlgptError(f"{found.path}: tensor {name} is {found.dtype}; glgpt reads {', '.join(READABLE)}")
+    for name, original in config.tied.items():
+        copy = tensors.pop(name, None)
+        if copy is not None and not _same(copy, tensors[original]):
+            why = f"differs from {original}, though config.json ties them; set tie_word_embeddings to false there"
+            raise GlgptError(f"{copy.path}: tensor {name} {why}")
+    for name, tensor in tensors.items():
+        if name not in expected:
+            raise GlgptError(f"{tensor.path}: tensor {name} is not part of the model in config.json")
+    return {name: tensors[name] for name in expected}
+
+
+def _same(a: Stored, b: Stored) -> bool:
+    if a == b or (a.dtype, a.shape) != (b.dtype, b.shape):
+        return a == b
+    bits = f"u{READABLE[a.dtype][0]}"  # as integers: a NaN equals itself here, and is reported where it is read
+    rows = max(1, _CHUNK // a.shape[1])
+    left, right = a.map().view(bits), b.map().view(bits)
+    return all(np.array_equal(left[i : i + rows], right[i : i + rows]) for i in range(0, a.shape[0], rows))

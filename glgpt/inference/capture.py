@@ -1,0 +1,86 @@
+"""Named intermediates, from textures to arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from glgpt.errors import GlgptError
+from glgpt.gl.player import Player, Texels
+from glgpt.inference.chunks import Chunk, plan, upload_ids
+from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
+from glgpt.models.spec import ModelConfig
+from glgpt.program.kernel import Kernel
+from glgpt.program.spec import View
+
+
+@dataclass(frozen=True)
+class RawTexture:
+    """A named tensor as it lies in memory: `texels` `[layers, height, width, 4]`, float32 or uint32 (packed halves).
+
+    `view` says which matrix it is; `start` is the position of its chunk's first token.
+    """
+
+    texels: Texels
+    view: View
+    start: int
+
+
+ONE_TOKEN = 16  # what a chunk of one token costs when every name is kept: as much as the smallest chunk
+
+
+class Captures:
+    """Programs that look inside a model, recorded for the names and chunk sizes that are asked for.
+
+    They share the weights of the model's own player; `most` bounds the bytes of all textures together.
+    """
+
+    def __init__(self, player: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
+        self.player, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
+        self._players: dict[tuple[frozenset[str], tuple[int, ...]], Player] = {}
+
+    def play(self, ids: Sequence[int], names: Sequence[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:
+        """Plays ids chunk by chunk and yields the texture of every name after each."""
+        player, chunks = self._fitting(len(ids), frozenset(names))
+        for chunk in chunks:
+            upload_ids(player, ids, chunk)
+            entry = f"logits_{chunk.size}"
+            player.play(entry, pos=chunk.start)
+            outputs = player.entry(entry).outputs
+            for name in names:
+                yield chunk, name, RawTexture(player.read(outputs[name].texture), outputs[name], chunk.start)
+
+    def _fitting(self, tokens: int, names: frozenset[str]) -> tuple[Player, list[Chunk]]:
+        """A player for the largest chunks that fit the memory, and the chunks."""
+        known = recorded_sizes(self.player.program)
+        needed = 0
+        for first in range(len(known)):
+            chunks = plan(tokens, self.config.n_positions, known[first:], ONE_TOKEN)
+            key = (names, tuple(sorted({c.size for c in chunks}, reverse=True)))
+            if key in self._players:
+                return self._players[key], chunks
+            device = self.player.device
+            program = capture_program(self.config, device.limits, self.kernel, self.dtype, names, key[1])
+            needed = self.player.program.nbytes() + own_bytes(program)
+            if self.most is None or needed <= self.most:
+                self._keep(1 if self.most is None else 0)
+                made = Player(self.player.device, program, self.player.options, self.player.shared())
+                self._players[key] = made
+                return made, chunks
+        raise GlgptError(
+            f"looking at this takes {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
+            f"{(self.most or 0) / 2**20:.0f} MiB; allow more, or ask for fewer names"
+        )
+
+    def _keep(self, count: int) -> None:
+        while len(self._players) > count:
+            self._players.pop(next(iter(self._players))).close()
+
+    @property
+    def nbytes(self) -> int:
+        """Texture memory at present, in bytes, beyond the model's own."""
+        return sum(own_bytes(p.program) for p in self._players.values())
+
+    def close(self) -> None:
+        """Releases all of them."""
+        self._keep(0)

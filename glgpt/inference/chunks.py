@@ -1,0 +1,59 @@
+"""Cutting a prompt into the chunk sizes that were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glgpt.gl.player import Player
+from glgpt.models.spec import ModelConfig
+from glgpt.program.spec import Limits
+
+SIZES = (512, 256, 64, 16)
+ONE_TOKEN = 4  # what a pass of one token costs, in tokens of a chunk: it is bound by reading the weights
+PER_CHUNK = 4  # and what each chunk costs beyond its tokens
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens start .. start + valid - 1, played by an entry recorded for `size` >= `valid` tokens."""
+
+    start: int
+    valid: int
+    size: int
+
+
+def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits) -> tuple[int, ...]:
+    """The chunk sizes recorded for a model, greatest first; one token is always among them."""
+    fit = [s for s in SIZES if s <= config.n_positions and s // tile_rows * config.n_head <= limits.max_texture_size]
+    return (*fit, 1)
+
+
+def plan(tokens: int, n_positions: int, known: tuple[int, ...], one: int = ONE_TOKEN) -> list[Chunk]:
+    """The cheapest chunks of `known` sizes that cover `tokens` from position 0; only the last may be padded.
+
+    Padding writes rows beyond the prompt into the caches, where later tokens overwrite them before any reads them, so
+    it must not reach beyond the context. `one` is what a single token costs.
+    """
+    best: list[tuple[int, int]] = [(0, 0)] * (tokens + 1)  # from each position on: cost, size of the next chunk
+    for at in range(tokens - 1, -1, -1):
+        left = tokens - at
+        best[at] = min(
+            ((one if s == 1 else PER_CHUNK + s) + best[at + min(s, left)][0], s) for s in known if at + s <= n_positions
+        )
+    chunks: list[Chunk] = []
+    at = 0
+    while at < tokens:
+        size = best[at][1]
+        chunks.append(Chunk(at, min(size, tokens - at), size))
+        at += chunks[-1].valid
+    return chunks
+
+
+def upload_ids(player: Player, ids: Sequence[int], chunk: Chunk) -> None:
+    """Uploads a chunk's ids, padded with zeros."""
+    texels = np.zeros((chunk.size, 1, 4), np.float32)
+    texels[: chunk.valid, 0, 0] = ids[chunk.start : chunk.start + chunk.valid]
+    player.write(f"ids.{chunk.size}", 0, texels)

@@ -1,0 +1,110 @@
+"""Generating tokens over a player: prefill, then one token at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glgpt.errors import GlgptError
+from glgpt.gl.player import Player
+from glgpt.gl.readback import Readback
+from glgpt.inference import programs
+from glgpt.inference.chunks import plan, upload_ids
+from glgpt.inference.sampling import NOT_FINITE, Sampler
+
+
+@dataclass
+class Run:
+    """What the last `generate` did; seconds are wall time, and `stopped` is "tokens", "eos" or "context"."""
+
+    prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    decode_tokens: int = 0
+    decode_s: float = 0.0
+    stopped: str = "tokens"
+
+
+class Decoder:
+    """Plays the entries of `programs.record_generation` on a player whose weights are there and prepared.
+
+    Generations may be interleaved: each refills the caches when another has used them. `check` is called before
+    each token. Where the device chooses (greedy), a token is read while the next one is under way.
+    """
+
+    def __init__(self, player: Player, n_positions: int, check: Callable[[], None]) -> None:
+        self.player, self.n_positions, self.check = player, n_positions, check
+        self._sizes = programs.recorded_sizes(player.program)
+        self._turn: object = None  # the generation whose tokens the caches hold
+        self._chosen = Readback(player, ("token",), 2)
+
+    def forget(self) -> None:
+        """Says that the weights have changed: the caches hold nothing of use."""
+        self._turn = None
+
+    def generate(self, ids: list[int], tokens: int, sampler: Sampler, eos: int | None, run: Run) -> Iterator[int]:
+        """Yields up to `tokens` ids after `ids`, which grow; ends early at `eos` or a full context."""
+        run.prefill_tokens = len(ids)
+        turn = object()
+        for wanted in range(tokens, 0, -1):
+            self.check()
+            start = time.perf_counter()
+            refilled = self._turn is not turn
+            if refilled:
+                self._turn = turn
+                self._prefill(ids)
+                self._chosen.drop()  # what another generation left
+            token = self._greedy(ids, refilled, wanted) if sampler.greedy else self._sampled(ids, refilled, sampler)
+            if refilled:
+                run.prefill_s += time.perf_counter() - start
+            else:
+                run.decode_s += time.perf_counter() - start
+                run.decode_tokens += 1
+            if token == eos:
+                run.stopped = "eos"
+                return
+            yield token
+            if len(ids) == self.n_positions and wanted > 1:
+                run.stopped = "context"
+                return
+            ids.append(token)
+
+    def _greedy(self, ids: list[int], refilled: bool, wanted: int) -> int:
+        """The token behind `ids`; from the second on, with the one behind that under way."""
+        if refilled:
+            self._chosen.start()
+        else:
+            if not len(self._chosen):
+                self._play_ahead(len(ids) - 1)
+            if wanted > 1 and len(ids) < self.n_positions:
+                self._play_ahead(len(ids))
+        token, _, broken, _ = self._chosen.take()[0][0, 0, 0]
+        if broken:
+            raise GlgptError(NOT_FINITE)
+        return int(token)
+
+    def _play_ahead(self, position: int) -> None:
+        """Decodes the token that the device chose last, and asks for its successor."""
+        self.player.play("decode", pos=position)
+        self._chosen.start()
+
+    def _sampled(self, ids: list[int], refilled: bool, sampler: Sampler) -> int:
+        if not refilled:
+            self._write_token(ids[-1])
+            self.player.play("decode", pos=len(ids) - 1)
+        view = self.player.entry("decode").outputs["logits"]
+        return sampler.choose(programs.layout_of(view).unpack(self.player.read(view.texture))[0])
+
+    def _write_token(self, token: int) -> None:
+        self.player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))
+
+    def _prefill(self, ids: Sequence[int]) -> None:
+        for chunk in plan(len(ids), self.n_positions, self._sizes):
+            if chunk.size == 1:
+                self._write_token(ids[chunk.start])
+                self.player.play("decode", pos=chunk.start)
+            else:
+                upload_ids(self.player, ids, chunk)
+                self.player.play(f"prefill_{chunk.size}", pos=chunk.start, row=chunk.valid - 1)

@@ -1,0 +1,230 @@
+"""Pictures of what happens inside: attention patterns, the residual stream, predictions, any array, raw textures."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glgpt.errors import GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.models.spec import EMBED, PATTERN, RESID_POST, in_block
+from glgpt.system.files import written_whole
+
+GROUPS = ("attention", "hidden", "logits")
+MASKED = -1e29  # scores up to this stand for the future
+TOP, PAGE = 8, 48  # ranks, and positions on one page, of the picture of predictions
+
+
+def parse_range(text: str | None, count: int, what: str) -> list[int]:
+    """The numbers of `0,3-5`, each below `count`, in order; all of them for None."""
+    if text is None:
+        return list(range(count))
+    chosen: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if first > last:
+            raise GlgptError(f"{what} {text!r} is not a list such as 0,3-5")
+        if last >= count:
+            raise GlgptError(f"{what} {text!r}: the model has {what} 0 to {count - 1}")
+        chosen.update(range(first, last + 1))
+    return sorted(chosen)
+
+
+@dataclass
+class Dump:
+    """One call of `dump`: where it writes, what it has written."""
+
+    model: GPT2
+    ids: list[int]
+    out: Path
+    layers: list[int]
+    heads: list[int]
+    progress: Callable[[int, int], None] | None
+    total: int = 0
+    files: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        tokenizer = self.model.tokenizer
+        self.label: Callable[[int], str] = tokenizer.label if tokenizer else str
+        self.labels = [self.label(i) for i in self.ids]
+        self.subtitle = f"{self.model.name}, {len(self.ids)} tokens"
+
+    def path(self, file: str, **about: Any) -> Path:
+        """Where `file` goes; it is entered in the manifest with what it shows."""
+        path = self.out / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.files.append({"file": file, **about})
+        if self.progress:
+            self.progress(len(self.files), max(self.total, len(self.files)))
+        return path
+
+    def attention(self) -> None:
+        """A picture for each layer and head, and the contact sheet."""
+        from glgpt.plots import figures as plots
+
+        names = [in_block(i, PATTERN) for i in self.layers]
+        _, cache = self.model.run_with_cache(self.ids, names)
+        patterns = np.stack([cache[name][self.heads] for name in names])
+        plot = plots.AttentionPlot(self.labels, self.subtitle)
+        for i, layer in enumerate(self.layers):
+            for j, head in enumerate(self.heads):
+                file = f"attention/layer-{layer:02}-head-{head:02}.png"
+                about = {"name": names[i], "head": head, "shows": "rows attend to columns"}
+                plot.draw(patterns[i, j], layer, head, self.path(file, **about))
+        path = self.path(
+            "attention/contact-sheet.png", name=in_block("*", PATTERN), shows="a row a layer, a column a head"
+        )
+        plots.contact_sheet(patterns, self.layers, self.heads, self.subtitle, path)
+
+    def hidden(self) -> None:
+        """The residual stream: its lengths through the model, and each block's output."""
+        from glgpt.plots import figures as plots
+
+        names = [EMBED, *(in_block(i, RESID_POST) for i in self.layers)]
+        _, cache = self.model.run_with_cache(self.ids, names)
+        lengths = np.stack([np.linalg.norm(cache[name], axis=1) for name in names])
+        shows = "L2 norm, a row a place in the model, a column a token"
+        path = self.path("hidden/norms.png", name=f"{EMBED}, {in_block('*', RESID_POST)}", shows=shows)
+        plots.norms(lengths, names, self.labels, self.subtitle, path)
+        for name in names:
+            self.heat_map(name, cache[name], "hidden/")
+
+    def logits(self) -> None:
+        """The likeliest next tokens after each position."""
+        from glgpt.plots import figures as plots
+
+        logits = self.model.logits(self.ids).astype(np.float64)
+        k = min(TOP, logits.shape[1])
+        best = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+        exp = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probabilities = np.take_along_axis(exp / exp.sum(axis=1, keepdims=True), best, axis=1)
+        words = [[self.label(int(i)) for i in row] for row in best]
+        right = best == np.array([*self.ids[1:], -1])[:, None]
+        for first in range(0, len(self.ids), PAGE):
+            here = slice(first, first + PAGE)
+            last = min(first + PAGE, len(self.ids)) - 1
+            shows = f"the {k} likeliest next tokens after positions {first} to {last}"
+            path = self.path(f"logits/top-{first:04}-{last:04}.png", name="logits", shows=shows)
+            title = f"likeliest next tokens   {self.subtitle}"
+            plots.top_predictions(probabilities[here], words[here], right[here], self.labels[here], title, path)
+
+    def named(self, names: Sequence[str]) -> None:
+        """A heat map of each intermediate; one a head where it has heads."""
+        if not names:
+            return
+        _, cache = self.model.run_with_cache(self.ids, names)
+        for name in names:
+            array = cache[name]
+            if array.ndim == 2:
+                self.heat_map(name, array)
+            else:
+                for head in self.heads:
+                    self.heat_map(name, array[head], head=head)
+
+    def heat_map(self, name: str, array: np.ndarray, folder: str = "", head: int | None = None) -> None:
+        """One matrix, a row a token."""
+        from glgpt.plots import figures as plots
+
+        tag, title = ("", name) if head is None else (f"-head-{head:02}", f"{name}, head {head}")
+        about = {"name": name, **({} if head is None else {"head": head}), "shape": list(array.shape)}
+        square = self.model.config.activations[name].square
+        path = self.path(f"{folder}{name}{tag}.png", **about, shows="a row a token")
+        plots.heat_map(array, self.labels, f"{title}   {self.subtitle}", path, square)
+
+    def raw(self, names: Sequence[str]) -> None:
+        """Textures as they lie in memory: texels as `.npy` and, normalised to their range, as an RGBA image."""
+        from PIL import Image
+
+        for name, textures in self.model.raw(self.ids, names).items():
+            for texture in textures:
+                view = texture.view
+                tag = f"raw/{name}" + (f"@{texture.start}" if len(textures) > 1 else "")
+                about = {
+                    "name": name, "first_position": texture.start, "rows": view.rows, "cols": view.cols,
+                    "tiles": list(view.tiles), "dtype": view.dtype, "texels": list(texture.texels.shape),
+                }  # fmt: skip
+                path = self.path(f"{tag}.npy", **about, shows="texels [layer, height, width, RGBA]")
+                with written_whole(path) as file:
+                    np.save(file, texture.texels)
+                floor = MASKED if self.model.config.activations[name].kind == "scores" else None
+                picture, low, high = texel_image(texture.texels, view.dtype, floor)
+                tiles = "column tiles" if view.dtype == "f16" else "layers"
+                shows = f"RGBA texels, {tiles} side by side, {low:g} is 0 and {high:g} is 255"
+                path = self.path(f"{tag}.png", **about, shows=shows)
+                with written_whole(path) as file:
+                    Image.fromarray(picture, "RGBA").save(file, format="PNG")
+
+
+def texel_image(texels: np.ndarray, dtype: str, floor: float | None = None) -> tuple[np.ndarray, float, float]:
+    """Texels [layers, height, width, 4] as bytes [height, layers * width, 4], and the values at 0 and 255.
+
+    Packed halves come apart: a layer is two column tiles, one after the other. Values up to `floor` are black and left
+    out of the range.
+    """
+    if dtype == "f16":
+        halves = np.ascontiguousarray(texels).view(np.float16)
+        texels = np.stack([halves[..., :4], halves[..., 4:]], axis=1).reshape(-1, *texels.shape[1:])
+    elif texels.dtype == np.uint32:
+        texels = np.ascontiguousarray(texels).view(np.float32)
+    values = np.concatenate(list(texels), axis=1).astype(np.float64)
+    known = values[np.isfinite(values) & (values > (-np.inf if floor is None else floor))]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    values = np.clip(np.nan_to_num(values, nan=low, posinf=high, neginf=low), low, high)
+    return np.round((values - low) / ((high - low) or 1.0) * 255).astype(np.uint8), low, high
+
+
+def dump(
+    model: GPT2,
+    ids: Sequence[int],
+    out: Path,
+    what: Sequence[str] = ("attention",),
+    *,
+    layers: str | None = None,
+    heads: str | None = None,
+    raw: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Writes the pictures that `what` names, and `manifest.json` last; returns the manifest.
+
+    Other files in `out` are left as they are. Raises GlgptError, before anything is written, for
+    unusable ids or a name, layer or head that the model does not have.
+    """
+    known = model.config.activations
+    for name in what:
+        if name not in GROUPS and name not in known:
+            raise GlgptError(f"nothing is called {name!r}; take {', '.join(GROUPS)} or a name such as h.0.mlp.act")
+    chosen_layers = parse_range(layers, model.config.n_layer, "layers")
+    chosen_heads = parse_range(heads, model.config.n_head, "heads")
+    model.check_ids(ids)
+    out.mkdir(parents=True, exist_ok=True)
+    job = Dump(model, list(ids), out, chosen_layers, chosen_heads, progress)
+    single = [name for name in dict.fromkeys(what) if name not in GROUPS]
+    groups = {
+        "attention": [in_block(i, PATTERN) for i in chosen_layers],
+        "hidden": [EMBED, *(in_block(i, RESID_POST) for i in chosen_layers)],
+    }
+    looked = list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))) if raw else []
+    a_head = sum(known[name].per_head for name in single)  # a picture for each
+    job.total = a_head * (len(chosen_heads) - 1) + len(single) + 2 * len(looked)
+    job.total += ("attention" in what) * (len(chosen_layers) * len(chosen_heads) + 1)
+    job.total += ("hidden" in what) * (len(chosen_layers) + 2) + ("logits" in what) * -(-len(ids) // PAGE)
+    if "attention" in what:
+        job.attention()
+    if "hidden" in what:
+        job.hidden()
+    if "logits" in what:
+        job.logits()
+    job.named(single)
+    if raw:
+        job.raw(looked)
+    manifest = {"model": model.name, "dtype": model.dtype, "tokens": job.ids, "labels": job.labels, "files": job.files}
+    with written_whole(out / "manifest.json") as file:
+        file.write(json.dumps(manifest, indent=1, ensure_ascii=False).encode())
+    return manifest

@@ -1,0 +1,85 @@
+"""What this machine draws with, what was chosen for it and why, and what a model would need."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.gl.device import Device, list_devices, open_device
+from glgpt.inference.programs import describe as describe_program
+from glgpt.inference.programs import fitting_program
+from glgpt.tuning.choice import ROWS, as_dict, choose
+
+
+def describe(
+    model: str | None = None,
+    dtype: str = "f32",
+    *,
+    device: str | int = "auto",
+    kernel: str = "auto",
+    fetch: str = "auto",
+    storage: str = "auto",
+    max_texture_memory: int | None = None,
+) -> dict[str, Any]:
+    """The devices, the one chosen with its limits and kernels; for `model`, the texture memory it would take.
+
+    The model's files are checked but its weights are not loaded. Raises GlgptError as opening it would.
+    """
+    chosen = open_device(device)
+    choice = choose(chosen, kernel, fetch, storage)
+    found: dict[str, Any] = {
+        "devices": [d if isinstance(d, str) else f"{d.index}: {d.renderer}" for d in list_devices()],
+        "device": _device(chosen),
+        "limits": asdict(chosen.limits),
+        "choice": as_dict(choice),
+    }
+    if model is not None:
+        with Checkpoint.open(model) as checkpoint:
+            program = fitting_program(checkpoint, chosen.limits, choice.kernel, dtype, max_texture_memory)
+            found["model"] = {
+                "path": str(checkpoint.path),
+                "dtype": dtype,
+                "config": checkpoint.config.fields(),
+                **describe_program(program),
+            }
+    return found
+
+
+def _device(device: Device) -> dict[str, Any]:
+    return {
+        "index": device.index,
+        "renderer": device.renderer,
+        "version": device.version,
+        "software": device.software,
+    }
+
+
+def render(figures: dict[str, Any]) -> str:
+    """The same for people."""
+    device, choice = figures["device"], figures["choice"]
+    lines = ["EGL devices", *(f"  {line}" for line in figures["devices"])]
+    lines += [
+        f"drawing on  {device['index']}: {device['renderer']}{' (software)' if device['software'] else ''}",
+        f"driver      {device['version']}",
+        "limits      " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures["limits"].items()),
+        f"kernel      {choice['kernel']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
+    ]
+    probe = sorted(choice["probe_ms"].items(), key=lambda item: item[1])
+    lines += [f"  {name:<20} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in ROWS]
+    near, apart = (choice["probe_ms"][f"{way} {choice['fetch']}"] for way in ("near", "apart"))
+    way = "neighbours" if choice["near"] > 0 else "halves"
+    lines.append(f"one-row products: {way} (near {near:.2f} ms, apart {apart:.2f} ms)")
+    if "model" in figures:
+        model = figures["model"]
+        roles = ", ".join(f"{role} {_mib(n)}" for role, n in model["bytes_by_role"].items())
+        lines += [
+            f"model       {model['path']} ({model['dtype']})",
+            f"  textures  {_mib(model['texture_bytes'])}: {roles}",
+            "  passes    " + ", ".join(f"{name} {n}" for name, n in model["passes"].items()),
+        ]
+    return "\n".join(lines)
+
+
+def _mib(n: int) -> str:
+    return f"{n / 2**20:.1f} MiB"

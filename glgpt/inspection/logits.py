@@ -1,0 +1,19 @@
+"""A prompt's logits in a file that `glgpt compare --reference` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from glgpt.inference.model import GPT2
+from glgpt.system.files import written_whole
+
+
+def save_logits(model: GPT2, ids: Sequence[int], path: Path) -> tuple[int, ...]:
+    """Writes `tokens` int32 [T] and `logits` float32 [T, vocab]; returns the shape of the latter."""
+    logits = model.logits(ids)
+    with written_whole(path) as file:
+        np.savez_compressed(file, tokens=np.asarray(ids, np.int32), logits=logits)
+    return logits.shape

@@ -1,0 +1,136 @@
+"""What a model is compared with: arrays stored in a `.npz`, or transformers run now in float64."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.models.spec import EMBED, FINAL_NORM, PATTERN, RESID_POST, dims_of, in_block
+
+UNREADABLE = (
+    OSError, ValueError, AttributeError, EOFError, TypeError, KeyError, RuntimeError, MemoryError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+@dataclass
+class Case:
+    """One sequence: its ids, and by dotted name what a reference computed for it (`logits` always)."""
+
+    name: str
+    tokens: list[int]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    greedy: list[int] | None = None  # some first tokens, then what follows them greedily
+
+
+def load_reference(path: str | Path) -> list[Case]:
+    """Reads the cases of a `.npz`: `tokens`, `logits`, `greedy` and dotted names, or the same after `0.`, `1.` ...
+
+    `attention` [layer, head, T, T] and `hidden_states` [layer + 1, T, width], as transformers gives them, are taken
+    apart into dotted names. A `greedy` without a number belongs to the case with which it shares most first tokens.
+    Raises GlgptError for a file, an array or a shape that cannot be compared.
+    """
+    stored = _stored(path)
+    groups: dict[str, dict[str, np.ndarray]] = {}
+    for key, array in stored.items():
+        number, name = re.fullmatch(r"(?:(\d+)\.)?(.*)", key, re.S).groups(default="")  # type: ignore[union-attr]
+        groups.setdefault(number, {})[name] = array
+    shared = groups.pop("", {}) if len(groups) > 1 and "tokens" not in groups.get("", {"tokens": 0}) else {}
+    cases = [_case(f"{path}: {number}." if number else f"{path}: ", group) for number, group in groups.items()]
+    for case, number in zip(cases, groups, strict=True):
+        case.name = number or "0"
+    if "greedy" in shared:
+        greedy = _row(f"{path}: ", "greedy", shared["greedy"])
+        max(cases, key=lambda case: shared_start(case.tokens, greedy)).greedy = greedy
+    for case in cases:
+        if case.greedy and not shared_start(case.tokens, case.greedy):
+            raise GlgptError(f"{path}: `greedy` does not begin as the tokens of any case do")
+    return cases
+
+
+def _stored(path: str | Path) -> dict[str, np.ndarray]:
+    """Every array of the file, by name: at least one, all of them numbers."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise GlgptError(f"{path}: not a readable .npz file but a single array; see glgpt logits")
+        with file:
+            stored = {key: file[key] for key in file.files}
+    except GlgptError:
+        raise
+    except UNREADABLE as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a readable .npz file"
+        raise GlgptError(f"{path}: {reason}") from error
+    if not stored:
+        raise GlgptError(f"{path}: no arrays in it; a reference holds `tokens` and `logits` (see glgpt logits)")
+    for key, array in stored.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
+            kind = array.dtype if isinstance(array, np.ndarray) else "no array"
+            raise GlgptError(f"{path}: {key} is {kind}; it must hold real numbers")
+    return stored
+
+
+def _row(where: str, name: str, array: np.ndarray) -> list[int]:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise GlgptError(f"{where}{name} is {array.dtype} {list(array.shape)}; it must be a row of whole numbers")
+    row: list[int] = array.tolist()
+    return row
+
+
+def _shaped(where: str, name: str, array: np.ndarray, dims: str, count: int) -> np.ndarray:
+    """The array, if its dimensions are those of `dims`, where each `T` is the `count` of tokens."""
+    wanted = dims.split(", ")
+    if array.ndim != len(wanted) or any(n != count for n, d in zip(array.shape, wanted, strict=True) if d == "T"):
+        raise GlgptError(f"{where}{name} is {list(array.shape)}; for {count} tokens (T) it must be [{dims}]")
+    return array
+
+
+def shared_start(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first elements two sequences share."""
+    pairs = zip(a, b, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+
+
+def _case(where: str, group: dict[str, np.ndarray]) -> Case:
+    for key in ("tokens", "logits"):
+        if key not in group:
+            raise GlgptError(f"{where}{key} is missing; a reference holds `tokens` and `logits` (see glgpt logits)")
+    arrays = dict(group)
+    case = Case("", _row(where, "tokens", arrays.pop("tokens")))
+    count = len(case.tokens)
+    if "greedy" in arrays:
+        case.greedy = _row(where, "greedy", arrays.pop("greedy"))
+    if "attention" in arrays:
+        patterns = _shaped(where, "attention", arrays.pop("attention"), "layer, head, T, T", count)
+        arrays |= {in_block(i, PATTERN): pattern for i, pattern in enumerate(patterns)}
+    if "hidden_states" in arrays:
+        hidden = _shaped(where, "hidden_states", arrays.pop("hidden_states"), "layer + 1, T, width", count)
+        names = [EMBED, *(in_block(i, RESID_POST) for i in range(len(hidden) - 2)), FINAL_NORM]
+        arrays |= dict(zip(names[-len(hidden) :] if len(hidden) > 1 else [EMBED], hidden, strict=True))
+    case.arrays = {name: _shaped(where, name, array, dims_of(name), count) for name, array in arrays.items()}
+    return case
+
+
+def run_transformers(model: str | Path | None, prompts: Sequence[list[int]]) -> list[Case]:
+    """Runs a checkpoint in transformers, on the CPU in float64 with eager attention, and keeps every activation."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise GlgptError(f"{error.name} is not installed; pip install 'glgpt[reference]'") from error
+    transformers.utils.logging.disable_progress_bar()
+    with Checkpoint.open(model) as checkpoint:
+        folder, config = str(checkpoint.path), checkpoint.config
+    try:
+        network = getattr(transformers, config.architecture).from_pretrained(folder, **config.reference_options)
+        network = network.double().eval()
+        return [Case(str(i), ids, config.reference(network, ids)) for i, ids in enumerate(prompts)]
+    except (RuntimeError, ValueError, OSError) as error:
+        raise GlgptError(f"transformers cannot run {folder}: {str(error).splitlines()[0]}") from error

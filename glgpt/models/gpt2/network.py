@@ -1,0 +1,126 @@
+"""GPT-2 (Radford et al. 2019), its forward pass over recorded ops."""
+
+from __future__ import annotations
+
+from glgpt import ops
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.network import Network
+from glgpt.models.spec import in_block
+from glgpt.program.layout import Layout
+from glgpt.program.tensor import Tensor
+
+
+class GPT2Network(Network):
+    """GPT-2's blocks: attention and MLP, each behind a layer norm and added to the residual stream."""
+
+    config: GPT2Config
+
+    def scale(self, i: int) -> float:
+        """What the scores of layer i are multiplied with."""
+        scale = self.config.d_head**-0.5 if self.config.scale_attn_weights else 1.0
+        return scale / (i + 1) if self.config.scale_attn_by_inverse_layer_idx else scale
+
+    def embed(self, t: int, out: Layout) -> Tensor:
+        """The embedding of t tokens of each sequence and of their positions."""
+        ids, index = self.ids(t)
+        wte, wpe = self.parameter("wte.weight"), self.parameter("wpe.weight")
+        return ops.embed(self.rec, ids, wte, wpe, out, batch=self.batch.size, index=index)
+
+    def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
+        """Layer norm of every row."""
+        return ops.norm(self.rec, x, *self.gain(name), self.config.layer_norm_epsilon, out, name)
+
+    def gain(self, name: str) -> tuple[Tensor, Tensor]:
+        """Gain and bias of a norm."""
+        return self.parameter(f"{name}.weight"), self.parameter(f"{name}.bias")
+
+    # -- prefill ------------------------------------------------------------------------------------------------
+
+    def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
+        """Block i for t tokens of each sequence."""
+        rec, n_head, n, h = self.rec, self.config.n_head, self.batch.size, in_block(i, "")
+        a = self.keep(self.norm(x, h + "ln_1", normed))  # (t, C)
+        qkv = self.matmul(a, h + "attn.c_attn", h + "attn.qkv")  # (t, 3 C)
+        q, key, v = (self.heads_of(i, part, t) for part in "qkv")
+        ops.split_qkv(rec, qkv, q, key, v, h + "attn.qkv")
+        for part in (q, key, v):
+            self.keep(part)
+        tr = normed.tiles[0]
+        s = self.keep(ops.scores(rec, q, key, t, tr, n_head, self.scale(i), h + "attn.scores", n))  # (t n_head, keys)
+        p = self.drop(self.keep(ops.softmax(rec, s, n * n_head, h + "attn.pattern")), 3 * i + 1)
+        z = self.keep(ops.attend(rec, p, v, t, n_head, h + "attn.z", self.dtype, n))  # (t, C)
+        x = self.add_linear(x, z, h + "attn.c_proj", h + "attn.out", h + "resid_mid", 3 * i + 2)
+        m = self.keep(self.norm(x, h + "ln_2", normed))
+        m = self.hidden(m, h)  # (t, d_inner)
+        return self.add_linear(x, m, h + "mlp.c_proj", h + "mlp.out", h + "resid_post", 3 * i + 3)
+
+    def hidden(self, m: Tensor, h: str) -> Tensor:
+        """The MLP's hidden layer, the activation fused into the product unless `mlp.pre` is wanted."""
+        kind = self.config.activation_function
+        if h + "mlp.pre" not in self.names and not self.rec.tape:
+            return self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.act", kind))
+        pre = self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.pre"))
+        return self.keep(ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act"))
+
+    # -- decode -------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Folds every norm into the linear layer behind it, for `decode`."""
+        for i in range(self.config.n_layer):
+            for norm, linear in (("ln_1", "attn.c_attn"), ("ln_2", "mlp.c_fc")):
+                name = in_block(i, linear)
+                ops.norm_fold(self.rec, *self.gain(in_block(i, norm)), *self.linear(name), name)
+        ops.norm_fold(self.rec, *self.gain("ln_f"), self.head, None, self.head.name)
+
+    def decode(self) -> None:
+        """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
+
+        Norms are applied behind the products they feed (`prepare`), since one pass cannot both write a row and know
+        its mean, and every pass counts.
+        """
+        rec, c = self.rec, self.config
+        wte, wpe = self.parameter("wte.weight"), self.parameter("wpe.weight")
+        x = ops.embed(rec, self.token, wte, wpe, Layout(1, c.n_embd))
+        row = self.row_sum(x, "h.0.ln_1", "embed.row")
+        for i in range(c.n_layer):
+            h, following = in_block(i, ""), in_block(i + 1, "ln_1") if i + 1 < c.n_layer else "ln_f"
+            q, k, v = (self.cache(i, part) for part in "qkv")
+            part, normed = self.scaled(row, h + "attn.c_attn")
+            ops.split_qkv(rec, part, q, k, v, h + "attn.qkv", normed)
+            s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
+            z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys)
+            row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, h + "attn.c_proj")
+            part, normed = self.scaled(row, h + "mlp.c_fc")
+            m = ops.combine(rec, part, h + "mlp.act", act=c.activation_function, normed=normed)
+            row = self.row_sum(row.x, following, h + "resid_post", m, h + "mlp.c_proj")
+        self.choose(row)
+
+    def row_sum(
+        self, x: Tensor, norm: str, name: str, y: ops.Row | None = None, linear: str | None = None
+    ) -> ops.NormedRow:
+        """x + linear(y) of one row, ready for the norm that follows."""
+        gain, eps = self.parameter(f"{norm}.weight"), self.config.layer_norm_epsilon
+        if y is None or linear is None:
+            return ops.row_sum(self.rec, x, gain, eps, name)
+        w, b = self.linear(linear)
+        return ops.row_sum(self.rec, x, gain, eps, name, self.matvec(y, w, linear), b)
+
+    def scaled(
+        self, row: ops.NormedRow, linear: str
+    ) -> tuple[ops.PartialSums, tuple[ops.NormedRow, tuple[Tensor, Tensor]]]:
+        """Partial sums of a row through a linear layer before its norm, and what finishes them."""
+        w, _ = self.linear(linear)
+        part = self.matvec(row.scaled, w, linear)
+        return part, (row, ops.folded_norm(self.rec, linear, w.cols))
+
+    def last_logits(self, x: Tensor, row: str) -> None:
+        """The logits of the row of x that the scalar `row` names, and its best token."""
+        gain, eps = self.parameter("ln_f.weight"), self.config.layer_norm_epsilon
+        self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row))
+
+    def choose(self, row: ops.NormedRow) -> None:
+        """The logits of a row of the residual stream, and the best token into `token`."""
+        part = self.matvec(row.scaled, self.head, "logits.parts")
+        folded = ops.folded_norm(self.rec, self.head.name, self.head.cols)
+        logits = self.rec.output(ops.combine(self.rec, part, "logits", normed=(row, folded)))
+        ops.argmax(self.rec, logits, self.token)

@@ -1,0 +1,51 @@
+"""What ops on one row hand to each other: partial sums, a row before its norm, attention by ranges of keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glgpt.program.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class PartialSums:
+    """A split product of one row: `cols` columns in `parts` partial sums, placed in `tensor` as `defines` say."""
+
+    tensor: Tensor
+    cols: int
+    defines: dict[str, int | float | str]
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """The sampler that `parts.glsl` reads."""
+        return {"part": self.tensor}
+
+
+@dataclass(frozen=True)
+class NormedRow:
+    """One row before its norm, for a product that applies the norm afterwards (`norm_fold`, `combine`).
+
+    `x` is the row, `scaled` the row times the norm's gain, both `[1, C]`; `moments` its moments in parts.
+    """
+
+    x: Tensor
+    scaled: Tensor
+    moments: Tensor
+    eps: float
+
+
+@dataclass(frozen=True)
+class AttendedRow:
+    """One row of attention by ranges of `keys` keys: `values` `[ranges, n_head * d]`, `logs` how to weigh each."""
+
+    values: Tensor
+    logs: Tensor
+    keys: int
+
+    @property
+    def cols(self) -> int:
+        """Columns of the row."""
+        return self.values.cols
+
+
+Row = Tensor | AttendedRow  # what a product of one row takes

@@ -1,0 +1,283 @@
+"""A model as a static web page: the viewer, the programs, the weights as packed textures, and a reference run."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.inference.model import DTYPES, GPT2
+from glgpt.inference.programs import weight_layouts
+from glgpt.models.spec import ModelConfig
+from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
+from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.training import training_files
+from glgpt.program.spec import Program
+from glgpt.system.files import data_path, written_whole
+from glgpt.text.tokenizer import load_tokenizer
+
+SCHEMA = 1  # of manifest.json
+SHARD_SIZE = 24 << 20
+LARGEST_FILE = 100_000_000  # what a plain static host takes
+PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
+WRITTEN = re.compile(  # by any export, directly in its folder
+    r"assets|index\.html|sw\.js|glgpt\.js|(manifest|reference|tokenizer|training)\.json"
+    r"|(capture|probe|program)-[\w-]+\.json|(training|weights)-[\w-]+\.bin"
+)
+SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
+
+
+def export(
+    name_or_path: str | Path | None,
+    out: Path,
+    dtype: str = "f32",
+    *,
+    shard_size: int = SHARD_SIZE,
+    single_file: bool = False,
+    embed: bool = False,
+    prompt: str = PROMPT,
+    train: Sequence[str] = (),
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
+
+    `train` names the presets that the page can train.
+
+    With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
+
+    `options` are those of `GPT2.from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
+    step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
+    something else, a viewer that was not built, or a model that cannot be loaded.
+    """
+    out = Path(out).resolve()  # what a link leads to is replaced, and the link stays
+    if single_file and embed:
+        raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
+    _check_out(out, single_file)
+    if dtype not in DTYPES:
+        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    if not 1 << 16 <= shard_size <= LARGEST_FILE:
+        raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
+    viewer = _viewer()
+    made = [folder for folder in out.parents if not folder.exists()]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+    try:
+        folder = work / "page"
+        if embed:
+            shutil.copytree(viewer / "embed", folder)
+        else:
+            shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
+        with Checkpoint.open(name_or_path) as checkpoint:
+            manifest = _write(checkpoint, folder, dtype, shard_size, prompt, train, progress, options)
+        if single_file:
+            _check_size(manifest)
+            with written_whole(out) as file:
+                file.write(single_page(folder, manifest).encode())
+        else:
+            folder.chmod(0o755)
+            _swap(folder, out, work / "old")
+        return manifest
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # they hold the page by now, or are not wanted
+            for folder in made:
+                folder.rmdir()
+
+
+def _check_out(out: Path, single_file: bool) -> None:
+    above = next(folder for folder in out.parents if folder.exists())
+    if not above.is_dir():
+        raise GlgptError(f"{above} is a file; {out} cannot be made below it")
+    if single_file:
+        if out.is_dir() or out.suffix != ".html":
+            raise GlgptError(f"{out}: a single file is an .html file")
+        if out.exists():
+            with out.open("rb") as file:
+                if b"<title>glgpt</title>" not in file.read(4096):
+                    raise GlgptError(f"{out} exists and is no earlier export; name another file, or remove it")
+    elif out.is_file() or (out.is_dir() and any(out.iterdir()) and not _is_export(out)):
+        raise GlgptError(f"{out} exists and is no earlier export; name another folder, or remove it")
+    elif out.is_dir() and (other := next((p.name for p in sorted(out.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
+        raise GlgptError(
+            f"{out} holds {other}, which no export wrote and replacing it would delete: move it away first"
+        )
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        return isinstance(manifest, dict) and "glgpt" in manifest and (folder / "index.html").is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _viewer() -> Path:
+    try:
+        viewer = data_path("viewer/dist")
+        if (viewer / "index.html").is_file():
+            return viewer
+    except GlgptError:
+        pass
+    raise GlgptError("the page is not built; run `make viewer` in the checkout, or install a wheel of glgpt")
+
+
+def _check_size(manifest: dict[str, Any]) -> None:
+    total = sum(shard["bytes"] for shard in manifest["shards"])
+    if total > SINGLE_FILE:
+        raise GlgptError(
+            f"the weights are {total / 2**20:.0f} MiB and a single file holds up to {SINGLE_FILE >> 20} MiB; "
+            "export a folder, or use f16"
+        )
+
+
+def _swap(new: Path, out: Path, old: Path) -> None:
+    """Puts `new` at `out`, keeping what was there at `old` until it is done."""
+    replaced = out.exists()
+    if replaced:
+        out.rename(old)
+    try:
+        new.rename(out)
+    except BaseException:
+        if replaced:
+            old.rename(out)
+        raise
+
+
+def _write(
+    checkpoint: Checkpoint,
+    folder: Path,
+    dtype: str,
+    shard_size: int,
+    prompt: str,
+    train: Sequence[str],
+    progress: Progress | None,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Fills the folder and returns its manifest."""
+    config = checkpoint.config
+    programs, listed = _recordings(config, dtype)
+    layouts = weight_layouts(programs[listed[0]["generate"]], config)
+    names = list(config.activations)
+    tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
+    documents = {}
+    with GPT2(checkpoint, tokenizer, dtype, **options) as model:
+        documents["reference.json"] = _json(reference_json(model, prompt, names))
+    if tokenizer:
+        documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
+    packed: dict[str, Program] = {}
+    if train:
+        packed, index = training_files(train)
+        documents["training.json"] = _json(index)
+    programs |= packed
+    documents |= {name: program.to_json() for name, program in programs.items()}
+    files = {}
+    for name, text in documents.items():
+        validate("program" if name in programs else name.removesuffix(".json"), json.loads(text), name)
+        data = gzip.compress(text.encode(), 9, mtime=0) if name in packed else text.encode()
+        (folder / name).write_bytes(data)
+        files[name] = _digest(data)
+    manifest = {
+        "schema": SCHEMA,
+        "glgpt": _version(),
+        "model": checkpoint.path.name,
+        "dtype": dtype,
+        "config": config.fields() | config.shape(),
+        "recordings": listed,
+        "tokenizer": "tokenizer.json" if tokenizer else None,
+        "reference": "reference.json",
+        "activations": {name: activation.kind for name, activation in config.activations.items()},
+        "training": "training.json" if train else None,
+        "files": dict(sorted(files.items())),
+        "weights": {name: list(layout.tiles) for name, layout in layouts.items()},
+        "shards": write_weights(checkpoint, layouts, folder, shard_size, progress),
+    }
+    validate("manifest", manifest, "manifest.json")
+    (folder / "manifest.json").write_text(_json(manifest), encoding="utf-8")
+    return manifest
+
+
+def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+    """Every program by its file, and for each recording which files are its own."""
+    programs: dict[str, Program] = {}
+    listed = []
+    for recording in page_recordings(dtype):
+        kernel = recording.kernel.name
+        files = {
+            "generate": f"program-{recording.name}.json",
+            "capture": f"capture-{recording.name}.json",
+            "product": f"probe-{recording.name}.json",
+            "row": f"probe-{recording.rows}.json",
+        }
+        programs[files["generate"]] = generate_program(config, recording, dtype)
+        programs[files["capture"]] = capture_recording(config, recording, dtype)
+        probes = probe_programs(recording, dtype)
+        programs |= {files[kind]: probe for kind, probe in probes.items()}
+        listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
+    return programs, listed
+
+
+def validate(schema: str, document: Any, name: str) -> None:
+    """Raises GlgptError where a document does not follow `viewer/schema/<schema>.schema.json`."""
+    for error in _validator(schema).iter_errors(document):
+        raise GlgptError(f"{name}: {error.json_path}: {error.message[:200]}")
+
+
+@functools.cache
+def _validator(schema: str) -> Any:
+    import jsonschema
+
+    text = (data_path("viewer/schema") / f"{schema}.schema.json").read_text(encoding="utf-8")
+    return jsonschema.Draft202012Validator(json.loads(text))
+
+
+def single_page(folder: Path, manifest: dict[str, Any]) -> str:
+    """The folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements."""
+    page = (folder / "index.html").read_text(encoding="utf-8")
+
+    def style(match: re.Match[str]) -> str:
+        return f"<style>{(folder / match[1]).read_text(encoding='utf-8')}</style>"
+
+    def script(match: re.Match[str]) -> str:
+        code = (folder / match[1]).read_text(encoding="utf-8").replace("</script", "<\\/script")
+        return f'<script type="module">{code}</script>'
+
+    page = re.sub(r'<link rel="stylesheet"[^>]*href="\./([^"]+)"[^>]*>', style, page)
+    page = re.sub(r'<script type="module"[^>]*src="\./([^"]+)"[^>]*></script>', script, page)
+    page = re.sub(r'<link rel="(?:modulepreload|manifest)"[^>]*>', "", page)
+    if 'src="./' in page:
+        raise GlgptError("the built page loads a file that a single file cannot hold")
+    names = ["manifest.json", *manifest["files"], *(shard["file"] for shard in manifest["shards"])]
+    blocks = []
+    for name in names:
+        data = base64.b64encode(gzip.compress((folder / name).read_bytes(), 6, mtime=0)).decode()
+        blocks.append(f'<script type="application/octet-stream" data-file="{name}">{data}</script>')
+    return page.replace("</body>", "\n".join(blocks) + "\n</body>")
+
+
+def _digest(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("glgpt")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,130 @@
+"""What an exported folder holds besides programs: weight shards, the tokenizer's ranks, the reference run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.inference.model import GPT2
+from glgpt.program.layout import Floats, Layout
+from glgpt.text.tokenizer import Tokenizer
+
+Progress = Callable[[int, int], None]
+# GPT-2's split, for JavaScript: its `\s` differs in two characters, and it has no possessive quantifiers.
+WORDS = (
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+"
+    r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+"
+)
+REFERENCE_TOKENS = 48
+LOGIT_VALUES = 1 << 18  # the most logits a reference keeps; beyond, those of its last token
+
+
+class Shards:
+    """Writes texel rows one after another into files of at most `size` bytes, cut between rows."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder, self.size = folder, size
+        self.listing: list[dict[str, Any]] = []
+        self._pieces: list[list[Any]] = []
+        self._bytes = bytearray()
+
+    def add(self, texture: str, layer: int, y: int, texels: np.ndarray) -> None:
+        """Appends rows y.. of one layer, `[rows, width, 4]`."""
+        row_bytes = texels.shape[1] * 16
+        while len(texels):
+            fit = (self.size - len(self._bytes)) // row_bytes
+            if fit < 1 and self._bytes:
+                self.flush()
+                continue
+            take = min(max(fit, 1), len(texels))
+            self._pieces.append([texture, layer, y, take])
+            self._bytes += np.ascontiguousarray(texels[:take]).tobytes()
+            texels, y = texels[take:], y + take
+
+    def flush(self) -> None:
+        """Ends the current file."""
+        if self._bytes:
+            name = f"weights-{len(self.listing):02}.bin"
+            (self.folder / name).write_bytes(self._bytes)
+            digest = hashlib.sha256(self._bytes).hexdigest()
+            self.listing.append({"file": name, "bytes": len(self._bytes), "sha256": digest, "pieces": self._pieces})
+            self._pieces, self._bytes = [], bytearray()
+
+
+def write_weights(
+    checkpoint: Checkpoint, layouts: dict[str, Layout], folder: Path, shard_size: int, progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Writes every parameter as its texture holds it, and returns the list of shards for the manifest."""
+    shards = Shards(folder, shard_size)
+    total, done = sum(layout.nbytes for layout in layouts.values()), 0
+    for name, layout in layouts.items():
+        matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
+        band = max(1, (8 << 20) // (layout.width * 16))
+        for layer in range(layout.layers):
+            for y in range(0, layout.lines, band):
+                shards.add(name, layer, y, layout.layer(matrix, layer, y, band))
+        done += layout.nbytes
+        if progress:
+            progress(done, total)
+    shards.flush()
+    return shards.listing
+
+
+def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The tokenizer as data: `ranks` (tokens' bytes by merge rank, base64), `ids` by rank, all others by id."""
+    ids = [token for _, token in tokenizer.ranks]
+    known = set(ids)
+    others = {i: data for i in range(tokenizer.vocab_size) if i not in known and (data := tokenizer.token_bytes(i))}
+    return {
+        "schema": 1,
+        "pattern": WORDS,
+        "ranks": " ".join(_b64(data) for data, _ in tokenizer.ranks),
+        "ids": None if ids == list(range(len(ids))) else ids,
+        "others": {str(i): _b64(data) for i, data in others.items()},
+        "special": dict(tokenizer.special),
+        "prefix_space": tokenizer.prefix_space,
+        "eos": tokenizer.eos,
+        "vocab_size": tokenizer.vocab_size,
+    }
+
+
+def reference_json(model: GPT2, prompt: str | None, names: list[str]) -> dict[str, Any]:
+    """A prompt, its greedy continuation, its logits, and the last token's row of every intermediate."""
+    config = model.config
+    if prompt is not None and model.tokenizer:
+        ids = model.encode(prompt)[: max(1, config.n_positions // 2)]
+    else:
+        ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
+    greedy = list(model.generate(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
+    logits, found = model.run_with_cache(ids, names)
+    first = 0 if logits.size <= LOGIT_VALUES else len(ids) - 1
+    tolerance = {"atol": 2e-4, "rtol": 1e-5} if model.dtype == "f32" else {"atol": 2e-2, "rtol": 1e-3}
+    return {
+        "schema": 1,
+        "prompt": model.tokenizer.decode(ids) if model.tokenizer else None,
+        "ids": ids,
+        "greedy": greedy,
+        "device": model.device.renderer,
+        **tolerance,
+        "logits": {"first": first, "data": _floats(logits[first:])},
+        "activations": {name: _floats(_last(name, found[name])) for name in names if name != "logits"},
+    }
+
+
+def _last(name: str, array: Floats) -> Floats:
+    """The last token's values: `[T, width]` -> `[width]`, `[heads, T, n]` -> `[heads, n]`."""
+    return np.ascontiguousarray(array[..., -1, :])
+
+
+def _floats(array: np.ndarray) -> str:
+    return _b64(np.ascontiguousarray(array, "<f4").tobytes())
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

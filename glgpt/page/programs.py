@@ -1,0 +1,106 @@
+"""The programs of an exported page: recorded for the limits of browsers, once for each kernel a device may prefer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glgpt import ops
+from glgpt.inference.chunks import chunk_sizes
+from glgpt.inference.programs import capture_program, record_generation
+from glgpt.models.network import Network
+from glgpt.models.spec import PATTERN, SCORES, ModelConfig, Q, in_block
+from glgpt.program.kernel import KERNELS, Kernel
+from glgpt.program.recorder import Recorder
+from glgpt.program.spec import Limits, Program
+from glgpt.tuning.choice import product_program, row_product_program, variants
+
+CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One way of recording a model: a kernel, and the draw buffers it takes."""
+
+    kernel: Kernel
+    draw_buffers: int
+
+    @property
+    def rows(self) -> str:
+        """The kernel's way of one-row products (`tune.ROWS`)."""
+        return "near" if self.kernel.near else "apart"
+
+    @property
+    def name(self) -> str:
+        """Names its files."""
+        return self.kernel.label
+
+    @property
+    def limits(self) -> Limits:
+        """What a device must allow at least."""
+        return Limits(max_draw_buffers=self.draw_buffers)
+
+
+def page_recordings(dtype: str) -> list[Recording]:
+    """Those among which a page chooses by measuring; packed halves leave nothing to choose but the draw buffers.
+
+    The first holds the weights in no panels, as the shards do.
+    """
+    found = []
+    for kernel in KERNELS.values():
+        buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
+        found += [Recording(k, buffers) for k in variants([kernel])]
+    if dtype == "f16":
+        return [r for r in found if r.kernel == KERNELS["4x8" if r.draw_buffers == 8 else "4x4"]]
+    return found
+
+
+def generate_program(config: ModelConfig, recording: Recording, dtype: str) -> Program:
+    """`generation_program` with a query cache for every layer, and entries that look inside.
+
+    `attention_I_N` lists `h.I.attn.scores` and `h.I.attn.pattern` of N rows from `pos`, `ahead_I_N` the scores that
+    the mask hides (`h.I.attn.ahead`: of N keys from `pos`, each with every query up to its own position). `lens` plays
+    the token in `ids.1` at `pos` and lists after every block the residual stream and the logits it would give if it
+    were the last. None of them changes what outlives it.
+    """
+    rec = Recorder(recording.limits)
+    network = config.network(rec, recording.kernel, dtype, {in_block(i, Q) for i in range(config.n_layer)})
+    sizes = record_generation(network)
+    for i in range(config.n_layer):
+        q, k = network.cache(i, "q"), network.cache(i, "k")
+        for size in sizes:
+            tile_rows = network.kernel.tile_rows if size > 1 else 1
+            form = (size, tile_rows, config.n_head, network.scale(i))
+            with rec.entry(f"attention_{i}_{size}"):
+                scores = rec.output(ops.scores(rec, q, k, *form, in_block(i, SCORES)))
+                rec.output(ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN)))
+            with rec.entry(f"ahead_{i}_{size}"):
+                rec.output(ops.scores(rec, k, q, *form, in_block(i, "attn.ahead")))
+    with rec.entry("lens"):
+        _lens(network)
+    return rec.program()
+
+
+def _lens(network: Network) -> None:
+    """The forward pass of one token; lists each state of the residual stream and its logits (nostalgebraist 2020)."""
+    network.prefill(1)
+    for x in network.stream:
+        network.logits(network.rec.output(x), f"lens.{x.name}")
+
+
+def capture_recording(config: ModelConfig, recording: Recording, dtype: str) -> Program:
+    """`capture_program` of every intermediate, in the chunk sizes whose scratch stays within CAPTURE_BYTES."""
+    limits, kernel = recording.limits, recording.kernel
+
+    def record(sizes: tuple[int, ...]) -> Program:
+        return capture_program(config, limits, kernel, dtype, frozenset(config.activations), sizes)
+
+    sizes = chunk_sizes(config, kernel.tile_rows, limits)
+    return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))
+
+
+def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
+    """What a page measures of this recording, as `glgpt.tune` does: one product, and products of one row."""
+    return {
+        "product": product_program(recording.limits, recording.kernel, dtype),
+        "row": row_product_program(recording.kernel.near, dtype),
+    }

@@ -1,0 +1,108 @@
+"""Training in an exported page: a recorded program for each size it offers, and what it must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from glgpt.errors import GlgptError
+from glgpt.models.spec import ModelConfig, Parameter
+from glgpt.page.programs import page_recordings
+from glgpt.program.kernel import Kernel
+from glgpt.program.recorder import Recorder
+from glgpt.program.spec import Limits, Program
+from glgpt.system.files import data_path
+from glgpt.text.tokenizer_training import bpe_size
+from glgpt.training.program import Recipe, record_training
+from glgpt.training.settings import PRESETS, Settings, settings_for
+from glgpt.tuning.choice import ROWS
+
+SCHEMA = 1  # of training.json
+OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
+TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
+LOOK = 64  # tokens of the text whose attention is shown
+STEPS = 1000  # at most, unless a visitor asks for more: minutes, not hours
+STARTER = "tests/data/shakespeare-validation.txt"
+
+
+def training_files(presets: Sequence[str]) -> tuple[dict[str, Program], dict[str, Any]]:
+    """The programs by file, and the content of training.json.
+
+    Raises GlgptError for a preset that is none, or that no page can train.
+    """
+    files: dict[str, Program] = {}
+    sizes = [_size(name, tokenizer, files) for name in dict.fromkeys(presets) for tokenizer in _tokenizers(name)]
+    text = data_path(STARTER).read_text(encoding="utf-8")
+    index = {"schema": SCHEMA, "text": text[text.index("\n\n") + 2 :], "look": LOOK, "sizes": sizes}
+    return files, index
+
+
+def _tokenizers(preset: str) -> tuple[str, ...]:
+    if preset not in PRESETS:
+        raise GlgptError(f"preset {preset!r} is not one of {', '.join(PRESETS)}")
+    if PRESETS[preset].tokenizer == "gpt2":
+        raise GlgptError(f"preset {preset} is beyond what a page can train; {', '.join(OFFERED)} are meant for it")
+    return tuple(dict.fromkeys((*TOKENIZERS, PRESETS[preset].tokenizer)))
+
+
+def training_kernels() -> list[tuple[Kernel, int]]:
+    """The kernels that a page may choose, and the draw buffers that each takes; generating, they take neighbours."""
+    return [(replace(r.kernel, near=ROWS["near"]), r.draw_buffers) for r in page_recordings("f32") if r.rows == "apart"]
+
+
+def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, Any]:
+    """What a page must know of one size; its programs are added to `files`."""
+    vocab = bpe_size(tokenizer) or 256
+    settings = _settings(preset, tokenizer)
+    config = settings.model_config(vocab)
+    recipe = Recipe(
+        batch=settings.batch,
+        context=settings.context,
+        betas=(settings.beta1, settings.beta2),
+        weight_decay=settings.weight_decay,
+        clip=settings.clip,
+    )
+    programs = []
+    for kernel, buffers in training_kernels():
+        name = f"training-{preset}-{vocab}-{kernel.name}.bin"  # no .gz, which some hosts would unpack on their own
+        program = files[name] = page_training_program(config, recipe, Limits(max_draw_buffers=buffers), kernel)
+        programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": name})
+    return {
+        "name": preset,
+        "tokenizer": tokenizer,
+        "config": config.fields() | config.shape(),
+        "recipe": asdict(recipe),
+        "settings": {name: getattr(settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
+        "count": config.parameter_count,
+        "bytes": program.nbytes(),
+        "parameters": [
+            {"name": p.name, "shape": p.shape, "turned": _transposed(p)} for p in config.parameters.values()
+        ],
+        "programs": programs,
+    }
+
+
+def _settings(preset: str, tokenizer: str) -> Settings:
+    """The preset's, with fewer steps, and a smaller batch where it is too large for the textures every device has."""
+    p = PRESETS[preset]
+    batch = min(p.batch, Limits().max_texture_size // p.context)
+    return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch, "steps": min(p.steps, STEPS)})
+
+
+def _transposed(parameter: Parameter) -> bool:
+    """Whether the texture holds the transpose of a parameter. Raises GlgptError where it holds padding."""
+    if parameter.matrix != parameter.unpadded or (parameter.product and parameter.matrix[0] % 4):
+        raise GlgptError(f"{parameter.name}: a page cannot train heads or widths that are padded")
+    return parameter.transposed
+
+
+def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
+    """`training_program` and an entry `look`: it lists every layer's attention on LOOK tokens, or a whole context."""
+    rec = Recorder(limits)
+    record_training(rec, config, recipe, kernel)
+    tokens = min(LOOK, config.n_positions)
+    names = set(config.patterns())
+    with rec.entry("look"):
+        config.network(rec, kernel, names=names, role="state").prefill(tokens)
+    return rec.program()

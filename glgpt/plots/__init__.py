@@ -1,0 +1,1 @@
+"""Figures drawn with matplotlib: heat maps with token labels, loss curves. Knows arrays, no model."""

@@ -1,0 +1,244 @@
+"""Recording: ops append passes over symbolic tensors; `Recorder.program` gives scratch tensors their textures.
+
+Inside `with recorder.entry(name)` every op emits passes in order. A tensor is written once; its texture is reused after
+its last reader, so that the memory a program needs is known before anything runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from glgpt.errors import GlgptError
+from glgpt.program.layout import Layout
+from glgpt.program.shader import accessors, interface, split
+from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, View, check
+from glgpt.program.tape import Gradients, Tape, Vjp
+from glgpt.program.tensor import Tensor
+from glgpt.system.files import data_path
+
+# The uniform block's fields, in the order in which a program's JSON lists them (by name), since players go by that.
+# pos: of the first token; row: of what is written or asked for; the others belong to training.
+SCALARS = {
+    "lr": "float",
+    "pos": "int",
+    "row": "int",
+    "seed": "int",
+    "step": "int",
+    "unbias1": "float",
+    "unbias2": "float",
+}
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A pass whose scratch tensors have no textures yet."""
+
+    spec: Pass
+    inputs: tuple[tuple[str, Tensor], ...]
+    outputs: tuple[tuple[Tensor, int], ...]
+
+
+class Recorder:
+    """Collects entries into one Program for a device of the given limits."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._fixed: dict[str, Tensor] = {}
+        self._shaders: dict[str, str] = {}
+        self._drafts: dict[str, list[_Draft]] = {}
+        self._outputs: dict[str, dict[str, Tensor]] = {}
+        self._flips: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._stored: dict[Tensor, Tensor] = {}
+        self._current = ""
+        self.tape: Tape | None = None
+
+    # -- tensors ------------------------------------------------------------------------------------------------
+
+    def fixed(self, name: str, layout: Layout, role: str) -> Tensor:
+        """A weight, state or input: one texture under its own name, the same each time it is asked for."""
+        tensor = self._fixed.setdefault(name, Tensor(layout, name, role))
+        if tensor.layout != layout or tensor.role != role:
+            raise ValueError(f"{name} is recorded as {tensor} already")
+        return tensor
+
+    def scratch(self, name: str, layout: Layout) -> Tensor:
+        """A tensor of this entry that the next emitted passes write."""
+        return Tensor(layout, name)
+
+    # -- entries ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def entry(self, name: str) -> Iterator[None]:
+        """Passes emitted inside belong to this entry."""
+        self._current = name
+        self._drafts[name], self._outputs[name], self._flips[name] = [], {}, []
+        yield
+        self._current = ""
+
+    def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
+        """Keeps a tensor until the entry's end and lists it under its name."""
+        self._outputs[self._current][name or tensor.name] = tensor
+        return tensor
+
+    def store(self, tensor: Tensor, name: str) -> Tensor:
+        """Makes a scratch tensor of this entry the state of that name, which outlives the call."""
+        self._stored[tensor] = self.fixed(name, tensor.layout, "state")
+        return self._stored[tensor]
+
+    def flip(self, old: Tensor, new: Tensor) -> None:
+        """After this entry the two states change names: `new`, which it writes, is found under the name of `old`."""
+        self._flips[self._current].append((old, new))
+
+    @contextlib.contextmanager
+    def taping(self) -> Iterator[Tape]:
+        """Ops recorded inside are noted on the tape."""
+        outer, self.tape = self.tape, Tape()
+        yield self.tape
+        self.tape = outer
+
+    def recomputed(self, function: Callable[[Tensor], Tensor], x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """function(x), of which a tape keeps only x: the backward pass records it anew (Chen et al. 2016)."""
+        tape, self.tape = self.tape, None
+        y = function(x)
+        self.tape = tape
+        inputs = (x, *weights)
+
+        def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+            with self.taping() as again:
+                z = function(x)
+            found = again.backward({t: s for t, s in zip(inputs, sums, strict=True) if s} | {z: d[0]})
+            return [found.get(t) for t in inputs]
+
+        self.differentiable(y, inputs, vjp)
+        return y
+
+    def differentiable(self, outputs: Tensor | tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], vjp: Vjp) -> None:
+        """Notes an op on the tape, if one is running."""
+        if self.tape is not None:
+            self.tape.note((outputs,) if isinstance(outputs, Tensor) else outputs, inputs, vjp)
+
+    def emit(
+        self,
+        shader: str,
+        inputs: Mapping[str, Tensor],
+        outputs: Mapping[str, Tensor],
+        defines: Mapping[str, int | float | str] | None = None,
+        *,
+        label: str | None = None,
+        columns: int | None = None,
+        viewport: tuple[int, int] | None = None,
+        row: str | None = None,
+        flops: int = 0,
+        nbytes: int = 0,
+    ) -> None:
+        """Appends a pass of `glsl/<shader>.frag`, or several where the outputs have more layers than it may write.
+
+        `inputs` and `outputs` name the samplers and the STORE macros; a shader gives every tile of the outputs, of
+        which each pass writes a range of columns, and of rows where one column has too many. `columns` is the most
+        column tiles of a pass. `flops` and `nbytes` are those of all passes, of which each has its share of the tiles.
+        `viewport` and `row` are for a pass that writes a part of a state.
+        """
+        first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
+        before = [
+            _source("tensor.glsl"),
+            *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
+            f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
+            *(accessors(name, t.layout) for name, t in inputs.items()),
+        ]
+        samplers = tuple((f"u_{k}", t) for k, t in inputs.items())
+        size = viewport or (first.layout.width, first.layout.height)
+        parts = split(list(layouts.values()), self.limits.max_draw_buffers, columns)
+        done, total = 0, sum(part.count(first.layout) for part in parts)
+        for part in parts:
+            text = "\n".join([*before, interface(layouts, part), _source(f"{shader}.frag")])
+            key = f"{shader}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+            self._shaders[key] = text
+            end = done + part.count(first.layout)
+            costs = (n * end // total - n * done // total for n in (flops, nbytes))
+            spec = Pass(label or first.name, key, (), (), size, row, *costs)
+            layers = tuple((t, layer) for t in outputs.values() for layer in part.layers(t.layout))
+            self._drafts[self._current].append(_Draft(spec, samplers, layers))
+            done = end
+
+    # -- the result ---------------------------------------------------------------------------------------------
+
+    def program(self) -> Program:
+        """The recorded program, checked. Raises GlgptError where it does not fit the limits."""
+        textures = {
+            t.name: Texture(t.name, t.layout.width, t.layout.lines, t.layout.layers, t.layout.format, t.role)
+            for t in self._fixed.values()
+        }
+        entries = {name: self._place(name, textures) for name in self._drafts}
+        views = {name: _view(name, t) for name, t in self._fixed.items()}
+        program = Program(textures, dict(self._shaders), entries, views, dict(SCALARS))
+        check(program, self.limits)
+        return program
+
+    def _place(self, name: str, textures: dict[str, Texture]) -> Entry:
+        """Gives the scratch tensors of one entry textures from the pool that all entries share."""
+        drafts, outputs = self._drafts[name], self._outputs[name]
+        last: dict[int, int] = {}
+        for i, draft in enumerate(drafts):
+            for t in [*(t for _, t in draft.inputs), *(t for t, _ in draft.outputs)]:
+                last[id(t)] = i
+        for t in outputs.values():
+            last[id(t)] = len(drafts)
+        free = [t for t in textures.values() if t.role == "scratch"]
+        placed: dict[int, Texture] = {}
+
+        def place(t: Tensor) -> str:
+            t = self._stored.get(t, t)
+            if t.role != "scratch":
+                return t.name
+            if id(t) not in placed:
+                shape = (t.layout.width, t.layout.height, t.layout.layers, t.layout.format)
+                found = next((f for f in free if (f.width, f.height, f.layers, f.format) == shape), None)
+                if found:
+                    free.remove(found)
+                else:
+                    number = sum(x.role == "scratch" for x in textures.values())
+                    found = Texture(f"scratch.{number}", *shape, "scratch")
+                    textures[found.name] = found
+                placed[id(t)] = found
+            return placed[id(t)].name
+
+        passes = []
+        for i, draft in enumerate(drafts):
+            ins = tuple((sampler, place(t)) for sampler, t in draft.inputs)
+            outs = tuple((place(t), layer) for t, layer in draft.outputs)
+            passes.append(replace(draft.spec, inputs=ins, outputs=outs))
+            for key in dict.fromkeys(id(t) for t in [*(t for _, t in draft.inputs), *(t for t, _ in draft.outputs)]):
+                if key in placed and last[key] == i:
+                    free.append(placed[key])
+        uploads = {t.name for d in drafts for _, t in d.inputs if t.role == "input"}
+        views = {key: _view(place(t), t) for key, t in outputs.items()}
+        flips = tuple((old.name, new.name) for old, new in self._flips[name])
+        return Entry(name, tuple(sorted(uploads)), tuple(passes), views, flips)
+
+
+def _view(texture: str, t: Tensor) -> View:
+    return View(texture, t.rows, t.cols, t.layout.tiles, t.layout.dtype, t.layout.stack)
+
+
+def _literal(value: int | float | str) -> str:
+    if isinstance(value, float):
+        text = f"{value:.9g}"
+        return text if "." in text or "e" in text else text + ".0"
+    return str(value)
+
+
+@functools.cache
+def _source(name: str) -> str:
+    try:
+        text = (data_path("glsl") / name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise GlgptError(f"shader {name} cannot be read: {error}; reinstall glgpt") from error
+    lines = []
+    for line in text.splitlines():
+        include = line.removeprefix("#include ").strip('"') if line.startswith("#include ") else None
+        lines.append(_source(include) if include else line)
+    return "\n".join(lines)

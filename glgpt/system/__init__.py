@@ -1,0 +1,1 @@
+"""What the operating system gives: package data, caches, writing whole files, signals. Knows no model and no GL."""

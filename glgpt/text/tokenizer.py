@@ -1,0 +1,283 @@
+"""Text to ids and back: GPT-2's byte-level BPE, on tiktoken's engine."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tiktoken
+
+from glgpt.errors import GlgptError
+from glgpt.text.merge_order import stray_merge
+
+TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_EOS = "<|endoftext|>"
+# GPT-2's split into words; possessive, so that a long run of blanks does not backtrack.
+_WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s+(?!\S)|\s++"
+_SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+_LABEL_WIDTH = 14
+
+
+def _byte_letters() -> dict[str, int]:
+    # In vocab.json every byte is one visible letter: itself where Latin-1 prints it, else one from U+0100 on.
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+LETTER_BYTE = _byte_letters()
+
+
+class Tokenizer:
+    """A vocabulary of byte strings; ids run from 0 to `vocab_size` - 1, some perhaps without a token."""
+
+    def __init__(
+        self,
+        tokens: Mapping[int, bytes],
+        special: Mapping[str, int],
+        ordinary: Callable[[str], list[int]],
+        vocab_size: int,
+        eos: int | None,
+        prefix_space: bool = False,
+        ranks: Sequence[tuple[bytes, int]] = (),
+    ) -> None:
+        """`tokens` gives each id's bytes, `special` the texts never split, `ordinary` encodes the text between.
+
+        `ranks` are what `ordinary` works with, for another engine: the bytes and id (-1: none) of each merge rank.
+        """
+        self.ranks = ranks
+        self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
+        self._tokens, self.special, self._ordinary = tokens, special, ordinary
+        longest_first = sorted(special, key=len, reverse=True)
+        self._is_special = re.compile("|".join(map(re.escape, longest_first))) if special else None
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`; special tokens written out in it become their one id.
+
+        Raises GlgptError when the vocabulary lacks a byte of the text.
+        """
+        ids: list[int] = []
+        start = 0
+        for match in self._is_special.finditer(text) if self._is_special else ():
+            ids += self._ordinary(text[start : match.start()])
+            ids.append(self.special[match[0]])
+            start = match.end()
+        ids += self._ordinary(text[start:])
+        if max(ids, default=0) >= self.vocab_size:
+            beyond = f"{self.label(max(ids))!r} (id {max(ids)})"
+            raise GlgptError(f"the text holds {beyond}; the model's vocabulary ends at {self.vocab_size - 1}")
+        return ids
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one id; none for an id of the model's that has no token (a padded vocabulary).
+
+        Raises GlgptError for an id outside the vocabulary.
+        """
+        found = self._tokens.get(token)
+        if found is None and not 0 <= token < self.vocab_size:
+            raise GlgptError(f"id {token} is outside the vocabulary; ids run from 0 to {self.vocab_size - 1}")
+        return found or b""
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes of all ids, one after another. Raises GlgptError for an id outside the vocabulary."""
+        return b"".join(self.token_bytes(token) for token in ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids`; bytes that are no UTF-8 become U+FFFD. Raises GlgptError as `token_bytes` does."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def label(self, token: int) -> str:
+        r"""A short, printable text for an axis: blanks as `·`, a newline as `⏎`, stray bytes as `\xe2`."""
+        data = self.token_bytes(token)
+        if not data:
+            return f"[{token}]"
+        text = "".join(_SHOWN.get(char, char) for char in data.decode("utf-8", errors="backslashreplace"))
+        text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+        return text if len(text) <= _LABEL_WIDTH else text[: _LABEL_WIDTH - 1] + "…"
+
+
+class StreamDecoder:
+    """Decodes ids as they come: a character appears once its last byte has."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes, perhaps none. Raises GlgptError for an id outside the vocabulary."""
+        return self._decoder.decode(self._tokenizer.token_bytes(token))
+
+    def flush(self) -> str:
+        """What is left: U+FFFD where a character was never completed. All pushes and this make `decode` of all ids."""
+        return self._decoder.decode(b"", final=True)
+
+
+class _Files(NamedTuple):
+    """What a folder says about its tokenizer."""
+
+    vocab: dict[str, int]
+    merges: list[tuple[str, str]]
+    added: dict[str, int]
+    prefix_space: bool
+    eos: str | None
+    source: Path  # the file that holds the merges, for messages
+
+
+def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
+    """The tokenizer beside a checkpoint: vocab.json and merges.txt, else a byte-level BPE in tokenizer.json.
+
+    `vocab_size` is the model's; None where there is no model yet: up to the greatest id of the files.
+
+    With neither, a model of 50257 ids gets GPT-2's own, where tiktoken has it or can fetch it. None: ids only.
+    Raises GlgptError, naming the file, for a damaged one.
+    """
+    halves, combined = [folder / name for name in ("vocab.json", "merges.txt")], folder / "tokenizer.json"
+    plain = all(half.exists() for half in halves)
+    if not plain and not combined.exists() and any(half.exists() for half in halves):
+        missing = next(half for half in halves if not half.exists())
+        raise GlgptError(f"{missing} is missing; a tokenizer is vocab.json and merges.txt together")
+    if not plain and not combined.exists():
+        return gpt2_tokenizer() if vocab_size == 50257 else None
+    files = _read_plain(folder) if plain else _read_combined(combined)
+    return None if files is None else _build(files, vocab_size)
+
+
+def gpt2_tokenizer() -> Tokenizer | None:
+    """GPT-2's own, from tiktoken; None where it is neither cached nor to be fetched."""
+    try:
+        encoding = tiktoken.get_encoding("gpt2")
+    except Exception:  # no cache and no network: the model still runs on ids
+        return None
+    end = encoding.eot_token
+    tokens = {i: encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab)}
+    ranks = [(token, i) for i, token in tokens.items() if i != end]
+    return Tokenizer(tokens, {_EOS: end}, encoding.encode_ordinary, encoding.n_vocab, end, ranks=ranks)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, GlgptError):
+            raise
+        raise GlgptError(f"{path} is not valid JSON: {str(error).splitlines()[0]}") from None
+    if not isinstance(value, dict):
+        raise GlgptError(f"{path} holds no JSON object")
+    return value
+
+
+def _read_text(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise GlgptError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise GlgptError(f"{path} is no UTF-8 text (byte {error.start})") from None
+    if text.startswith("version https://git-lfs"):
+        raise GlgptError(f"{path} is a Git-LFS pointer, not the file itself; run git lfs pull in its repository")
+    return text
+
+
+def _read_plain(folder: Path) -> _Files:
+    vocab, source = folder / "vocab.json", folder / "merges.txt"
+    merges = []
+    for number, line in enumerate(_read_text(source).split("\n"), 1):  # splitlines would split at U+0085 too
+        words = line.rstrip("\r").split(" ")
+        if words != [""] and not line.startswith("#version"):
+            if len(words) != 2 or not all(words):
+                raise GlgptError(f"{source}, line {number}: {line[:40]!r} is no pair of tokens")
+            merges.append((words[0], words[1]))
+    added = dict(_ids(_optional_json(folder / "added_tokens.json"), folder / "added_tokens.json"))
+    config = _optional_json(folder / "tokenizer_config.json")
+    decoder = config.get("added_tokens_decoder")
+    for token, about in decoder.items() if isinstance(decoder, dict) else ():
+        if token.isdecimal() and isinstance(about, dict) and isinstance(about.get("content"), str):
+            added[about["content"]] = int(token)
+    prefix_space = config.get("add_prefix_space") is True
+    return _Files(_ids(_read_json(vocab), vocab), merges, added, prefix_space, _eos_text(folder), source)
+
+
+def _read_combined(path: Path) -> _Files | None:
+    """A tokenizer.json, or None where it is another kind than GPT-2's byte-level BPE."""
+    try:
+        whole = _read_json(path)
+        model, split = whole["model"], whole.get("pre_tokenizer") or {}
+        foreign = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+        if model.get("type", "BPE") != "BPE" or any(model.get(option) for option in foreign):
+            return None
+        if split.get("type") != "ByteLevel" or split.get("use_regex") is False or whole.get("normalizer"):
+            return None
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        merges = [(str(left), str(right)) for left, right in pairs]
+        added = {about["content"]: about["id"] for about in whole.get("added_tokens") or []}
+        vocab, prefix_space = _ids(model["vocab"], path), split.get("add_prefix_space", True) is True
+        return _Files(vocab, merges, _ids(added, path), prefix_space, _eos_text(path.parent), path)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, GlgptError):
+            raise
+        raise GlgptError(f"{path} is damaged: it is not laid out as a BPE tokenizer") from None
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return _read_json(path) if path.exists() else {}
+
+
+def _eos_text(folder: Path) -> str | None:
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        eos = _optional_json(folder / name).get("eos_token")
+        eos = eos.get("content") if isinstance(eos, dict) else eos
+        if isinstance(eos, str):
+            return eos
+    return None
+
+
+def _ids(vocab: Any, path: Path) -> dict[str, int]:
+    if not isinstance(vocab, dict) or any(type(t) is not str or type(i) is not int or i < 0 for t, i in vocab.items()):
+        raise GlgptError(f"{path} does not map tokens to ids")
+    if len(set(vocab.values())) != len(vocab):
+        raise GlgptError(f"{path} gives two tokens the same id")
+    return vocab
+
+
+def _bytes(token: str) -> bytes:
+    """A token's bytes; one with letters outside the byte alphabet was added as plain text."""
+    try:
+        return bytes(LETTER_BYTE[letter] for letter in token)
+    except KeyError:
+        return token.encode("utf-8", errors="replace")
+
+
+def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
+    merges: dict[tuple[bytes, bytes], int] = {}
+    ids = [files.vocab.get(letter, -1) for letter in sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)]
+    for left, right in files.merges:
+        if not {left, right, left + right} <= files.vocab.keys():
+            raise GlgptError(f"{files.source}: the merge {left} {right} needs a token that the vocabulary lacks")
+        merges[_bytes(left), _bytes(right)] = len(ids)
+        ids.append(files.vocab[left + right])
+    if stray := stray_merge(merges):
+        raise GlgptError(f"{files.source}: {stray[0]!r} {stray[1]!r} is out of order; BPE training gives no such list")
+    # Bytes rank by value and merges by their order, whatever the ids are: tiktoken wants ranks, not ids.
+    ranks = {bytes([byte]): byte for byte in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
+    engine = tiktoken.Encoding("bpe", pat_str=_WORDS, mergeable_ranks=ranks, special_tokens={})
+
+    def ordinary(text: str) -> list[int]:
+        if files.prefix_space and text and not text.startswith(" "):
+            text = " " + text
+        found = [ids[rank] for rank in engine.encode_ordinary(text)]
+        if -1 in found:
+            absent = next(byte for byte in text.encode("utf-8", errors="replace") if ids[byte] == -1)
+            raise GlgptError(f"{files.source}: the vocabulary has no token for byte 0x{absent:02x} of the text")
+        return found
+
+    named = {text: files.vocab[text] for text in {_EOS, files.eos or _EOS} & files.vocab.keys()}
+    special = {text: token for text, token in (named | files.added).items() if text}
+    tokens = {token: _bytes(text) for text, token in files.vocab.items()}
+    tokens |= {token: text.encode("utf-8", errors="replace") for text, token in special.items()}
+    size = vocab_size or 1 + max(tokens, default=0)
+    eos = special.get(files.eos or _EOS)
+    return Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, list(zip(ranks, ids, strict=True)))

@@ -1,0 +1,180 @@
+"""Tokenizers to train with: GPT-2's own, bytes, a BPE trained on the text, or a folder's; each written as files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from glgpt.errors import GlgptError
+from glgpt.system.files import written_whole
+from glgpt.text.files import Text
+from glgpt.text.tokenizer import LETTER_BYTE, TOKENIZER_EXTRAS, Tokenizer, gpt2_tokenizer, load_tokenizer
+
+FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
+EOS = "<|endoftext|>"
+SMALLEST = 257  # a BPE vocabulary without merges: the end of text and every byte
+_PIECE = 1 << 16  # bytes handed to the trainer at a time; it takes in several hundred pieces before it counts them
+_LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)  # by the byte that each stands for
+
+Progress = Callable[[int, int], None]
+
+
+def make_tokenizer(kind: str, text: Text, folder: Path, progress: Progress | None = None) -> Tokenizer:
+    """Writes the tokenizer `gpt2`, `bytes`, `bpe:N` (trained on `text`) or that of a folder into `folder`.
+
+    Raises GlgptError for any other `kind`, or one that cannot be had.
+    """
+    number = bpe_size(kind)
+    if number is not None:
+        train_bpe(text, number, folder, progress)
+    elif kind == "bytes":
+        _write(folder, {letter: byte for byte, letter in enumerate(_LETTERS)}, [], None)
+    elif kind == "gpt2":
+        _write_gpt2(folder)
+    else:
+        source = Path(kind).expanduser()
+        if not source.is_dir():
+            raise GlgptError(f"tokenizer {kind!r} is not gpt2, bytes, bpe:N or a folder with vocab.json and merges.txt")
+        copy_tokenizer(source, folder)
+        _loaded(source, kind)  # so that an error names this folder
+    return _loaded(folder, kind)
+
+
+def bpe_size(kind: str) -> int | None:
+    """The N of `bpe:N`, or None for another kind. Raises GlgptError for an N that is no vocabulary's size."""
+    name, colon, number = kind.partition(":")
+    if name != "bpe":
+        return None
+    if not colon or not number.isdecimal():
+        raise GlgptError(f"tokenizer {kind!r}: write bpe:N with the size of the vocabulary, such as bpe:1024")
+    return checked_size(int(number))
+
+
+def checked_size(size: int) -> int:
+    """`size`, where a BPE vocabulary may have it. Raises GlgptError below `SMALLEST`."""
+    if size < SMALLEST:
+        raise GlgptError(f"a vocabulary of {size} is too small: 256 bytes and {EOS} make {SMALLEST} before any merge")
+    return size
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copies a folder's tokenizer files. Raises GlgptError where it has none."""
+    found = [source / name for name in FILES if (source / name).is_file()]
+    if not {"vocab.json", "merges.txt"} <= {path.name for path in found} and source / "tokenizer.json" not in found:
+        raise GlgptError(f"{source} holds no tokenizer: neither vocab.json with merges.txt nor tokenizer.json")
+    for path in found:
+        shutil.copyfile(path, folder / path.name)
+
+
+def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenizer:
+    """Copies the tokenizer of a checkpoint; GPT-2's own for one of 50257 ids without files."""
+    if vocab_size == 50257 and not any((model / name).is_file() for name in FILES[:3]):
+        _write_gpt2(folder)
+    else:
+        copy_tokenizer(model, folder)
+    return _loaded(folder, str(model), vocab_size)
+
+
+def _loaded(folder: Path, kind: str, vocab_size: int | None = None) -> Tokenizer:
+    tokenizer = load_tokenizer(folder, vocab_size)
+    if tokenizer is None:
+        raise GlgptError(f"{kind}: its tokenizer.json is no byte-level BPE, as GPT-2's is")
+    return tokenizer
+
+
+def identity(folder: Path) -> str:
+    """SHA-256 of the folder's tokenizer files: two with the same give the same ids."""
+    found = hashlib.sha256()
+    for name in FILES:
+        if (folder / name).is_file():
+            data = (folder / name).read_bytes()
+            found.update(f"{name} {len(data)}\n".encode() + data)
+    return found.hexdigest()
+
+
+def train_bpe(text: Text, size: int, folder: Path, progress: Progress | None = None) -> None:
+    """Trains a byte-level BPE of `size` tokens and writes it in GPT-2's file format.
+
+    Id 0 is the end of text, then come the bytes in the order of their letters, then the merges. A pair is merged that
+    occurs at least twice; of equally frequent ones the one with the smaller ids. The same text gives the same files.
+    Raises GlgptError for a size too small, or greater than the text gives.
+    """
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import models, pre_tokenizers, trainers
+
+    checked_size(size)
+    engine = Engine(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=[EOS],
+        initial_alphabet=_LETTERS,
+    )
+    engine.train_from_iterator(_counted(text, progress), trainer)
+    got = engine.get_vocab_size()
+    if got < size:
+        raise GlgptError(f"a vocabulary of {size} is too large for this text: it gives {got} tokens at most")
+    with tempfile.TemporaryDirectory() as saved:
+        vocab_file, merges_file = map(Path, engine.model.save(saved))
+        vocab, lines = json.loads(vocab_file.read_bytes()), merges_file.read_text(encoding="utf-8").split("\n")
+    merges = [(pair[0], pair[1]) for line in lines if len(pair := line.split(" ")) == 2 and not line.startswith("#")]
+    _write(folder, vocab, merges, EOS)
+
+
+def _counted(text: Text, progress: Progress | None) -> Iterator[str]:
+    for piece, done in text.pieces(whole=[EOS], block=_PIECE):
+        if progress:
+            progress(done, text.size)
+        yield from piece.split(EOS)  # which is no text to learn from
+
+
+def _write_gpt2(folder: Path) -> None:
+    tokenizer = gpt2_tokenizer()
+    if tokenizer is None:
+        raise GlgptError("GPT-2's tokenizer is neither in tiktoken's cache nor to be fetched: check the network")
+    tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size - 1)]  # the last is the end of text
+    vocab = {spell(token): i for i, token in enumerate(tokens)} | {EOS: len(tokens)}
+    merges = [(spell(a), spell(b)) for a, b in merges_of(tokens)]
+    _write(folder, vocab, merges, EOS)
+
+
+def spell(token: bytes) -> str:
+    """A token's bytes in the letters of vocab.json."""
+    return "".join(_LETTERS[byte] for byte in token)
+
+
+def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """The merges that made `tokens`, which stand in the order of their making: the last step of encoding each."""
+    rank = {token: i for i, token in enumerate(tokens)}
+    merges = []
+    for token in tokens:
+        parts = [token[i : i + 1] for i in range(len(token))]
+        while len(parts) > 2:
+            best = min(range(len(parts) - 1), key=lambda i: rank.get(parts[i] + parts[i + 1], sys.maxsize))
+            parts[best : best + 2] = [parts[best] + parts[best + 1]]
+        if len(parts) == 2:
+            merges.append((parts[0], parts[1]))
+    return merges
+
+
+def _write(folder: Path, vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], eos: str | None) -> None:
+    """The files of GPT-2's tokenizer; the third keeps transformers from adding an end of text that is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}
+    config |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), eos)
+    ordered = dict(sorted(vocab.items(), key=lambda item: item[1]))
+    texts = {
+        "vocab.json": json.dumps(ordered, ensure_ascii=False, separators=(",", ":")),
+        "merges.txt": "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges),
+        "tokenizer_config.json": json.dumps(config, indent=1) + "\n",
+    }
+    for name, content in texts.items():
+        with written_whole(folder / name) as file:
+            file.write(content.encode())

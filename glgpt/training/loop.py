@@ -1,0 +1,270 @@
+"""The steps of a run: what is drawn, noted, evaluated and saved when, and how a run is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glgpt.errors import GlgptError
+from glgpt.plots import figures as plots
+from glgpt.system.signals import handled
+from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
+from glgpt.text.tokenizer import Tokenizer
+from glgpt.training.events import DivergedError, Hooks, Step, Trained
+from glgpt.training.run_folder import RunFolder
+from glgpt.training.settings import Settings
+
+if TYPE_CHECKING:
+    from glgpt.training.trainer import StepResult, Trainer
+
+RECENT = 50  # results over which tokens/s is measured
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[list[int]]:
+    """Collects the first SIGINT or SIGTERM in the list it gives; a second one raises KeyboardInterrupt."""
+    caught: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    with handled(note, default=True):
+        yield caught
+
+
+class Loop:
+    """Takes a trainer from the steps it has done to `settings.steps`."""
+
+    def __init__(
+        self, trainer: Trainer, data: Data, tokenizer: Tokenizer, settings: Settings, run: RunFolder, hooks: Hooks
+    ) -> None:
+        self.trainer, self.data, self.tokenizer = trainer, data, tokenizer
+        self.settings, self.run, self.hooks = settings, run, hooks
+        self.first = self.saved = trainer.steps_done
+        self.last: Step | None = None
+        self.validation: tuple[float, float] | None = None  # nats a token, bits a byte
+        self.validated: int | None = None  # the step after which that was measured
+        self._stop: Sequence[int] = ()
+        self._rows = settings.batch * settings.accumulate
+        self._begun = time.perf_counter()
+        self._apart = 0.0  # seconds spent on other things than steps
+        self._rate = 0.0  # steps a second
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # arrivals while steps are under way
+        self._idle: tuple[int, float] | None = None  # the step after which nothing was under way, and when
+        self._lengths: np.ndarray | None = None
+
+    def go(self) -> Trained:
+        """Trains to the end, or to a first interrupt; both leave a checkpoint."""
+        with stoppable() as self._stop:
+            with self._aside():
+                self._make_up()
+            step = self.first
+            while step < self.settings.steps and not (self._stop and step > self.first):
+                step += 1
+                self._step(step)
+            if step > self.saved:
+                self._take(self._drain())
+                self._save(step)
+        tokens = (step - self.first) * self._rows * self.settings.context
+        nats, bits = self.validation or (None, None)
+        return Trained(
+            folder=self.run.path,
+            step=step,
+            loss=self.last.loss if self.last else None,
+            validation_loss=nats,
+            bits_per_byte=bits,
+            validation_step=self.validated,
+            tokens=tokens,
+            seconds=time.perf_counter() - self._begun,
+            interrupted=bool(self._stop) and step < self.settings.steps,
+        )
+
+    def _step(self, step: int) -> None:
+        s = self.settings
+        inputs, targets = batch(self.data.train, s.seed, step, self._rows, s.context)
+        results = self.trainer.submit(inputs, targets, s.lr_at(step))
+        due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
+        if not due and step > self.first + 1:  # the first compiles, and is waited for
+            for result in results:
+                self._recent.append((result.step, self._busy()))
+            if len(self._recent) > 1:
+                self._rate = _slope(self._recent[0], self._recent[-1])
+            self._take(results)
+            return
+        results += self._drain()
+        self._take(results[:-1])
+        with self._aside():
+            evaluated = self._due(s.eval_every, step) and self._evaluate(step)
+        self._take(results[-1:], evaluated)
+        with self._aside():
+            if self._due(s.sample_every, step):
+                self._sample(step)
+            if self._due(s.save_every or s.steps, step):
+                self._save(step)
+
+    def _drain(self) -> list[StepResult]:
+        """What is under way; results come late and now all at once, so the speed is that since the last such moment."""
+        results = self.trainer.drain()
+        now = self.trainer.steps_done, self._busy()
+        self._rate = _slope(self._idle, now) if self._idle else 0.0
+        self._idle = now
+        self._recent.clear()
+        return results
+
+    def _due(self, every: int, step: int) -> bool:
+        return bool(every) and (step % every == 0 or step == self.settings.steps)
+
+    def _make_up(self) -> None:
+        """The validation before the first step, and what an interrupt left out of the last one."""
+        lines, s = self.run.lines(), self.settings
+        last = next((line for line in reversed(lines) if line.get("validation_loss") is not None), None)
+        if last:
+            self.validation = last["validation_loss"], last["validation_bits_per_byte"]
+            self.validated = last["step"]
+        if (
+            self._due(s.eval_every, self.first)
+            and not (last and last["step"] == self.first)
+            and self._evaluate(self.first)
+        ):
+            self.run.amend(self.first, self._validated())
+        if self.first and self._due(s.sample_every, self.first) and not self.run.sample_file(self.first).exists():
+            self._sample(self.first)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What takes place here is not counted in tokens/s."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._apart += time.perf_counter() - start
+
+    def _busy(self) -> float:
+        return time.perf_counter() - self._begun - self._apart
+
+    def _take(self, results: Sequence[StepResult], evaluated: bool = False) -> None:
+        """Notes steps whose results have come; with `evaluated`, the last validation is theirs."""
+        for result in results:
+            nats, bits = self.validation if evaluated and self.validation else (None, None)
+            self.last = Step(
+                result.step,
+                result.loss,
+                result.grad_norm,
+                self.settings.lr_at(result.step),
+                self._rate * self._rows * self.settings.context,
+                (time.perf_counter() - self._begun) / (result.step - self.first) * (self.settings.steps - result.step),
+                nats,
+                bits,
+            )
+            line = {"step": result.step, "loss": result.loss, "grad_norm": result.grad_norm, "lr": self.last.lr}
+            self._note(line | {"tokens_per_s": round(self.last.tokens_per_s, 1)} | (self._validated() if nats else {}))
+            if self.hooks.on_step:
+                self.hooks.on_step(self.last)
+            if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
+                raise self._diverged(result)
+
+    def _validated(self) -> dict[str, float]:
+        nats, bits = self.validation or (math.nan, math.nan)
+        return {"validation_loss": nats, "validation_bits_per_byte": bits}
+
+    def _note(self, line: dict[str, Any]) -> None:
+        self.run.note({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()})
+
+    def _diverged(self, result: StepResult) -> DivergedError:
+        self.trainer.drain()
+        tensor = self.trainer.not_finite()
+        what = f"the loss is {result.loss:g} and the gradient's norm {result.grad_norm:g}"
+        return self._broken(result.step, what + (f"; the first tensor affected is {tensor}" if tensor else ""))
+
+    def _broken(self, step: int, what: str) -> DivergedError:
+        self._picture()
+        return DivergedError(
+            f"step {step}: {what}; the last good checkpoint is step {self.saved} in {self.run.path}: "
+            "resume it with a lower --lr or --clip"
+        )
+
+    def _evaluate(self, step: int) -> bool:
+        """The loss on fixed windows of the validation text; False where there is none, or an interrupt came."""
+        s, ids = self.settings, self.data.validation
+        if not len(ids):
+            return False
+        first = fixed_windows(ids, s.context, s.eval_tokens)
+        if self._lengths is None:
+            self._lengths = np.array([len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size)])
+        nats, size = 0.0, 0
+        for at in range(0, len(first), s.batch):
+            inputs, targets = windows(ids, first[at : at + s.batch], s.context)
+            nats += self.trainer.evaluate(inputs, targets) * targets.size
+            size += int(self._lengths[targets].sum())
+            self.hooks.part("validating")(min(at + s.batch, len(first)), len(first))
+            if self._stop:
+                return False
+        mean = nats / (len(first) * s.context)
+        self.validation, self.validated = (mean, nats / math.log(2) / max(1, size)), step
+        if self.hooks.on_validation:
+            self.hooks.on_validation(step, *self.validation)
+        return True
+
+    def _sample(self, step: int) -> None:
+        """A text as the model writes it now; where its context is full, it goes on from the later half of that."""
+        s, ids = self.settings, list(self._prompt())
+        prompt = len(ids)
+        while len(ids) - prompt < s.sample_tokens and not self._stop:
+            window = ids[-max(1, s.context // 2) :]
+            wanted = min(s.sample_tokens - (len(ids) - prompt), s.context - len(window))
+            seed = int(starts(s.seed, step, 1, 1 << 31)[0]) + len(ids)
+            before = len(ids)
+            for token in self.trainer.generate(window, max(1, wanted), temperature=0.8, seed=seed):
+                ids.append(int(token))
+                if self._stop:
+                    break
+            if len(ids) == before:
+                break
+        if self._stop:
+            return
+        text = self.tokenizer.decode(ids[prompt:])
+        self.run.sample(step, text)
+        if self.hooks.on_sample:
+            self.hooks.on_sample(step, text)
+
+    def _prompt(self) -> list[int]:
+        """A line's end; the text's own first token for a vocabulary that has none."""
+        try:
+            return self.tokenizer.encode("\n")
+        except GlgptError:
+            return [int(self.data.train[0])]
+
+    def _save(self, step: int) -> None:
+        self.run.sync()
+        self.hooks.part("saving a checkpoint")(0, 1)
+        try:
+            self.trainer.save(self.run.path)
+        except GlgptError as error:  # a step of a finite loss left parameters that are not
+            raise self._broken(step, str(error)) from None
+        self.saved = step
+        self._picture()
+        self.hooks.part("saving a checkpoint")(1, 1)
+        if self.hooks.on_save:
+            self.hooks.on_save(step)
+
+    def _picture(self) -> None:
+        lines = self.run.lines()
+
+        def curve(key: str) -> np.ndarray:
+            return np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None]).reshape(-1, 2)
+
+        picture = self.run.path / "loss.png"
+        plots.loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
+
+
+def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:
+    """Steps a second from one to the other; zero where no time passed."""
+    return (b[0] - a[0]) / (b[1] - a[1]) if b[1] > a[1] else 0.0

@@ -1,0 +1,177 @@
+"""The program of a training step: forward, backward, the norm of the gradients, AdamW."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from glgpt import ops
+from glgpt.errors import GlgptError
+from glgpt.inference.programs import record_generation
+from glgpt.models.network import Batch, Network
+from glgpt.models.spec import ModelConfig
+from glgpt.program.kernel import Kernel
+from glgpt.program.layout import Layout
+from glgpt.program.recorder import Recorder
+from glgpt.program.spec import Limits, Program
+from glgpt.program.tensor import Tensor
+
+MOMENTS = ("moment", "squares")  # what AdamW keeps of a parameter's gradients
+SLOTS = 256  # losses that wait in a texture to be read: one for each part of an accumulated step, and one beyond
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recorded training step depends on, beside the model.
+
+    `batch` sequences of `context` tokens at a time, `accumulate` times a step; AdamW's `betas`, `eps` and
+    `weight_decay` (of matrices); `clip`, the greatest norm of all gradients together (0: none); `dropout` and
+    `recompute` as in `models.network.Batch`.
+    """
+
+    batch: int
+    context: int
+    accumulate: int = 1
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    dropout: float = 0.0
+    recompute: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of a whole step, each with a target."""
+        return self.batch * self.context * self.accumulate
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "context", "accumulate"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < 1:
+                raise GlgptError(f"{name} is {value!r}; it must be a whole number from 1")
+        try:
+            b1, b2 = map(float, self.betas)
+        except (TypeError, ValueError):
+            raise GlgptError(f"betas are {self.betas!r}; they must be two numbers") from None
+        object.__setattr__(self, "betas", (b1, b2))
+        if not 0 < self.eps < math.inf:
+            raise GlgptError(f"eps is {self.eps}; it must be above 0 and finite")
+        below = {"dropout": (self.dropout, 1), "weight_decay": (self.weight_decay, math.inf)}
+        below |= {"clip": (self.clip, math.inf)} | {f"betas[{i}]": (beta, 1) for i, beta in enumerate(self.betas)}
+        for name, (number, end) in below.items():
+            if not 0 <= number < end:
+                raise GlgptError(f"{name} is {number}; it must be at least 0 and below {end}")
+
+
+def checked_rate(lr: Any) -> float:
+    """A learning rate. Raises GlgptError for what is none."""
+    if not (isinstance(lr, Real) and 0 <= float(lr) < math.inf):
+        raise GlgptError(f"lr is {lr!r}; it must be a number from 0 and finite")
+    return float(lr)
+
+
+def checked_seed(seed: Any) -> int:
+    """The seed of fresh parameters and dropout. Raises GlgptError for what is none."""
+    if not (isinstance(seed, Integral) and 0 <= int(seed) < 1 << 32):
+        raise GlgptError(f"seed is {seed!r}; it must be a whole number from 0 and below 2^32")
+    return int(seed)
+
+
+def training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
+    """The program with the entries of `record_training`. Raises GlgptError where the limits forbid it."""
+    rec = Recorder(limits)
+    try:
+        record_training(rec, config, recipe, kernel)
+        return rec.program()
+    except ValueError as error:
+        if isinstance(error, GlgptError):
+            raise
+        raise GlgptError(
+            f"n_embd {config.n_embd}: too large for textures of {limits.max_texture_size} texels a side"
+        ) from error
+
+
+def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: Kernel) -> None:
+    """Entries `init`, `backward`, `accumulate` (where a step has parts), `update`, `evaluate`, and a generation's.
+
+    `init` makes fresh parameters from the scalar `seed`. `backward` leaves the gradients of (sum of losses) / (rows of
+    the whole step) in the states `d.<parameter>`, `accumulate` adds to them; both, and `evaluate`, write (sum of
+    losses, targets that count, ..) to row `row` of the state `losses`: 0 for `backward`, then one for each part.
+    `update` takes a step on the mean over all targets of the step that count, and leaves (its norm, what it multiplied
+    gradients with, 1 if finite, 0) in the state `gradient_norm`. `prepare` must be played before a generation, whenever
+    the parameters have changed.
+    Raises GlgptError where the limits forbid it.
+    """
+    if recipe.context > config.n_positions:
+        raise GlgptError(f"a context of {recipe.context} tokens is beyond the model's n_positions {config.n_positions}")
+    if recipe.accumulate > SLOTS:
+        raise GlgptError(f"a step of {recipe.accumulate} parts is beyond {SLOTS}; use larger batches")
+    if recipe.batch * recipe.context > (limit := rec.limits.max_texture_size):
+        raise GlgptError(
+            f"a batch of {recipe.batch} x {recipe.context} tokens is beyond the {limit} that this device takes; "
+            "use a smaller one, and accumulate more of them"
+        )
+    batch = Batch(recipe.batch, recipe.dropout, recipe.recompute)
+    network = config.network(rec, kernel, batch=batch, role="state")
+    with rec.entry("init"):
+        _initial(network)
+    with rec.entry("backward"):
+        gradients = _backward(network, recipe, {})
+    if recipe.accumulate > 1:
+        with rec.entry("accumulate"):
+            for weight, total in _backward(network, recipe, gradients).items():
+                rec.flip(gradients[weight], total)
+    with rec.entry("evaluate"):
+        _loss(config.network(rec, kernel, batch=Batch(recipe.batch), role="state"), recipe)
+    with rec.entry("update"):
+        norm = ops.gradient_norm(
+            rec, list(gradients.values()), recipe.clip, _losses(rec), recipe.accumulate, recipe.rows
+        )
+        rec.store(norm, "gradient_norm")
+        for parameter, (weight, gradient) in zip(config.parameters.values(), gradients.items(), strict=True):
+            _step(network, weight, gradient, norm, recipe, recipe.weight_decay if parameter.decayed else 0.0)
+    record_generation(config.network(rec, kernel, role="state"))
+
+
+def _loss(network: Network, recipe: Recipe) -> Tensor:
+    rec, rows = network.rec, recipe.batch * recipe.context
+    logits = network.logits(network.prefill(recipe.context))
+    targets = rec.fixed("targets", Layout(rows, 1), "input")
+    loss = ops.cross_entropy(rec, logits, targets, 1.0 / recipe.rows)
+    ops.place_row(rec, loss, _losses(rec), "row")
+    return loss
+
+
+def _losses(rec: Recorder) -> Tensor:
+    return rec.fixed("losses", Layout(SLOTS + 1, 4), "state")
+
+
+def _backward(network: Network, recipe: Recipe, so_far: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+    """Parameter -> the state that holds its gradient; with `so_far`, another state that holds the sum."""
+    rec, suffix = network.rec, ".sum" if so_far else ""
+    with rec.taping() as tape:
+        loss = _loss(network, recipe)
+    found = tape.backward(so_far | {loss: loss})
+    weights = [network.parameter(name) for name in network.config.parameters]
+    return {w: rec.store(found[w], f"d.{w.name}{suffix}") for w in weights}
+
+
+def _step(network: Network, x: Tensor, gradient: Tensor, norm: Tensor, recipe: Recipe, decay: float) -> None:
+    first, second = ((t, network.rec.fixed(f"{t.name}.next", t.layout, "state")) for t in _moments(network, x))
+    pair = (x, network.rec.fixed(f"{x.name}.next", x.layout, "state"))
+    ops.adamw(network.rec, pair, first, second, gradient, norm, recipe.betas, recipe.eps, decay)
+
+
+def _moments(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = (network.rec.fixed(f"{x.name}.{moment}", x.layout, "state") for moment in MOMENTS)
+    return first, second
+
+
+def _initial(network: Network) -> None:
+    """Fresh parameters, as the spec says of each."""
+    for site, parameter in enumerate(network.config.parameters.values()):
+        x = network.parameter(parameter.name)
+        rows, cols = parameter.used(x.rows, x.cols)
+        ops.normal(network.rec, x, _moments(network, x), parameter.mean, parameter.deviation, site, rows, cols)

@@ -1,0 +1,177 @@
+"""Training a model on text, in a run folder that can be left and taken up again at any time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from glgpt import __version__
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.models.spec import ModelConfig
+from glgpt.system.files import write_json
+from glgpt.text.dataset import Data, check_length, load_data
+from glgpt.text.files import Text
+from glgpt.text.tokenizer import Tokenizer, load_tokenizer
+from glgpt.text.tokenizer_training import copy_model_tokenizer, identity, make_tokenizer
+from glgpt.training.events import Hooks, Start, Step, Trained
+from glgpt.training.loop import Loop
+from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
+from glgpt.training.settings import Settings, settings_for
+
+# What a run may be continued with in place of its own settings; the rest decides which model learns from which batches.
+CHANGEABLE = (
+    "steps lr min_lr warmup schedule weight_decay clip dropout recompute device "
+    "eval_every eval_tokens sample_every sample_tokens save_every"
+).split()
+
+
+def train(
+    files: str | Path | Iterable[str | Path] = (),
+    *,
+    text: str | None = None,
+    out: str | Path | None = None,
+    preset: str | None = None,
+    init: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_start: Callable[[Start], object] | None = None,
+    on_step: Callable[[Step], object] | None = None,
+    on_validation: Callable[[int, float, float], object] | None = None,
+    on_sample: Callable[[int, str], object] | None = None,
+    on_save: Callable[[int], object] | None = None,
+    on_progress: Callable[[str, int, int], object] | None = None,
+    **settings: Any,
+) -> Trained:
+    """Trains a GPT-2 on files of UTF-8 text, read one after another as one text, or on `text`; returns when it is done.
+
+    A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights of a `preset`'s size
+    (default "nano") or from the checkpoint `init`, and takes any field of `presets.Settings`. `resume` continues the
+    run in that folder exactly as if it had never stopped, with its own text and settings; those of `CHANGEABLE` may be
+    given anew. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint, a second one at once.
+
+    Called while it runs: `on_start` once all memory is planned, `on_step` for every step, `on_validation` with a step,
+    nats a token and bits a byte, `on_sample` with a step and a text, `on_save` with the step of a checkpoint,
+    `on_progress` with what else takes long, how much of it is done, and how much there is.
+
+    Raises GlgptError for unusable text or settings; its subclass DivergedError for a loss or gradient not finite.
+    """
+    hooks = Hooks(on_start, on_step, on_validation, on_sample, on_save, on_progress)
+    named = [files] if isinstance(files, (str, Path)) else list(files)
+    if named and text is not None:
+        raise GlgptError("both files and a text were given; give one of them")
+    source = Text.of_string(text) if text is not None else Text.of_files(named) if named else None
+    given = {name: value for name, value in settings.items() if value is not None}
+    if resume is not None:
+        if out is not None or preset is not None or init is not None:
+            raise GlgptError("a run is resumed in its folder and with its model: leave out, preset and init away")
+        return _resumed(Path(resume), source, given, hooks)
+    if source is None:
+        raise GlgptError("no text was given; name at least one file")
+    record = {"files": [str(Path(file).absolute()) for file in named], "preset": preset, "init": init and str(init)}
+    return _new(source, record, Path(out) if out is not None else None, given, hooks)
+
+
+def _new(text: Text, record: dict[str, Any], out: Path | None, given: dict[str, Any], hooks: Hooks) -> Trained:
+    init = record["init"]
+    if init is None:
+        record["preset"] = record["preset"] or "nano"
+    elif record["preset"] is not None:
+        raise GlgptError("preset and init exclude each other: a checkpoint has its size")
+    if out is None:
+        stem = Path(record["files"][0]).stem if record["files"] else "text"
+        out = free_name(Path("runs") / f"{stem}-{record['preset'] or Path(init).name}")
+    check_new(out)
+    checkpoint = None if init is None else Checkpoint.open(init)
+    settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
+    with contextlib.ExitStack() as stack:
+        with staged(out) as folder:
+            model: ModelConfig | str
+            if checkpoint is None:
+                learned = text.split(settings.validation)[0]
+                tokenizer = make_tokenizer(settings.tokenizer, learned, folder, hooks.part("training the tokenizer"))
+                model = settings.model_config(tokenizer.vocab_size)
+            else:
+                tokenizer = copy_model_tokenizer(checkpoint.path, checkpoint.config.vocab_size, folder)
+                model = init
+            data = _load(text, settings, tokenizer, folder, hooks)
+            trainer_class = _trainer()
+            trainer = stack.enter_context(
+                trainer_class(model, context=settings.context, seed=settings.seed, **_options(settings))
+            )
+            write_json(
+                folder / "generation_config.json", dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos)
+            )
+            write_json(folder / RECORD, _record(record, tokenizer.vocab_size, data, settings))
+            trainer.save(folder)  # so that a run has a checkpoint from its first moment
+        run = stack.enter_context(RunFolder(out))
+        return _go(trainer, data, tokenizer, settings, run, hooks)
+
+
+def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks) -> Trained:
+    fixed = sorted(given.keys() - set(CHANGEABLE))
+    if fixed:
+        raise GlgptError(f"{fixed[0]} cannot change in a run; what can: {', '.join(CHANGEABLE)}")
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(RunFolder(path))
+        try:
+            before = Settings(**run.record["settings"])
+            if isinstance(given.get("lr"), (int, float)):  # a lower rate falls to as small a share of itself
+                given = {"min_lr": before.min_lr * given["lr"] / before.lr} | given
+            settings = replace(before, **given)
+        except TypeError:
+            raise GlgptError(f"{path / RECORD} is damaged: its settings are not those of a run") from None
+        if text is None:
+            if not run.record["files"]:
+                raise GlgptError(f"{path} was trained on a text, not on files: give the same text again")
+            text = Text.of_files(run.record["files"])
+        tokenizer = load_tokenizer(path, run.record["vocab_size"])
+        if tokenizer is None:
+            raise GlgptError(f"{path} has lost its tokenizer")
+        data = _load(text, settings, tokenizer, path, hooks)
+        if data.key != run.record["data"]:
+            raise GlgptError(f"{text.name} is not the text that {path} was trained on: give the same files again")
+        trainer = stack.enter_context(_trainer().load(path, **_options(settings)))
+        if settings.steps <= trainer.steps_done:
+            raise GlgptError(f"{path} has done its {trainer.steps_done} steps; to go on, give more with --steps")
+        run.rewind(trainer.steps_done)
+        write_json(path / RECORD, run.record | {"settings": asdict(settings)})
+        return _go(trainer, data, tokenizer, settings, run, hooks)
+
+
+def _trainer() -> Any:
+    from glgpt.training.trainer import Trainer  # opens the graphics library
+
+    return Trainer
+
+
+def _options(s: Settings) -> dict[str, Any]:
+    """What a trainer is made or loaded with."""
+    device = int(s.device) if str(s.device).isdecimal() else s.device
+    names = ("batch", "accumulate", "lr", "weight_decay", "dropout", "recompute")
+    return {name: getattr(s, name) for name in names} | {
+        "betas": (s.beta1, s.beta2), "clip": s.clip or None, "device": device,
+    }  # fmt: skip
+
+
+def _load(text: Text, s: Settings, tokenizer: Tokenizer, folder: Path, hooks: Hooks) -> Data:
+    data = load_data(text, s.validation, tokenizer, identity(folder), hooks.part("tokenising"))
+    check_length(data.train, s.context, "training")
+    if s.validation:
+        check_length(data.validation, s.context, "validation")
+    return data
+
+
+def _record(record: dict[str, Any], vocab_size: int, data: Data, settings: Settings) -> dict[str, Any]:
+    return {"glgpt": __version__} | record | {"vocab_size": vocab_size, "data": data.key, "settings": asdict(settings)}
+
+
+def _go(trainer: Any, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, hooks: Hooks) -> Trained:
+    if hooks.on_start:
+        config: ModelConfig = trainer.config
+        tokens = len(data.train), len(data.validation)
+        memory, done = dict(trainer.memory), trainer.steps_done
+        hooks.on_start(Start(run.path, config, s, config.parameter_count, *tokens, memory, done))
+    return Loop(trainer, data, tokenizer, s, run, hooks).go()

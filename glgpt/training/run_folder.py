@@ -1,0 +1,151 @@
+"""The folder of one training run: settings, metrics, samples; checkpoints and pictures are put there by others."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from glgpt.errors import GlgptError
+from glgpt.system.files import written_whole
+
+RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "state.safetensors"
+
+
+def check_new(path: Path) -> None:
+    """Raises GlgptError where `path` is anything but a name that is free, or an empty folder."""
+    if (path / STATE).exists():
+        raise GlgptError(f"{path} holds a run already; continue it with --resume {path}, or give another --out")
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise GlgptError(f"{path} exists and is not an empty folder; give another --out")
+
+
+def free_name(path: Path) -> Path:
+    """`path`, or the first of `path`-2, `path`-3, … that does not exist."""
+    number, found = 1, path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
+
+
+@contextlib.contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """A folder to fill that appears as `path` when the block ends, and not at all where it fails."""
+    path = path.absolute()
+    new_parent = not path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield folder
+        umask = os.umask(0)
+        os.umask(umask)
+        folder.chmod(0o777 & ~umask)
+        check_new(path)  # another run may have come first
+        folder.rename(path)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        if new_parent:
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+        raise
+
+
+class RunFolder:
+    """A run's folder, held by one process at a time; close it, or use it as a context."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises GlgptError for a folder that is no run's, or one that another process trains in."""
+        self.path = path
+        for name in (RECORD, STATE):
+            if not (path / name).is_file():
+                raise GlgptError(f"{path} is no training run: it has no {name}")
+        try:
+            self.record: dict[str, Any] = json.loads((path / RECORD).read_bytes())
+            kinds = {"files": list, "vocab_size": int, "data": str, "settings": dict}
+            if not all(isinstance(self.record[name], kind) for name, kind in kinds.items()):
+                raise TypeError
+        except (ValueError, KeyError, TypeError):
+            raise GlgptError(f"{path / RECORD} is damaged") from None
+        # The folder itself is locked, since files in it are replaced; the lock goes with the process.
+        self._lock = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise GlgptError(f"{path} is being trained by another process") from None
+        self._metrics = (path / METRICS).open("ab")
+
+    def rewind(self, step: int) -> None:
+        """Forgets what was noted after `step`, and what a killed process left half written."""
+        self._rewrite([line for line in self.lines() if line["step"] <= step])
+        for sample in (self.path / SAMPLES).glob("*.txt"):
+            if sample.stem.isdecimal() and int(sample.stem) > step:
+                sample.unlink()
+        for name in (STATE, "model.safetensors", "config.json", RECORD, METRICS, "loss.png"):
+            for half in self.path.glob(f".{name}.*"):
+                half.unlink()
+
+    def note(self, line: dict[str, Any]) -> None:
+        """Appends a line to metrics.jsonl."""
+        self._metrics.write(_line(line))
+        self._metrics.flush()
+
+    def amend(self, step: int, values: dict[str, Any]) -> None:
+        """Adds values to the line of the last step, or a line where that has none."""
+        lines = self.lines()
+        if lines and lines[-1]["step"] == step:
+            values = lines.pop() | values
+        self._rewrite([*lines, {"step": step} | values])
+
+    def _rewrite(self, lines: list[dict[str, Any]]) -> None:
+        with written_whole(self.path / METRICS) as file:
+            file.writelines(_line(line) for line in lines)
+        self._metrics.close()
+        self._metrics = (self.path / METRICS).open("ab")
+
+    def sync(self) -> None:
+        """Returns when all notes are on the disk: a checkpoint never is ahead of them."""
+        os.fsync(self._metrics.fileno())
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What metrics.jsonl holds; a last line that was cut off is left out."""
+        found = []
+        for line in (self.path / METRICS).read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+                if isinstance(value, dict) and isinstance(value.get("step"), int):
+                    found.append(value)
+        return found
+
+    def sample(self, step: int, text: str) -> None:
+        """Writes a sample to samples/."""
+        self.sample_file(step).parent.mkdir(exist_ok=True)
+        with written_whole(self.sample_file(step)) as file:
+            file.write(text.encode("utf-8", errors="replace"))
+
+    def sample_file(self, step: int) -> Path:
+        """Where the sample of a step lies."""
+        return self.path / SAMPLES / f"{step:06}.txt"
+
+    def close(self) -> None:
+        """Lets others train in the folder. Closing twice is harmless."""
+        if not self._metrics.closed:
+            self._metrics.close()
+            os.close(self._lock)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    return (json.dumps(values, allow_nan=False) + "\n").encode()

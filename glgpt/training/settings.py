@@ -1,0 +1,146 @@
+"""Sizes to train, the settings of a run, and the learning rate of each step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from glgpt import models
+from glgpt.errors import GlgptError
+from glgpt.models.spec import ModelConfig
+
+SCHEDULES = ("cosine", "linear", "constant")
+SHAPE = ("n_layer", "n_head", "n_embd", "context")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model's size and the settings that suit it."""
+
+    n_layer: int
+    n_head: int
+    n_embd: int
+    context: int
+    tokenizer: str
+    batch: int
+    lr: float
+    beta2: float
+    steps: int
+
+
+PRESETS = {
+    "nano": Preset(4, 4, 128, 64, "bytes", 12, 1e-3, 0.99, 2000),
+    "tiny": Preset(6, 6, 192, 128, "bpe:512", 16, 1e-3, 0.99, 2000),
+    "small": Preset(6, 6, 384, 256, "bpe:1024", 32, 1e-3, 0.99, 2000),
+    "medium": Preset(8, 8, 512, 512, "bpe:4096", 32, 6e-4, 0.95, 5000),
+    "large": Preset(12, 10, 640, 512, "bpe:8192", 32, 6e-4, 0.95, 10000),
+    "gpt2": Preset(12, 12, 768, 1024, "gpt2", 16, 6e-4, 0.95, 20000),
+}
+# Of a checkpoint that is trained further; its shape and tokenizer are its own.
+FINE_TUNING = {"batch": 4, "lr": 1e-4, "beta2": 0.95, "steps": 500}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides what a run computes, and how often it looks up; kept in the run folder's train.json.
+
+    Raises GlgptError for a value out of range.
+    """
+
+    tokenizer: str
+    n_layer: int
+    n_head: int
+    n_embd: int
+    context: int
+    batch: int
+    steps: int
+    lr: float
+    min_lr: float
+    warmup: int
+    accumulate: int = 1
+    schedule: str = "cosine"
+    beta1: float = 0.9
+    beta2: float = 0.95
+    weight_decay: float = 0.1
+    clip: float = 1.0  # 0: no clipping
+    dropout: float = 0.0
+    recompute: bool = False
+    eval_every: int = 250  # 0: never, as for the next two
+    sample_every: int = 250
+    save_every: int = 250
+    eval_tokens: int = 1 << 17  # 0: all of the validation text
+    sample_tokens: int = 200
+    validation: float = 0.1
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in (*SHAPE, "batch", "steps", "accumulate", "sample_tokens"):
+            self._whole(name, 1)
+        for name in ("warmup", "eval_every", "sample_every", "save_every", "eval_tokens", "seed"):
+            self._whole(name, 0)
+        for name in ("min_lr", "weight_decay", "clip"):
+            self._within(name, 0, math.inf)
+        for name in ("beta1", "beta2", "dropout", "validation"):
+            self._within(name, 0, 1)
+        if not (isinstance(self.lr, (int, float)) and 0 < self.lr < math.inf):
+            raise GlgptError(f"lr is {self.lr!r}; it must be above 0")
+        if self.min_lr > self.lr:
+            raise GlgptError(f"min_lr {self.min_lr:g} is above lr {self.lr:g}")
+        if self.warmup >= self.steps:
+            raise GlgptError(f"warmup takes {self.warmup} steps of {self.steps}; it must end before they do")
+        if self.schedule not in SCHEDULES:
+            raise GlgptError(f"schedule {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
+        if self.seed >= 1 << 32:
+            raise GlgptError(f"seed is {self.seed}; it must be below 2^32")
+
+    def _whole(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise GlgptError(f"{name} is {value!r}; it must be a whole number from {least}")
+
+    def _within(self, name: str, least: float, below: float) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value < below:
+            most = "" if below == math.inf else f" and below {below}"
+            raise GlgptError(f"{name} is {value!r}; it must be a number from {least}{most}")
+
+    def lr_at(self, step: int) -> float:
+        """The learning rate of `step` (from 1): it rises over the warmup and falls to `min_lr` at the last step."""
+        if step <= self.warmup:
+            return self.lr * step / self.warmup
+        done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
+        share = {"cosine": 0.5 + 0.5 * math.cos(math.pi * done), "linear": 1 - done, "constant": 1.0}
+        return self.min_lr + (self.lr - self.min_lr) * share[self.schedule]
+
+    def model_config(self, vocab_size: int) -> ModelConfig:
+        """The model to begin from fresh weights. Raises GlgptError for a width that the heads do not divide."""
+        return models.family(models.DEFAULT).sized(vocab_size, self.context, self.n_embd, self.n_layer, self.n_head)
+
+
+def settings_for(preset: str | None, model: ModelConfig | None, given: dict[str, Any]) -> Settings:
+    """The settings `given`, the rest as the preset or, with a `model` to train further, as that suggests.
+
+    Raises GlgptError for an unknown preset or setting, or one that the model has decided.
+    """
+    unknown = given.keys() - {field.name for field in fields(Settings)}
+    if unknown:
+        raise GlgptError(f"{min(unknown)!r} is not a setting; they are {', '.join(f.name for f in fields(Settings))}")
+    given = {name: value for name, value in given.items() if value is not None}
+    if model is None:
+        if preset not in PRESETS:
+            raise GlgptError(f"preset {preset!r} is not one of {', '.join(PRESETS)}")
+        values = vars(PRESETS[preset]) | given
+    else:
+        decided = given.keys() & {"tokenizer", "n_layer", "n_head", "n_embd"}
+        if decided:
+            raise GlgptError(f"{min(decided)} is the model's own when a checkpoint is trained further; leave it out")
+        shape = {"n_layer": model.n_layer, "n_head": model.n_head, "n_embd": model.n_embd}
+        values = FINE_TUNING | {"tokenizer": "the model's", "context": model.n_positions} | given | shape
+        if isinstance(values["context"], int) and values["context"] > model.n_positions:
+            raise GlgptError(f"context {values['context']} is beyond the model's {model.n_positions} positions")
+    steps, lr = values["steps"], values["lr"]
+    values.setdefault("warmup", min(100, steps // 20) if isinstance(steps, int) else 0)
+    values.setdefault("min_lr", lr / 10 if isinstance(lr, (int, float)) else 0.0)
+    return Settings(**values)

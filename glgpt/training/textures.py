@@ -1,0 +1,94 @@
+"""What a training's player holds: parameters, moments and gradients by name, and the ids of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import GlgptError
+from glgpt.gl.player import Player
+from glgpt.inference import programs
+from glgpt.models.spec import ModelConfig
+from glgpt.ops import sorted_index
+from glgpt.program.layout import Floats
+from glgpt.training.program import MOMENTS
+
+Parts = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # inputs and targets [batch, context] of the parts of a step
+STATES = ("", *(f".{m}" for m in MOMENTS))  # what is kept of a parameter, by the end of its texture's name
+
+
+class TrainingTextures:
+    """A player of a training program, read and written by the names and shapes of a checkpoint."""
+
+    def __init__(self, config: ModelConfig, player: Player) -> None:
+        self.config, self.player = config, player
+
+    def put(self, name: str, matrix: NDArray[Any]) -> None:
+        """Uploads a matrix as its texture lays it out."""
+        self.player.write_matrix(name, programs.layout_of(self.player.program.views[name]), matrix)
+
+    def write(self, name: str, array: NDArray[Any], suffix: str = "") -> None:
+        """Uploads a parameter, or with a suffix of `STATES` what is kept of it."""
+        self.put(name + suffix, self.config.parameters[name].arrange(array))
+
+    def read(self, name: str, prefix: str = "", suffix: str = "") -> Floats:
+        """A parameter as a checkpoint has it; with the prefix `d.` its gradient, with a suffix what is kept of it."""
+        texture = f"{prefix}{name}{suffix}"
+        layout = programs.layout_of(self.player.program.views[texture])
+        array: Floats = self.config.parameters[name].restore(layout.unpack(self.player.read(texture)))
+        return array
+
+    def state(self) -> dict[str, Floats]:
+        """All that training goes on from: every parameter, and under its name and a suffix its moments."""
+        return {name + suffix: self.read(name, "", suffix) for name in self.config.parameters for suffix in STATES}
+
+    def restore(self, tensor: Callable[[str], NDArray[Any]]) -> None:
+        """Uploads all that `state` gave, each under its name."""
+        for name in self.config.parameters:
+            for suffix in STATES:
+                self.write(name, tensor(name + suffix), suffix)
+
+    def upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
+        """Ids `[batch, context]` of a part. Rows of every tensor are token * batch + sequence."""
+        ids = inputs.T.reshape(-1)
+        self.put(f"ids.{len(ids)}", ids[:, None])
+        self.put("targets", targets.T.reshape(-1)[:, None])
+        if train:
+            order, starts = sorted_index(ids, self.config.vocab_size)
+            self.put("order", order)
+            self.put("starts", starts)
+
+
+def ids_of(inputs: Any, targets: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Both as arrays. Raises GlgptError for rows that differ in length."""
+    try:
+        return np.asarray(inputs), np.asarray(targets)
+    except ValueError:
+        raise GlgptError("inputs or targets have rows that differ in length") from None
+
+
+def checked_parts(
+    inputs: NDArray[Any], targets: NDArray[Any], shape: tuple[int, int], size: int, vocab_size: int
+) -> Parts:
+    """Ids and targets of `shape` in parts of `size` rows.
+
+    Raises GlgptError for arrays of another shape or kind, or ids outside the vocabulary (a target may be -1).
+    """
+    for what, array, least in (("inputs", inputs, 0), ("targets", targets, -1)):
+        if array.shape != shape or array.dtype.kind not in "iu":
+            raise GlgptError(f"{what} are {array.dtype} {list(array.shape)}, not whole numbers {list(shape)}")
+        if array.min() < least or array.max() >= vocab_size:
+            wrong = array[(array < least) | (array >= vocab_size)][0]
+            raise GlgptError(f"{what} hold id {wrong}, outside the vocabulary of {vocab_size}")
+    x, y = inputs.astype(np.int64), targets.astype(np.int64)
+    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+
+
+def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raises GlgptError naming the first array that holds a NaN or an infinity."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise GlgptError(f"{name} holds a NaN or an infinity, so nothing was saved")

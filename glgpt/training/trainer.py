@@ -1,0 +1,298 @@
+"""Training a model on a device: one step at a time, its losses read some steps late."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt import models
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.gl.device import open_device
+from glgpt.gl.player import Player
+from glgpt.gl.readback import Readback
+from glgpt.inference.decoder import Decoder, Run
+from glgpt.inference.sampling import Sampler
+from glgpt.models.spec import ModelConfig
+from glgpt.program.spec import ROLES
+from glgpt.training import state as training_state
+from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
+from glgpt.training.textures import Parts, TrainingTextures, check_finite, checked_parts, ids_of
+from glgpt.tuning.choice import choose
+
+LATE = 3  # steps that may be under way before a loss is waited for
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step that was taken: its number from 1, mean loss in nats a target, norm of all gradients before clipping."""
+
+    step: int
+    loss: float
+    grad_norm: float
+
+
+class Trainer:
+    """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
+
+    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), or a checkpoint's
+    name or folder. A step takes `accumulate` micro-batches of `batch` sequences of `context` tokens (None: as many as
+    it is given; its program is recorded and compiled when a shape is first met, and again whenever another follows).
+    Its loss is the mean over all targets in all its micro-batches together, except those that are -1, as torch's
+    `cross_entropy` has it with `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are
+    zero. Raises GlgptError for settings that do not fit the model or the device.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig | str | Path,
+        *,
+        batch: int | None = None,
+        context: int | None = None,
+        accumulate: int = 1,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        clip: float | None = 1.0,
+        dropout: float = 0.0,
+        recompute: bool = False,
+        seed: int = 0,
+        device: str | int = "auto",
+        kernel: str = "auto",
+        fetch: str = "auto",
+        storage: str = "auto",
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            read = None  # a checkpoint's arrays
+            if isinstance(model, ModelConfig):
+                self.config = model
+            else:
+                checkpoint = stack.enter_context(Checkpoint.open(model))
+                self.config, read = checkpoint.config, checkpoint.read
+            self._given = batch, context
+            shape = 1 if batch is None else batch, self.config.n_positions if context is None else context
+            recipe = Recipe(*shape, accumulate, betas, eps, weight_decay, clip or 0.0, dropout, recompute)
+            self.lr, self.seed, self.steps_done = checked_rate(lr), checked_seed(seed), 0
+            self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
+            self.device = open_device(device)
+            self.choice = choose(self.device, kernel, fetch, storage)
+            self._late: deque[tuple[int, Parts]] = deque()  # steps whose losses are under way
+            self._arrived: list[StepResult] = []  # results that were waited for and not yet returned
+            self._broken: tuple[int, Parts] | None = None  # the first step that was not finite
+            self._open(recipe)
+            try:
+                if read is None:
+                    self.player.play("init", seed=self._seed)
+                else:
+                    for name in self.config.parameters:
+                        self.textures.write(name, read(name))
+            except BaseException:
+                self.close()
+                raise
+
+    def _open(self, recipe: Recipe) -> None:
+        program = training_program(self.config, recipe, self.device.limits, self.choice.kernel)
+        player = Player(self.device, program, self.choice.options)
+        self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
+        self.memory = {role: program.nbytes([role]) for role in ROLES}
+        self._readback = Readback(player, ("losses", "gradient_norm"), LATE + 1)
+        self._gradients = True  # whether those of the last step are there
+        self._prepared = False  # whether the norms are folded as generation wants them
+        self._decoder = Decoder(player, self.config.n_positions, self._prepare)
+
+    def _fit(self, batch: int, context: int) -> None:
+        """Records the program anew for another shape, where that was left open; what was learnt goes along."""
+        shape = self._given[0] or batch, self._given[1] or context
+        if shape == (self.recipe.batch, self.recipe.context) or 0 in shape:
+            return
+        self._arrived = self.drain()
+        state, old = self.textures.state(), self.player
+        self._open(replace(self.recipe, batch=shape[0], context=shape[1]))
+        old.close()
+        self.textures.restore(state.__getitem__)
+        self._gradients = False  # which were not taken along
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def step(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> float:
+        """Takes a step and waits for its loss, in nats a target; see `submit`."""
+        results = [*self.submit(inputs, targets, lr), *self.drain()]
+        return results[-1].loss
+
+    def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
+        """Takes a step on ids `[accumulate * batch, context]` without waiting; returns the results that have arrived.
+
+        Where `batch` or `context` was left open, a step of another shape than the last waits for those under way.
+
+        Raises GlgptError for arrays of another shape or ids outside the vocabulary (a target may be -1).
+        """
+        lr = self.lr if lr is None else checked_rate(lr)
+        x, y = ids_of(inputs, targets)
+        if x.ndim == 2:
+            self._fit(len(x) // self.recipe.accumulate, x.shape[1])
+        parts = self._parts(x, y, self.recipe.accumulate)
+        self._backward(self.steps_done + 1, parts)
+        self.steps_done += 1
+        b1, b2 = self.recipe.betas
+        self.player.play("update", lr=lr, unbias1=1 / (1 - b1**self.steps_done), unbias2=1 / (1 - b2**self.steps_done))
+        self._decoder.forget()
+        self._prepared = False
+        arrived, self._arrived = self._arrived + ([self._take()] if self._readback.full else []), []
+        self._readback.start()
+        self._late.append((self.steps_done, parts))
+        return arrived
+
+    def _backward(self, step: int, parts: Parts) -> None:
+        for i, (x, y) in enumerate(parts):
+            self.textures.upload(x, y, train=True)
+            scalars = {"pos": 0, "row": i, "step": step, "seed": self._seed}
+            self.player.play("backward" if i == 0 else "accumulate", **scalars)
+        self._gradients = True
+
+    def drain(self) -> list[StepResult]:
+        """Waits for every step that is under way, and returns their results."""
+        results, self._arrived = self._arrived + [self._take() for _ in range(len(self._readback))], []
+        return results
+
+    def _take(self) -> StepResult:
+        losses, norm = self._readback.take()
+        total = losses[0, : self.recipe.accumulate, 0].astype(np.float64).sum(axis=0)
+        step, parts = self._late.popleft()
+        result = StepResult(step, float(total[0] / max(1, total[1])), float(norm[0, 0, 0, 0]))
+        if not self._broken and not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
+            self._broken = step, parts
+        return result
+
+    def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
+        """The mean loss of ids `[n, context]`, any n, in nats a target; of no targets, zero. Waits."""
+        (x, y), total = ids_of(inputs, targets), np.zeros(2)
+        if x.shape != y.shape or x.ndim != 2 or not len(x):
+            raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one number")
+        self._fit(self.recipe.batch, x.shape[1])
+        parts = -(-len(x) // self.recipe.batch)
+        missing = ((0, parts * self.recipe.batch - len(x)), (0, 0))
+        for part in self._parts(np.pad(x, missing), np.pad(y, missing, constant_values=-1), parts):
+            self.textures.upload(*part, train=False)
+            self.player.play("evaluate", pos=0, row=SLOTS)
+            total += self.player.read("losses")[0, SLOTS, 0, :2]
+        return float(total[0] / max(1, total[1]))
+
+    def generate(
+        self,
+        ids: Sequence[int],
+        tokens: int,
+        *,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Iterator[int]:
+        """Yields up to `tokens` ids after `ids` with the parameters as they are, ending at a full context."""
+        ids, c = [int(i) for i in ids], self.config
+        if not 0 < len(ids) <= c.n_positions or min(ids) < 0 or max(ids) >= c.vocab_size:
+            raise GlgptError(f"a prompt is 1 to {c.n_positions} ids below {c.vocab_size}, not {ids}")
+        yield from self._decoder.generate(ids, tokens, Sampler(temperature, top_k, top_p, seed), None, Run())
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self.player.play("prepare")
+            self._prepared = True
+
+    def not_finite(self) -> str | None:
+        """The first tensor that holds a NaN or an infinity: of the parameters, else of the gradients of the first step
+        whose loss or norm was not finite (taken again), in the order the backward pass makes them. None: there is none.
+        """
+        for name in self.config.parameters:
+            if not np.isfinite(self.textures.read(name)).all():
+                return name
+        if self._broken:
+            self._fit(*self._broken[1][0][0].shape)
+            self._backward(*self._broken)
+            for name in self._backward_order():
+                if not np.isfinite(self.textures.read(name, "d.")).all():
+                    return f"d.{name}"
+        return None
+
+    def _backward_order(self) -> list[str]:  # of parameters, as the backward pass ends their gradients
+        last = {t: i for i, p in enumerate(self.player.entry("backward").passes) for t, _ in p.outputs}
+        return sorted(self.config.parameters, key=lambda name: last[f"d.{name}"])
+
+    def _parts(self, inputs: NDArray[Any], targets: NDArray[Any], parts: int) -> Parts:
+        shape = parts * self.recipe.batch, self.recipe.context
+        return checked_parts(inputs, targets, shape, self.recipe.batch, self.config.vocab_size)
+
+    # -- what it holds ------------------------------------------------------------------------------------------
+
+    def parameters(self) -> Arrays:
+        """Every parameter under its Hugging Face name (without the family's prefix), as a checkpoint holds it."""
+        return {name: self.textures.read(name) for name in self.config.parameters}
+
+    def gradients(self) -> Arrays:
+        """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
+        if not self._gradients:
+            raise GlgptError("arrays of another shape were evaluated since the last step: its gradients are gone")
+        counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
+        mean = np.float32(self.recipe.rows / max(1, counted))  # what `update` multiplied them with
+        return {name: mean * self.textures.read(name, "d.") for name in self.config.parameters}
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> None:
+        """Writes `config.json` and `model.safetensors` as transformers has them, and `state.safetensors`.
+
+        The state is one file, whole at any moment; each file takes its place only when it is complete. Raises OSError
+        where the folder cannot be written, and GlgptError, leaving what was there, where a value is not finite.
+        """
+        moments = self.textures.state()
+        arrays = {name: moments.pop(name) for name in self.config.parameters}
+        recipe = asdict(self.recipe) | dict(zip(("batch", "context"), self._given, strict=True))
+        about = {"config": self.config.fields(), "recipe": recipe, "lr": self.lr, "seed": self.seed}
+        about["made"] = {
+            "on": self.device.renderer,
+            "kernel": self.choice.kernel.name,
+            "fetch": self.choice.options.fetch,
+        }
+        check_finite(arrays | moments)
+        training_state.write(Path(folder), self.config, arrays, moments, about | {"step": self.steps_done})
+
+    @classmethod
+    def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
+        """Goes on from what `save` wrote: the same bits as never having stopped, unless `overrides` change a setting.
+
+        Raises GlgptError for a folder without a state, or a state that is damaged.
+        """
+        with training_state.opened(Path(folder)) as (about, tensor):
+            options = about["recipe"] | {"lr": about["lr"], "seed": about["seed"]}
+            made = about.get("made", {})  # another kernel adds up in another order: keep to it on the same device
+            if made.get("on") == open_device(overrides.get("device", "auto")).renderer:
+                options |= {"kernel": made["kernel"], "fetch": made["fetch"]}
+            options |= overrides
+            trainer = cls(models.from_fields(about["config"]), **options)
+            try:
+                trainer.textures.restore(tensor)
+            except BaseException:
+                trainer.close()
+                raise
+        trainer.steps_done = int(about["step"])
+        return trainer
+
+    def close(self) -> None:
+        """Releases every GL object. Closing twice is harmless."""
+        self.player.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Which kernel and which texel fetch a device likes best: measured once a driver, and remembered."""

@@ -1,0 +1,136 @@
+"""An exported folder on a loopback server, and a real Chromium to open it in."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import FLAGS, find_chromium
+from playwright.sync_api import sync_playwright
+
+from glgpt.errors import GlgptError
+from glgpt.system.files import data_path
+
+TOKENS = 12  # of the text that a page writes when it opens, unless its address says otherwise
+LOUD = ("warning", "error", "assert")  # of what a page writes to the console
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    try:
+        return find_chromium()
+    except GlgptError as error:
+        pytest.fail(str(error))
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model's page, f32, in shards of 8 MiB."""
+    from glgpt.page.export import export
+
+    try:
+        if not (data_path("viewer/dist") / "index.html").is_file():
+            pytest.fail("the page is not built: make viewer")
+    except GlgptError:
+        pytest.fail("the page is not built: make viewer")
+    out = tmp_path_factory.mktemp("site") / "sub" / "page"
+    out.parent.mkdir()
+    export(None, out, "f32", shard_size=8 << 20)
+    return out
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A page that trains `mini`, which is small enough for tests."""
+    from glgpt.page import training as page_training
+    from glgpt.page.export import export
+    from glgpt.training import settings as presets
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(presets.PRESETS, "mini", presets.Preset(2, 2, 32, 32, "bytes", 4, 1e-2, 0.99, 60))
+        patch.setattr(page_training, "TOKENIZERS", ("bytes", "bpe:300"))
+        out = tmp_path_factory.mktemp("site") / "page"
+        export(None, out, "f16", train=("mini",))
+        yield out
+
+
+@pytest.fixture(scope="session")
+def serve() -> Iterator[Callable[..., str]]:
+    """Serves a folder and gives its address: as `glgpt serve` does, or (`plain`) as `python -m http.server` does."""
+    from glgpt.page.serve import server
+
+    running: list[ThreadingHTTPServer] = []
+
+    def start(folder: Path, plain: bool = False) -> str:
+        if plain:
+            made = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+        else:
+            made = server(folder, 0)
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        running.append(made)
+        return f"http://127.0.0.1:{made.server_address[1]}/"
+
+    yield start
+    for made in running:
+        made.shutdown()
+        made.server_close()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What pages have complained of: exceptions and rejections that nobody caught, warnings and errors logged."""
+    return []
+
+
+@pytest.fixture
+def browse(chromium: str, tmp_path: Path, complaints: list[str]) -> Iterator[Callable[..., Any]]:
+    """Opens an address in a fresh profile; fails the test for a complaint but those that match `provokes`."""
+    expected: list[str] = []
+    with sync_playwright() as p:
+        contexts = []
+
+        def open_page(
+            address: str, init: str = "", flags: Sequence[str] = FLAGS, provokes: str | None = None, **options: Any
+        ) -> Any:
+            if provokes is not None:
+                expected.append(provokes)
+            context = p.chromium.launch_persistent_context(
+                str(tmp_path / f"profile{len(contexts)}"),
+                executable_path=chromium,
+                headless=True,
+                args=[*flags],
+                **options,
+            )
+            contexts.append(context)
+            page = context.pages[0]
+            page.set_default_timeout(90_000)
+            context.on("weberror", lambda event: complaints.append(str(event.error)))
+            context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)
+            if init:
+                page.add_init_script(init)
+            page.goto(address if "#" in address else f"{address}#tokens={TOKENS}")
+            return page
+
+        yield open_page
+        for context in contexts:
+            context.close()
+    assert [said for said in complaints if not any(re.search(e, said) for e in expected)] == [], "the page complained"
+
+
+@pytest.fixture
+def page(site: Path, serve: Callable[..., str], browse: Callable[..., Any]) -> Any:
+    """The page that trains `mini`, ready."""
+    page = browse(serve(site) + "#tokens=1")
+    page.evaluate("glgpt.ready")
+    return page

@@ -1,0 +1,245 @@
+"""Every way in which a page can go wrong: a device that cannot, a lost context, damaged files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt.inference.model import GPT2
+
+pytestmark = pytest.mark.slow
+
+PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+SMALL_TEXTURES = """
+const get = WebGL2RenderingContext.prototype.getParameter;
+WebGL2RenderingContext.prototype.getParameter = function (name) {
+  return name === this.MAX_TEXTURE_SIZE ? 64 : get.call(this, name);
+};"""
+NO_WEBGL = """
+for (const kind of [HTMLCanvasElement, OffscreenCanvas]) {
+  const get = kind.prototype.getContext;
+  kind.prototype.getContext = function (name, ...rest) {
+    return name === 'webgl2' ? null : get.call(this, name, ...rest);
+  };
+}"""
+
+
+@pytest.mark.parametrize(
+    ("init", "message"), [(NO_WEBGL, "no WebGL2"), (SMALL_TEXTURES, "stops at 64 squared")], ids=["none", "too small"]
+)
+def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init: str, message: str) -> None:
+    page = browse(serve(exported), init)
+    page.get_by_role("alert").wait_for()
+    assert message in page.get_by_role("alert").inner_text()
+
+
+def test_complaints_are_heard(browse: Browse, complaints: list[str]) -> None:
+    """Else none of these tests would see an error that the page only tells the console of."""
+    page = browse("about:blank", provokes="^(Error: )?provoked [a-e]$")
+    page.evaluate(
+        """() => {
+          setTimeout(() => { throw new Error('provoked a'); });
+          void Promise.reject(new Error('provoked b'));
+          console.error('provoked c');
+          console.warn('provoked d');
+          console.assert(false, 'provoked e');
+          console.log('nothing');
+        }"""
+    )
+    page.wait_for_timeout(200)
+    assert sorted(said[-1] for said in complaints) == list("abcde"), complaints
+
+
+LOSE = """
+globalThis.lose = async (device) => {
+  const context = device.gl.getExtension('WEBGL_lose_context');
+  context.loseContext();
+  await new Promise((resolve) => setTimeout(resolve, 150));
+  context.restoreContext();
+  await device.restored;
+};"""
+
+
+def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A model whose textures a lost context took half-way is used as if they were there."""
+    first = """
+    const upload = WebGL2RenderingContext.prototype.texSubImage3D;
+    let lost = false;
+    WebGL2RenderingContext.prototype.texSubImage3D = function (...args) {
+      upload.apply(this, args);
+      if (lost || args[6] < 64) return; // a weight's rows
+      lost = true;
+      const context = this.getExtension('WEBGL_lose_context');
+      context.loseContext();
+      setTimeout(() => context.restoreContext(), 200);
+    };"""
+    page = browse(serve(exported), first + LOSE)
+    page.evaluate("glgpt.ready")
+    assert page.evaluate("glgpt.info().contexts") == 2
+    expected = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 8, temperature: 0}).then((r) => r.ids)")
+    assert len(expected) == 8
+    again = """async () => {
+      const {model} = glgpt, upload = model.upload.bind(model);
+      let count = 0;
+      model.upload = async (...args) => {
+        await upload(...args);
+        if (++count === 2) await lose(model.device);
+      };
+      await lose(model.device);
+      return (await glgpt.generate({prompt: 'To be', tokens: 8, temperature: 0})).ids;
+    }"""
+    assert page.evaluate(again) == expected
+    assert page.evaluate("glgpt.parity().then((p) => p.pass)")
+
+
+def test_a_loss_is_said_and_can_be_stopped(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported) + "#tokens=200")
+    page.evaluate("glgpt.ready")
+    page.evaluate("() => { glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext(); }")
+    page.get_by_text("took the graphics card away").wait_for()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Write", exact=True).wait_for()
+
+
+def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    script = """async (prompt) => {
+      const gl = glgpt.model.device.gl, lose = gl.getExtension('WEBGL_lose_context');
+      let n = 0;
+      const run = glgpt.generate({prompt, tokens: 64, temperature: 0, onToken: () => {
+        if (++n === 20) { lose.loseContext(); setTimeout(() => lose.restoreContext(), 200); }
+      }});
+      return [(await run).ids, glgpt.info().contexts];
+    }"""
+    ids, contexts = page.evaluate(script, PROMPT)
+    assert contexts == 2
+    with GPT2.from_pretrained() as desktop:
+        assert ids == list(desktop.generate(PROMPT, 64, temperature=0))
+
+
+def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Parity, and the pictures of the views."""
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("!document.querySelector('.caret')")
+    script = """async () => {
+      const lose = glgpt.model.device.gl.getExtension('WEBGL_lose_context');
+      const run = glgpt.parity();
+      await new Promise((resolve) => setTimeout(resolve, 30));
+      lose.loseContext();
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      lose.restoreContext();
+      return (await run).pass;
+    }"""
+    assert page.evaluate(script)
+    for view, drawn in (("Textures", "canvas[aria-label^='Values of']"), ("Blocks", ".lens td button")):
+        page.get_by_role("navigation", name="Views").get_by_role("button", name=view).click()
+        page.evaluate(
+            """async () => {
+              const lose = glgpt.model.device.gl.getExtension('WEBGL_lose_context');
+              lose.loseContext();
+              await new Promise((resolve) => setTimeout(resolve, 100));
+              lose.restoreContext();
+            }"""
+        )
+        page.locator(drawn).first.wait_for()
+        page.wait_for_function("!document.body.innerText.includes('Drawing…')")
+    assert page.evaluate("glgpt.info().contexts") == 4
+
+
+def test_a_full_disk_keeps_nothing_and_harms_nothing(exported: Path, serve: Serve, browse: Browse) -> None:
+    address = serve(exported)
+    page = browse("about:blank#", provokes="Failed to load resource|QuotaExceeded")
+    cdp = page.context.new_cdp_session(page)
+    origin = "/".join(address.split("/")[:3])
+    for size in (1000, 200_000):
+        cdp.send("Storage.overrideQuotaForOrigin", {"origin": origin, "quotaSize": size})
+        for _ in range(3):
+            page.goto("about:blank")
+            page.goto(f"{address}#tokens=2")
+            page.evaluate("glgpt.ready")
+            page.wait_for_timeout(1500)  # for the service worker to take over
+
+
+def damaged(exported: Path, tmp_path: Path, change: Callable[[Path], None]) -> Path:
+    copy = tmp_path / "copy"
+    shutil.copytree(exported, copy)
+    change(copy)
+    return copy
+
+
+def test_a_corrupt_shard_is_named(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    def flip(folder: Path) -> None:
+        data = bytearray((folder / "weights-01.bin").read_bytes())
+        data[1000] ^= 1
+        (folder / "weights-01.bin").write_bytes(data)
+
+    page = browse(serve(damaged(exported, tmp_path, flip)))
+    page.get_by_role("alert").wait_for()
+    text = page.get_by_role("alert").inner_text()
+    assert "weights-01.bin" in text and "SHA-256" in text and "3 times" in text
+
+
+def test_a_shard_damaged_once_is_fetched_again(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse("about:blank")
+    served = []
+
+    def answer(route: Any) -> None:
+        served.append(route.request.url)
+        if len(served) == 1:
+            route.fulfill(status=200, body=b"\0" * 100)
+        else:
+            route.continue_()
+
+    page.route("**/weights-02.bin", answer)
+    page.goto(serve(exported))
+    page.evaluate("glgpt.ready")
+    assert len(served) == 2
+
+
+def test_a_missing_shard_is_named(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    folder = damaged(exported, tmp_path, lambda folder: (folder / "weights-00.bin").unlink())
+    page = browse(serve(folder), provokes="status of 404")
+    page.get_by_role("alert").wait_for()
+    assert "weights-00.bin" in page.get_by_role("alert").inner_text()
+
+
+def test_another_schema_version_is_said(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    def renumber(folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": 2}))
+
+    page = browse(serve(damaged(exported, tmp_path, renumber)))
+    page.get_by_role("alert").wait_for()
+    assert "schema version 2" in page.get_by_role("alert").inner_text()
+
+
+def test_parity_fails_where_numbers_differ(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    def distort(folder: Path) -> None:
+        reference = json.loads((folder / "reference.json").read_text())
+        name = "h.2.attn.z"
+        values = np.frombuffer(base64.b64decode(reference["activations"][name]), np.float32).copy()
+        values[5] += 0.01
+        reference["activations"][name] = base64.b64encode(values.tobytes()).decode()
+        data = json.dumps(reference).encode()
+        (folder / "reference.json").write_bytes(data)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["files"]["reference.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    page = browse(serve(damaged(exported, tmp_path, distort)))
+    page.evaluate("glgpt.ready")
+    result = page.evaluate("glgpt.parity()")
+    assert not result["pass"] and result["firstApart"]["name"] == "h.2.attn.z"

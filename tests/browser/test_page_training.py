@@ -1,0 +1,242 @@
+"""Training in the page: the desktop's losses, files that the desktop loads, and what may happen to a page meanwhile."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from training_page import CONFIG, PLAY, QUIET, SEED, STATE, STEPS, TRAIN, TWELVE, Browse, Serve, whole_run
+
+from glgpt.inference.model import GPT2
+from glgpt.system.files import data_path
+from glgpt.text.dataset import batch, fixed_windows, windows
+from glgpt.text.files import Text
+from glgpt.text.tokenizer_training import make_tokenizer
+from glgpt.training.settings import settings_for
+from glgpt.training.trainer import Trainer
+
+pytestmark = pytest.mark.slow
+HIDDEN = """
+Object.defineProperty(document, 'hidden', {get: () => globalThis.unseen ?? false});
+const later = globalThis.setTimeout;  // what a browser does to a page that nobody sees
+globalThis.setTimeout = (work, ms, ...rest) => later(work, globalThis.unseen ? Math.max(ms ?? 0, 1000) : ms, ...rest);
+globalThis.requestAnimationFrame = new Proxy(requestAnimationFrame, {
+  apply: (target, self, args) => globalThis.unseen ? 0 : Reflect.apply(target, self, args),
+});"""
+
+
+def desktop_run(text: str, steps: int, of: int) -> tuple[list[tuple[float, float]], dict[int, float]]:
+    """(loss, gradient norm) of each step and the validation losses, from the same seed on the same driver."""
+    data = text.encode()
+    train, validation = (
+        np.frombuffer(x, np.uint8) for x in (data[: int(len(data) * 0.9)], data[int(len(data) * 0.9) :])
+    )
+    s = settings_for("mini", None, {"steps": of, "seed": SEED})
+    results, judged = [], {}
+    options: dict[str, Any] = {"betas": (s.beta1, s.beta2), "weight_decay": s.weight_decay, "clip": s.clip}
+    with Trainer(s.model_config(256), batch=s.batch, lr=s.lr, seed=SEED, device="software", **options) as trainer:
+        for step in range(1, steps + 1):
+            results += trainer.submit(*batch(train, SEED, step, s.batch, s.context), s.lr_at(step))
+            if step % 10 == 0:
+                first = fixed_windows(validation, s.context, 8192)
+                judged[step] = trainer.evaluate(*windows(validation, first, s.context))
+        results += trainer.drain()
+    return [(r.loss, r.grad_norm) for r in results], judged
+
+
+def test_losses_equal_the_desktops(site: Path, page: Any) -> None:
+    done, points = page.evaluate(TRAIN, [{"text": PLAY, "config": CONFIG, "steps": STEPS, "seed": SEED}, 0])
+    expected, judged = desktop_run(PLAY, STEPS, STEPS)
+    assert len(points) == done["step"] == STEPS
+    np.testing.assert_allclose(points, expected, atol=1e-4)
+    assert points[-1][0] < points[0][0] - 0.5  # it learns
+    found = page.evaluate("glgpt.training.session.points.filter((p) => p.validation && p.step)")
+    assert [p["step"] for p in found] == [10, 20]
+    np.testing.assert_allclose([p["validation"] for p in found], list(judged.values()), atol=1e-4)
+    np.testing.assert_allclose([p["bits"] for p in found], np.array(list(judged.values())) / np.log(2), atol=1e-4)
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: Path, tokenizer: str) -> None:
+    text = PLAY[:30_000] + "naïve – 漢字 🙂"
+    config = CONFIG | {"tokenizer": tokenizer, "validation": 0}
+    page.evaluate(TRAIN, [{"text": text, "config": config, "steps": 12, "seed": SEED}, 0])
+    script = """async () => {
+      const data = await glgpt.training.zip();
+      let text = '';
+      for (let i = 0; i < data.length; i += 8192) text += String.fromCharCode(...data.subarray(i, i + 8192));
+      return btoa(text);
+    }"""
+
+    saved = base64.b64decode(page.evaluate(script))
+    folder = tmp_path / "model"
+    zipfile.ZipFile(io.BytesIO(saved)).extractall(folder)
+    make_tokenizer(tokenizer, Text.of_string(text), tmp_path / "tokenizer")
+    for name in ("vocab.json", "merges.txt"):
+        assert (folder / name).read_bytes() == (tmp_path / "tokenizer" / name).read_bytes()
+
+    written = """async () => {
+      const {trainer} = glgpt.training.session, ids = [];
+      const settings = {temperature: 0, topK: null, topP: null, seed: 0};
+      for await (const id of trainer.generate(glgpt.training.session.encode('First'), 20, settings)) ids.push(id);
+      return ids;
+    }"""
+    with GPT2.from_pretrained(folder, device="software") as model:
+        assert page.evaluate(written) == list(model.generate("First", 20, temperature=0))
+    # The state goes on, on the desktop as here.
+    with Trainer.load(folder, device="software") as trainer:
+        assert trainer.steps_done == 12
+    # And the files come back.
+    page.evaluate(
+        """async ([text, packed]) => {
+          const data = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
+          globalThis.saved = await glgpt.training.current().checkpoint.state;
+          document.querySelector('nav button:nth-last-child(2)').click();
+          const file = new File([data], 'model.zip');
+          while (!document.querySelector('.save input')) await new Promise((r) => setTimeout(r, 50));
+          const input = document.querySelector('.save input'), list = new DataTransfer();
+          list.items.add(file);
+          input.files = list.files;
+          input.dispatchEvent(new Event('change', {bubbles: true}));
+        }""",
+        [text, base64.b64encode(saved).decode()],
+    )
+    page.wait_for_function("glgpt.training.session?.checkpoint?.points.length === 0", polling=200)
+    same = """async () => {
+      const again = await glgpt.training.session.trainer.state(1);
+      const weights = saved.slice(-100_000);  // the header names the learning rate, which is another
+      return [glgpt.training.session.step, again.slice(-100_000).every((x, i) => x === weights[i])];
+    }"""
+    step, equal = page.evaluate(same)
+    assert step == 12 and equal
+
+
+def test_a_reload_goes_on_to_the_same_bits(page: Any) -> None:
+    whole = whole_run(page)
+    step, points = page.evaluate(TRAIN, [TWELVE, 5])
+    assert 5 <= step < 12
+    page.reload()
+    page.evaluate("glgpt.ready")
+    page.evaluate("glgpt.resume()")
+    page.wait_for_function("glgpt.training.session.status === 'done'", polling=200)
+    assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
+    assert page.evaluate("glgpt.training.session.points.map((p) => p.loss)")[: len(points)] == [p[0] for p in points]
+    assert page.evaluate(STATE) == whole
+
+
+def test_a_lost_context_goes_on_to_the_same_bits(page: Any) -> None:
+    whole = whole_run(page)
+    script = """async (options) => {
+      const lose = glgpt.model.device.gl.getExtension('WEBGL_lose_context');
+      let lost = false;
+      await glgpt.train({...options, onStep: (p) => {
+        if (p.step === 4) void glgpt.training.session.save();
+        if (p.step === 7 && !lost) {
+          lost = true;
+          lose.loseContext();
+          setTimeout(() => lose.restoreContext(), 200);
+        }
+      }});
+      return glgpt.info().contexts;
+    }"""
+    assert page.evaluate(script, TWELVE) == 2
+    assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
+    assert page.evaluate(STATE) == whole
+    # The page's own model came back too.
+    assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5, temperature: 0}).then((r) => r.ids.length)") == 5
+
+
+def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(site) + "#tokens=1", HIDDEN)
+    page.evaluate("glgpt.ready")
+    options = {"text": PLAY, "config": QUIET, "steps": 60, "seed": SEED}
+    script = """async (options) => {
+      globalThis.unseen = false;
+      let start = 0;
+      await glgpt.train({...options, onStep: (p) => {
+        if (p.step === 10) { start = performance.now(); globalThis.unseen = true; }
+      }});
+      return performance.now() - start;
+    }"""
+    assert page.evaluate(script, options) < 30_000  # a timer a step would take 50 s
+
+
+@pytest.mark.parametrize(
+    ("init", "storage", "buffers"),
+    [("no float", "uint", 8), ("four", "float", 4)],
+)
+def test_poorer_devices_train_the_same(
+    site: Path, serve: Serve, browse: Browse, init: str, storage: str, buffers: int
+) -> None:
+    from test_page import FOUR_BUFFERS, NO_FLOAT
+
+    page = browse(serve(site) + "#tokens=1", NO_FLOAT if init == "no float" else FOUR_BUFFERS)
+    page.evaluate("glgpt.ready")
+    info = page.evaluate("glgpt.info()")
+    assert (info["storage"], info["limits"]["drawBuffers"]) == (storage, buffers)
+    _, points = page.evaluate(TRAIN, [{"text": PLAY, "config": QUIET, "steps": 10, "seed": SEED}, 0])
+    expected, _ = desktop_run(PLAY, 10, 10)
+    np.testing.assert_allclose(points, expected, atol=1e-4)
+
+
+def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse: Browse) -> None:
+    from test_page_views import PAINTED
+
+    page = browse(serve(site) + "#tokens=1&view=train", viewport={"width": 390, "height": 844})
+    page.evaluate("glgpt.ready")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_function("document.querySelector('.learning .progress')?.dataset.step > 20", polling=200)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for selector in (".inside .heads", ".inside .matrix"):
+        page.wait_for_function(f"({PAINTED})({selector!r}) > 0.2", polling=200)
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Go on").wait_for()
+    step = page.evaluate("glgpt.training.session.step")
+    page.get_by_role("button", name="One step").click()
+    page.wait_for_function(f"glgpt.training.session.step === {step + 1}", polling=200)
+    page.get_by_label("after").fill("ROMEO:")
+    page.get_by_label("after").press("Tab")
+    page.get_by_role("button", name="Write now").click()
+    page.wait_for_function("glgpt.training.session.samples.at(-1).prompt === 'ROMEO:'", polling=200)
+    page.get_by_role("button", name="Reset").click()
+    page.get_by_role("button", name="Forget the model?").click()
+    page.get_by_role("button", name="Start").wait_for()
+    assert page.evaluate("glgpt.training.session") is None
+
+
+def test_what_cannot_be_trained_is_said(page: Any) -> None:
+    def said(options: dict[str, Any]) -> str:
+        found: str = page.evaluate("(o) => glgpt.train(o).then(() => '', (e) => e.message)", options)
+        return found
+
+    assert "too few" in said({"text": "short"})
+    assert "no string" in said({"text": 5})
+    assert "outside the vocabulary" in said({"ids": [1, 999]})
+    assert "Steps are 0" in said({"text": PLAY, "steps": 0})
+    assert "too large for this text" in said({"text": "ab" * 500, "config": {"tokenizer": "bpe:300"}})
+    assert "mini with bytes" in said({"text": PLAY, "config": {"preset": "huge"}})
+    assert "only one" in said({})
+    for key, value in (("n_layer", 2), ("validation", 1), ("evalEvery", -1), ("sampleEvery", 0.5)):
+        assert key in said({"text": PLAY, "config": {key: value}})
+
+
+def test_the_bpe_of_the_page_tests_is_the_desktops(tmp_path: Path) -> None:
+    """viewer/test/bpe.json, against which Vitest holds the page's tokenizer."""
+    for i, case in enumerate(json.loads((data_path("viewer") / "test/bpe.json").read_text())):
+        tokenizer = make_tokenizer(f"bpe:{case['size']}", Text.of_string(case["text"]), tmp_path / str(i))
+        vocab = json.loads((tmp_path / str(i) / "vocab.json").read_text())
+        assert list(vocab) == case["vocab"]
+        assert (tmp_path / str(i) / "merges.txt").read_text().split("\n")[1:-1] == case["merges"]
+        assert tokenizer.encode(case["text"]) == case["ids"]
+
+
+def test_the_bundle_stays_small(site: Path) -> None:
+    files = [f for f in site.rglob("*") if f.suffix in (".js", ".css", ".html")]
+    assert sum(len(gzip.compress(f.read_bytes())) for f in files) <= 200 << 10

@@ -1,0 +1,290 @@
+"""What a visitor sees: every view draws what the model computed, at phone width, by keyboard, from a link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.inference.model import GPT2
+
+pytestmark = pytest.mark.slow
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+WRITTEN = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length === 30"
+PAINTED = """(selector) => {
+  const canvas = document.querySelector(selector), copy = new OffscreenCanvas(canvas.width, canvas.height);
+  const flat = copy.getContext('2d');
+  flat.drawImage(canvas, 0, 0);
+  const {data} = flat.getImageData(0, 0, copy.width, copy.height);
+  let some = 0;
+  for (let i = 3; i < data.length; i += 4) some += data[i] > 8;
+  return some / (data.length / 4);
+}"""
+
+
+@pytest.fixture
+def page(exported: Path, serve: Serve, browse: Browse) -> Any:
+    """The page at phone width, with a text of 30 tokens behind `To be`."""
+    page = browse(serve(exported) + "#prompt=To+be&tokens=30&temperature=0", viewport={"width": 390, "height": 844})
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(WRITTEN)
+    return page
+
+
+def go(page: Any, title: str) -> None:
+    page.get_by_role("navigation", name="Views").get_by_role("button", name=title).click()
+
+
+def painted(page: Any, selector: str, least: float) -> None:
+    """Waits until that share of a canvas is not transparent."""
+    page.wait_for_function(f"({PAINTED})({selector!r}) > {least}")
+
+
+def test_every_view_draws_and_fits_a_phone(page: Any) -> None:
+    drawn = {
+        "Attention": ((".squares canvas", 0.3), (".square canvas", 0.4)),
+        "Blocks": (),
+        "Textures": ((".plane canvas", 0.5),),
+        "Passes": ((".plane canvas", 0.5), (".sheet canvas", 0.5)),
+        "Device": (),
+    }
+    for title, canvases in drawn.items():
+        go(page, title)
+        for selector, least in canvases:
+            painted(page, selector, least)
+        if title == "Blocks":
+            page.wait_for_function("document.querySelectorAll('.lens td button:not(:empty)').length >= 60")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, title
+        assert f"view={title.lower()}" in page.url
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_function("/PASS/.test(document.querySelector('.verdict').textContent)")
+
+
+def test_raw_scores_are_those_of_every_pair(page: Any) -> None:
+    ids = page.evaluate("glgpt.encode('First Citizen: hear me')")
+    with GPT2.from_pretrained() as desktop:
+        _, found = desktop.run_with_cache(ids, ["h.2.attn.q", "h.2.attn.k", "h.2.attn.pattern"])
+    expected = found["h.2.attn.q"] @ found["h.2.attn.k"].transpose(0, 2, 1) / np.sqrt(found["h.2.attn.q"].shape[-1])
+    script = """([ids, s]) => glgpt.borrow(async (model) => {
+      const {attention} = await glgpt.drawing(model);
+      model.fill(ids);
+      const raw = [await attention.row(2, s, 'raw'), await attention.ahead(2, s)];
+      return [...raw, await attention.row(2, s, 'pattern')].map((heads) => heads.map((x) => Array.from(x)));
+    })"""
+    for s in (0, 3, len(ids) - 1):
+        row, ahead, pattern = (np.array(x) for x in page.evaluate(script, [ids, s]))
+        np.testing.assert_allclose(row, expected[:, s, : s + 1], atol=1e-4)
+        np.testing.assert_allclose(ahead, expected[:, : s + 1, s], atol=1e-4)
+        np.testing.assert_allclose(pattern, found["h.2.attn.pattern"][:, s, : s + 1], atol=1e-5)
+
+
+def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
+    ids = page.evaluate("glgpt.encode('First Citizen: hear me')")
+    blocks = page.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)
+    with GPT2.from_pretrained() as desktop:
+        logits, found = desktop.run_with_cache(ids, ["embed", *(f"h.{i}.resid_post" for i in range(6))])
+    likely = np.exp(logits[-1] - logits[-1].max())
+    best = np.argsort(-likely)[:6]
+    assert [c["id"] for c in blocks[-1]["top"]] == best.tolist()
+    np.testing.assert_allclose([c["p"] for c in blocks[-1]["top"]], (likely / likely.sum())[best], rtol=1e-3)
+    states = np.array([found[block["name"]][-1] for block in blocks])
+    np.testing.assert_allclose([b["norm"] for b in blocks], np.linalg.norm(states, axis=1), rtol=1e-4)
+    changes = np.linalg.norm(np.diff(states, axis=0), axis=1)
+    np.testing.assert_allclose([b["change"] for b in blocks][1:], changes, rtol=1e-4)
+    # A look inside leaves a later text as it would have been.
+    asked = {"ids": ids, "tokens": 20, "temperature": 0}
+    with GPT2.from_pretrained() as desktop:
+        expected = list(desktop.generate(ids, 20, temperature=0))
+    assert page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked) == expected
+
+
+def test_passes_are_played_timed_and_linked(page: Any) -> None:
+    go(page, "Passes")
+    count = page.evaluate("document.querySelectorAll('.sheet canvas').length")
+    assert count == page.evaluate("document.querySelectorAll('.passes ol li').length") > 60
+    page.get_by_label("Pace").select_option("fast")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("/pass [2-9]\\d of/.test(document.querySelector('.transport').textContent)")
+    page.get_by_role("button", name="Pause").click()
+    painted(page, ".sheet .row:nth-child(2) canvas", 0.5)
+    page.get_by_role("button", name="Time them").click()
+    page.wait_for_function("/slope over repeats|timer queries/.test(document.querySelector('.names').textContent)")
+    page.get_by_role("button", name="Step").click()
+    link = page.locator(".facts dd").first.get_by_role("button").first
+    name = link.inner_text()
+    link.click()
+    assert page.get_by_role("heading", name=name).is_visible()
+    painted(page, ".plane canvas", 0.3)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_timer_queries_are_taken_where_they_can_be_trusted(
+    exported: Path, serve: Serve, browse: Browse, disjoint: bool
+) -> None:
+    """A GPU's passes are timed by hand, or by queries that a change of clock has spoilt.
+
+    The driver under test has queries, and is only distrusted by its name.
+    """
+    page = browse(serve(exported) + "#view=passes&tokens=4")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("!document.querySelector('.caret') && document.querySelector('.sheet canvas')")
+    script = """(disjoint) => {
+      const {device} = glgpt.model, {gl} = device;
+      device.renderer = 'a GPU';
+      const ask = gl.getParameter.bind(gl);
+      gl.getParameter = (name) => name === 0x8FBB ? disjoint : ask(name);
+      return gl.getExtension('EXT_disjoint_timer_query_webgl2') !== null;
+    }"""
+    assert page.evaluate(script, disjoint)
+    page.get_by_role("button", name="Time them").click()
+    page.wait_for_function("/, by /.test(document.querySelector('.names').textContent)")
+    text = page.locator(".names").inner_text()
+    assert ("timer queries" in text) != disjoint and ("slope over repeats" in text) == disjoint
+
+
+def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
+    with GPT2.from_pretrained() as desktop:
+        ids = page.evaluate("glgpt.encode('To be')")
+        text = [*ids, *desktop.generate(ids, 30, temperature=0)]
+        _, found = desktop.run_with_cache(text, ["h.1.mlp.act"])
+    go(page, "Textures")
+    page.get_by_role("group", name="Block").get_by_role("button", name="1").click()
+    page.get_by_role("button", name="mlp.act", exact=True).click()
+    painted(page, ".plane canvas", 0.5)
+    page.wait_for_function("/tokens|Matrix of/.test(document.body.textContent)")
+    first = int(page.evaluate("document.querySelector('.textures select')?.selectedOptions[0].text.split(' ')[0] ?? 0"))
+    page.locator(".plane canvas").hover(position={"x": 2, "y": 2})
+    page.wait_for_function("/row 0.*column \\d+/.test(document.querySelector('.reading').textContent)")
+    said = page.evaluate("document.querySelector('.reading').textContent")
+    column = int(said.split("column ")[1].split(":")[0])
+    assert float(said.split(": ")[-1]) == pytest.approx(found["h.1.mlp.act"][first, column], rel=2e-3, abs=1e-4)
+    page.get_by_label("as it lies in memory").check()
+    page.get_by_label("Colours").select_option("embers")
+    painted(page, ".plane canvas", 0.99)
+
+
+def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A weight in panels, whose column tiles lie below each other, is read or drawn as if they lay side by side."""
+    name = "h.0.attn.c_attn.weight"
+    page = browse(serve(exported) + f"#view=textures&texture={name}&tokens=1")
+    page.evaluate("glgpt.ready")
+    stack = page.evaluate("(name) => glgpt.model.programs.generate.views[name].stack", name)
+    assert stack > 1 or page.evaluate("glgpt.info().rows") == "apart"
+    with Checkpoint.open(None) as checkpoint:
+        matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
+    painted(page, ".plane canvas", 0.5)
+    canvas = page.locator(".plane canvas")
+    box = canvas.bounding_box()
+    for x, y in ((0.02, 0.02), (0.4, 0.7), (0.98, 0.97)):
+        canvas.hover(position={"x": x * box["width"], "y": y * box["height"]})
+        page.wait_for_function("/row \\d+.*column \\d+/.test(document.querySelector('.reading').textContent)")
+        said = page.evaluate("document.querySelector('.reading').textContent")
+        row, column = (int(said.split(f"{what} ")[1].split()[0].strip(",:")) for what in ("row", "column"))
+        assert abs(row / matrix.shape[0] - y) < 0.05 and abs(column / matrix.shape[1] - x) < 0.05
+        assert float(said.split(": ")[-1]) == pytest.approx(matrix[row, column], rel=2e-3, abs=1e-4)
+    script = """async ([name, rows, cols]) => glgpt.borrow(async (model) => {
+      const {painter} = await glgpt.drawing(model);
+      const view = model.programs.generate.views[name], target = document.createElement('canvas');
+      const palette = {signed: true, colors: new Float32Array(24)};
+      const shown = {rows, first: 0, height: rows, range: [-1, 1], palette};
+      painter.matrix(target, model.player.texture(name), view, shown, cols, rows);
+      const flat = document.createElement('canvas');
+      Object.assign(flat, {width: cols, height: rows});
+      const context = flat.getContext('2d');
+      context.drawImage(target, 0, 0);
+      return Array.from(context.getImageData(0, 0, cols, rows).data.filter((_, i) => i % 4 === 3));
+    })"""
+    drawn = np.array(page.evaluate(script, [name, *matrix.shape])).reshape(matrix.shape) / 255
+    np.testing.assert_allclose(drawn, np.minimum(np.abs(matrix), 1), atol=1.1 / 255)  # a byte of opacity
+
+
+def test_alternatives_by_keyboard_and_going_on_from_one(page: Any) -> None:
+    page.locator(".token").first.focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    group = page.get_by_role("group", name="Alternatives to")
+    assert group.get_by_role("button").count() == 9
+    token = group.locator("code").nth(1).inner_text()
+    group.get_by_role("button").nth(1).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("!document.querySelector('.caret')")
+    place = (
+        page.evaluate("document.querySelectorAll('.token.given').length")
+        + 6
+        - len(page.evaluate("glgpt.encode('To be')"))
+    )
+    assert page.locator(".token").nth(place).get_attribute("aria-label").startswith(f"{token}, ")
+
+
+def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
+    at = page.evaluate("document.querySelectorAll('.token.given').length") - 1
+    page.locator(".token").nth(at).hover()
+    group = page.get_by_role("group", name="Alternatives to")
+    group.get_by_role("button").nth(8).wait_for()
+    script = """async (at) => {
+      const ids = glgpt.encode('To be'), vocab = glgpt.info().config.vocab_size;
+      const logits = await glgpt.logits(ids.slice(0, at)), row = logits.slice(-vocab);
+      const total = row.reduce((sum, x) => sum + Math.exp(x), 0);
+      const best = Array.from(row.keys()).sort((a, b) => row[b] - row[a]).slice(0, 8);
+      const said = (id) => [glgpt.model.tokenizer.label(id), Math.exp(row[id]) / total];
+      return [best.map(said), said(ids[at])];
+    }"""
+    best, taken = page.evaluate(script, at)
+    assert group.locator("button code").all_inner_texts() == [label for label, _ in best]
+    shown = [float(text.rstrip("%")) for text in group.locator("button .percent").all_inner_texts()]
+    np.testing.assert_allclose(shown, [100 * p for _, p in best], atol=0.51)  # a whole number of percents from 10 on
+    aria = page.locator(".token").nth(at).get_attribute("aria-label")
+    assert aria.startswith(f"{taken[0]}, ") and abs(float(aria.split(", ")[-1].rstrip("%")) - 100 * taken[1]) < 0.51
+    words = "[...document.querySelectorAll('.token')].map((t) => t.textContent)"
+    whole = page.evaluate(words)
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.wait_for_function("!document.querySelector('.caret')")
+    assert page.evaluate(words) == whole  # a look back changes nothing of what comes
+
+
+def test_a_link_carries_the_view(exported: Path, serve: Serve, browse: Browse) -> None:
+    settings = "prompt=Now&tokens=12&temperature=0.5&seed=9&k=40&p=0.9"
+    page = browse(serve(exported) + f"#{settings}&view=attention&layer=4&head=2&kind=scores")
+    page.evaluate("glgpt.ready")
+    assert page.get_by_role("heading", name="Layer 4, head 2").is_visible()
+    assert page.get_by_label("Show").input_value() == "scores"
+    page.get_by_role("combobox", name="Head").select_option("5")
+    for part in [*settings.split("&"), "view=attention", "layer=4", "head=5", "kind=scores"]:
+        assert part in page.url
+
+
+def test_without_settings_it_writes_as_documented(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported) + "#prompt=To+be&tokens=30")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(WRITTEN)
+    with GPT2.from_pretrained("shakespeare") as desktop:
+        assert desktop.tokenizer
+        ids = desktop.tokenizer.encode("To be")
+        expected = list(desktop.generate(ids, 30, temperature=0.8, top_p=0.9, seed=1))
+        labels = [desktop.tokenizer.label(i) for i in expected]
+    written = [token.get_attribute("aria-label") for token in page.locator(".token:not(.given)").all()]
+    assert [label.rpartition(", ")[0] for label in written] == labels
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Browse, width: int) -> None:
+    watch = """
+    globalThis.shift = 0;
+    new PerformanceObserver((list) => {
+      for (const entry of list.getEntries()) globalThis.shift += entry.value;
+    }).observe({type: 'layout-shift', buffered: true});"""
+    page = browse(serve(exported) + "#tokens=60", watch, viewport={"width": width, "height": 720})
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("document.querySelector('.token')")
+    page.wait_for_timeout(300)
+    before = page.evaluate("shift")
+    page.wait_for_function("!document.querySelector('.caret')")
+    page.wait_for_timeout(500)  # entries come some time after what they tell of
+    assert page.evaluate("shift") - before < 0.01

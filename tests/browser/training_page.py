@@ -1,0 +1,42 @@
+"""What the tests of training in the page share: its text, what they say to it, and the page itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from glgpt.system.files import data_path
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+PLAY = data_path("tests/data/shakespeare-validation.txt").read_text(encoding="utf-8")
+SEED, STEPS = 5, 20
+CONFIG = {"evalEvery": 10, "sampleEvery": 0}
+QUIET = {"evalEvery": 0, "sampleEvery": 0}
+TRAIN = """async ([options, stopAt]) => {
+  const points = [];
+  const done = glgpt.train({...options, onStep: (p) => {
+    points.push([p.loss, p.gradNorm]);
+    if (p.step === stopAt) void glgpt.pause();
+  }});
+  if (!stopAt) return [await done, points];
+  done.catch(() => {}); // nobody waits for it any more
+  while (!['paused', 'failed'].includes(glgpt.training.session?.status) || !points.length) {
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  return [glgpt.training.session.step, points];
+}"""
+TWELVE = {"text": PLAY, "config": QUIET, "steps": 12, "seed": SEED}
+STATE = """async () => {
+  const {state} = glgpt.training.session.checkpoint;
+  return Array.from(new Uint8Array(await crypto.subtle.digest('SHA-256', state)));
+}"""
+
+
+def whole_run(page: Any) -> Any:
+    """The bits that `TWELVE` ends with when nothing comes between; the page then begins anew."""
+    page.evaluate(TRAIN, [TWELVE, 0])
+    bits = page.evaluate(STATE)
+    page.evaluate("glgpt.training.reset()")
+    return bits

@@ -1,0 +1,177 @@
+"""Checkpoints by Hub name, through huggingface_hub against a local imitation of the Hub."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from glgpt.checkpoint.opening import Checkpoint, embedded_weights
+
+HERE = Path(__file__).parents[1]
+GOLDENS = HERE / "goldens"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(ThreadingHTTPServer):
+    """The part of the Hub's HTTP interface that downloads use, on a free local port."""
+
+    daemon_threads = True
+
+    def __init__(self, models):
+        self.models = models
+        self.asked = []
+        super().__init__(("127.0.0.1", 0), HubHandler)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self):
+        name, _, rest = self.path.strip("/").partition("/resolve/")
+        revision, _, file = rest.partition("/")
+        if rest:  # the library asks for other things too
+            self.server.asked.append((self.command, self.path))
+        folder = self.server.models.get(name)
+        if folder == "gated":
+            return self.reply(403, {"X-Error-Code": "GatedRepo"})
+        if folder == "broken":
+            return self.reply(418, {})
+        if folder is None or revision not in ("main", COMMIT):
+            return self.reply(401, {"X-Error-Code": "RepoNotFound"})
+        path = folder / file
+        if not path.is_file():
+            return self.reply(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+        content = path.read_bytes()
+        etag = hashlib.sha256(content).hexdigest()
+        return self.reply(200, {"X-Repo-Commit": COMMIT, "ETag": f'"{etag}"'}, content)
+
+    do_GET = do_HEAD  # noqa: N815
+
+    def reply(self, status, headers, content=b""):
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path):
+    models = {"gated/model": "gated", "broken/model": "broken", "empty/model": tmp_path}
+    for name in ("wide", "dhead2-gelu", "legacy-untied"):
+        models["tiny/" + name] = GOLDENS / name
+    models["gpt2"] = models["tiny/wide"]
+    both = models["tiny/both"] = tmp_path / "served"
+    shutil.copytree(GOLDENS / "vocab3-untied", both)
+    (both / "pytorch_model.bin").write_bytes(b"never fetched")
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(embedded_weights() / name, both)
+    half = models["tiny/half"] = tmp_path / "half"
+    shutil.copytree(GOLDENS / "dhead2-gelu", half)
+    (half / "model-00002-of-00002.safetensors").unlink()
+    bare = models["tiny/bare"] = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(GOLDENS / "wide" / "config.json", bare)
+    with Hub(models) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def open_all(names, endpoint, cache, **environment):
+    """Opens each name in a fresh process (the Hub library reads its settings once); path or message of each."""
+    script = (
+        "import json, sys\nfrom glgpt.checkpoint.opening import Checkpoint\nfrom glgpt.errors import GlgptError\n"
+        "for name in sys.argv[1:]:\n"
+        "    try:\n        with Checkpoint.open(name) as c:\n"
+        "            print(json.dumps([str(c.path), float(sum(abs(c.read(n)).sum() for n in sorted(c.names)))]))\n"
+        "    except GlgptError as error:\n        print(json.dumps(str(error)))\n"
+    )
+    base = {key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()}
+    settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(cache), "PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *names],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=base | settings | environment,
+        cwd=cache,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_hub_models_are_fetched_and_cached(hub, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    names = ["tiny/both", "tiny/dhead2-gelu", "tiny/legacy-untied", "gpt2"]
+    fetched = open_all(names, hub.url, cache)
+    for name, got in zip(names, fetched, strict=True):
+        with Checkpoint.open(hub.models[name]) as local:
+            total = float(sum(abs(local.read(tensor)).sum() for tensor in sorted(local.names)))
+        assert got[1] == total, got
+        assert COMMIT in got[0]
+    got = {file.name for file in Path(fetched[0][0]).iterdir()}
+    assert got == {"config.json", "model.safetensors", "vocab.json", "merges.txt"}  # no .bin beside safetensors
+
+    asked = len(hub.asked)
+    assert open_all(names, hub.url, cache) == fetched
+    assert len(hub.asked) - asked == len(names)  # a cached model costs one request, for its revision
+
+    assert open_all([*names, "tiny/wide"], hub.url, cache, HF_HUB_OFFLINE="1")[: len(names)] == fetched
+    offline = open_all(["tiny/wide"], hub.url, cache, HF_HUB_OFFLINE="1")[0]
+    assert "'tiny/wide' is not in the local cache, and HF_HUB_OFFLINE is set" in offline
+    assert len(hub.asked) - asked == len(names)
+
+
+def test_hub_refusals(hub, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    expected = {
+        "no/such-model": f"neither a folder here nor on {hub.url}",
+        "nosuchmodel": "if it is private, run hf auth login",
+        "gated/model": f"accept its terms at {hub.url}/gated/model",
+        "broken/model": f"cannot be fetched from {hub.url}",
+        "empty/model": "has no config.json",
+        "tiny/bare": "holds no weights",
+        "tiny/half": "lacks model-00002-of-00002.safetensors",
+        "bad name!": "nor a Hub name",
+        "a..b": "nor a Hub name",
+        "ends/": "nor a Hub name",
+        "": "nor a Hub name",
+    }
+    for name, message in zip(expected, open_all(expected, hub.url, cache), strict=True):
+        assert isinstance(message, str), name
+        assert expected[name] in message, (name, message)
+        assert "\n" not in message
+
+
+def test_hub_that_is_down(hub, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    fetched = open_all(["tiny/wide"], hub.url, cache)
+    hub.shutdown()
+    hub.server_close()
+    again = open_all(["tiny/wide", "tiny/both"], hub.url, cache)
+    assert again[0] == fetched[0]
+    assert f"'tiny/both' cannot be fetched from {hub.url} (" in again[1]
+    assert "Connection refused" in again[1]

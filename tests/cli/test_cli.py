@@ -1,0 +1,300 @@
+"""The command line: options, exit codes, what goes to stdout and what to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glgpt.cli.parser
+from glgpt.bench import engine as bench
+from glgpt.cli import main
+from glgpt.cli.options import size
+from glgpt.cli.parser import build_parser
+from glgpt.cli.progress import progress
+from glgpt.inference.model import GPT2
+from glgpt.inspection import info
+
+WIDE = str(Path(__file__).parents[1] / "goldens/wide")
+COMMANDS = ("generate", "logits", "compare", "dump", "eval", "info", "bench")
+Capture = pytest.CaptureFixture[str]
+
+
+def command(*args: str, **options: object) -> subprocess.Popen[bytes]:
+    """The command as a process of its own."""
+    pipe = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
+    return subprocess.Popen([sys.executable, "-m", "glgpt", *args], **pipe)  # type: ignore[call-overload, no-any-return]
+
+
+def refused(capsys: Capture, *args: str) -> str:
+    """The one line that says why the arguments are refused."""
+    try:
+        code = main(args)
+    except SystemExit as end:
+        code = int(str(end.code))
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("glgpt") and ": error: " in err and err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example_that_parses(name: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    assert all(option in text for option in ("--device", "--dtype", "--kernel", "--fetch", "--storage", "--json"))
+    words = shlex.split(text.partition("example:\n")[2].strip().partition(" > ")[0])
+    assert words[:2] == ["glgpt", name]
+    assert callable(build_parser().parse_args(words[1:]).run)
+
+
+def test_the_command_alone_says_what_it_takes(capsys: Capture) -> None:
+    assert "COMMAND" in refused(capsys)
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out.startswith("glgpt ")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "--tokens -1", "--tokens x", "--tokens 1.5", "--temperature -1", "--temperature nan", "--temperature inf",
+        "--top-k 0", "--top-k 1.5", "--top-p 0", "--top-p 1.1", "--top-p nan", "--seed -1", "--seed x", "--ids 1,x",
+        "--ids -1", "--dtype f64", "--kernel 2x2", "--fetch texture", "--storage half", "--device cpu", "--device -1",
+        "--max-texture-memory 2XB", "--max-texture-memory -1", "--unknown", "--toke 5", "one two",
+        "--max-texture-memory 1e400", "--tokens 1" + 5000 * "0",
+    ],
+)  # fmt: skip
+def test_bad_values_are_refused(args: str, capsys: Capture) -> None:
+    said = refused(capsys, "generate", *args.split())
+    assert "see glgpt" in said and len(said) < 600
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["generate", ""], "prompt is empty"),
+        (["generate", "x", "--ids", "1"], "give one of them"),
+        (["generate", "x" * 3000], "context of shakespeare holds 256"),
+        (["generate", "--ids", "0,1024"], "1024"),
+        (["generate", "--device", "97"], "97"),
+        (["generate", "--max-texture-memory", "1MiB"], "max-texture-memory"),
+        (["generate", "--model", "/nonexistent/model"], "/nonexistent/model"),
+        (["generate", "--model", WIDE, "To be"], "--ids"),
+        (["logits", WIDE, "--out", "x.npz"], "prompt is empty"),
+        (["logits", WIDE, "--ids", "1", "--out", "x.txt"], ".npz"),
+        (["logits", WIDE, "--ids", "1", "--out", "/nonexistent/x.npz"], "/nonexistent/x.npz"),
+        (["compare", WIDE, "--reference", "/nonexistent.npz"], "/nonexistent.npz"),
+        (["dump", WIDE, "--ids", "1", "--out", __file__], "is a file"),
+        (["eval", WIDE, "/nonexistent.txt"], "/nonexistent.txt"),
+        (["eval", "shakespeare", __file__, "--window", "257"], "257"),
+        (["info", "--model", "/nonexistent/model"], "/nonexistent/model"),
+        (["info", "--model", WIDE, "--max-texture-memory", "1KiB"], f"{WIDE}: its textures need"),
+    ],
+)
+def test_bad_input_is_one_clear_line(args: list[str], message: str, capsys: Capture) -> None:
+    assert message in refused(capsys, *args)
+
+
+def test_text_that_is_no_utf8_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    assert "the prompt is not UTF-8" in refused(capsys, "generate", "a\udcffb")
+    (tmp_path / "latin").write_bytes("caf\u00e9 is".encode("latin-1"))
+    assert "not UTF-8" in refused(capsys, "eval", "shakespeare", str(tmp_path / "latin"))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("0", 0), ("123", 123), ("2GiB", 2 << 30), ("1.5 MiB", 3 << 19), ("3kb", 3000), ("2e9", 2 * 10**9), ("7B", 7)],
+)
+def test_sizes(text: str, wanted: int) -> None:
+    assert size(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1e", "1 2", "0x10", "1TiBs"])
+def test_bad_sizes_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        size(text)
+
+
+def test_generate_prints_text_to_stdout_and_speed_to_stderr(capsys: Capture) -> None:
+    assert main(["generate", "ROMEO:\nIs it", "--tokens", "10", "--temperature", "0"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "ROMEO:\nIs it not so, and I'll be soon,\n"
+    assert "prefill 5 tokens at " in err and "decode 9 tokens at " in err and "seed" not in err
+
+
+def test_generate_tells_the_seed_it_drew(capsys: Capture) -> None:
+    assert main(["generate", "--tokens", "12"]) == 0
+    out, err = capsys.readouterr()
+    assert main(["generate", "--tokens", "12", "--seed", err.split("seed ")[1].strip()]) == 0
+    assert capsys.readouterr().out == out
+    assert not out.startswith("\n\n")
+
+
+def test_generate_says_when_the_context_is_full(capsys: Capture) -> None:
+    ids = ",".join(["3"] * 39)
+    assert main(["generate", "--model", WIDE, "--ids", ids, "--temperature", "0"]) == 0
+    out, err = capsys.readouterr()
+    assert "context full: stopped at 40 tokens\n" in err
+    assert out.startswith("3 3 3 ")
+
+
+def test_generate_as_json(capsys: Capture) -> None:
+    args = ["generate", "ROMEO:\nIs it", "--tokens", "40", "--temperature", "0", "--stop", "not be", "--json"]
+    assert main(args) == 0
+    out, err = capsys.readouterr()
+    figures = json.loads(out)
+    assert (figures["prompt"], figures["text"], figures["stopped"], err) == (
+        "ROMEO:\nIs it", " not so, and I'll be soon,\nAnd I will ", "text", ""
+    )  # fmt: skip
+    assert figures["decode_tokens"] == len(figures["ids"]) - 1 and figures["decode_tokens_per_s"] > 0
+
+
+def test_a_prompt_from_stdin_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("To bé\n".encode())))
+    assert main(["generate", "-", "--tokens", "0"]) == 0
+    assert capsys.readouterr().out == "To bé\n\n"
+
+
+def test_zero_tokens_and_no_tokenizer(capsys: Capture) -> None:
+    assert main(["generate", "--model", WIDE, "--ids", "1 2", "--tokens", "0"]) == 0
+    assert capsys.readouterr().out == "1 2\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--kernel 4x4", "--kernel 8x4", "--fetch texelFetch", "--storage uint"])
+def test_every_choice_gives_the_same_text(option: str, capsys: Capture) -> None:
+    args = ["generate", "--model", WIDE, "--ids", "1,2,3,4,5,6,7,8,9", "--tokens", "12", "--temperature", "0"]
+    assert main(args) == 0
+    out = capsys.readouterr().out
+    assert main([*args, *option.split(), "--device", "software"]) == 0
+    assert capsys.readouterr().out == out
+
+
+def test_logits_of_ids(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "l.npz"
+    assert main(["logits", WIDE, "--ids", "1,2,3", "--out", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"file": str(file), "shape": [3, 130]}
+    with np.load(file) as stored, GPT2.from_pretrained(WIDE) as model:
+        assert stored["tokens"].tolist() == [1, 2, 3]
+        assert np.array_equal(stored["logits"], model.logits([1, 2, 3]))
+
+
+def test_eval_prints_its_figures(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "text").write_text("To be, or not to be: that is the question.\n")
+    assert main(["eval", "shakespeare", str(tmp_path / "text"), "--window", "8", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["window"] == 8 and 3 < figures["nats_per_token"] < 6
+    assert main(["eval", "shakespeare", str(tmp_path / "text"), "--window", "8"]) == 0
+    assert capsys.readouterr().out.startswith(f"{figures['nats_per_token']:.4f} nats/token, ")
+
+
+def test_info_announces_the_memory_that_a_model_then_takes(capsys: Capture) -> None:
+    assert main(["info", "--model", WIDE, "--json", "--max-texture-memory", "1GiB"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["limits"]["max_draw_buffers"] >= 4 and figures["choice"]["why"]
+    with GPT2.from_pretrained(WIDE) as model:
+        assert model.texture_bytes == figures["model"]["texture_bytes"]
+    assert main(["info", "--model", WIDE]) == 0
+    text = capsys.readouterr().out
+    assert figures["device"]["renderer"] in text and figures["choice"]["kernel"] in text
+    rows = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.endswith(" ms")]
+    assert sorted(rows) == sorted(2 * ["4x4", "4x4-near", "4x8", "8x4", "8x4-near"])
+
+
+@pytest.mark.parametrize(("near", "way"), [(0, "halves"), (2, "neighbours")])
+def test_info_says_how_one_row_products_take_their_columns(near: int, way: str) -> None:
+    figures = info.describe(device="software")
+    probe = {"4x4 textureLod": 2.0, "near textureLod": 3.0, "apart textureLod": 4.0, "near texelFetch": 9.0}
+    figures["choice"] |= {"near": near, "fetch": "textureLod", "probe_ms": probe}
+    text = info.render(figures)
+    assert f"\none-row products: {way} (near 3.00 ms, apart 4.00 ms)" in text and "9.00" not in text
+
+
+def test_bench_runs_and_prints(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    seen: dict[str, object] = {}
+
+    def run_bench(model: str | None, **options: object) -> dict[str, object]:
+        seen.update(options, model=model)
+        return {"rows": []}
+
+    monkeypatch.setattr(bench, "run_bench", run_bench)
+    assert main(["bench", "--model", WIDE, "--quick", "--kernel", "4x4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rows": []}
+    assert (seen["model"], seen["quick"], seen["kernel"], seen["device"]) == (WIDE, True, "4x4", "auto")
+    assert "max-texture-memory" in refused(capsys, "bench", "--max-texture-memory", "1GiB")
+
+
+def test_an_interrupt_leaves_the_text_so_far_and_no_traceback() -> None:
+    with command("generate", "To be", "--tokens", "250", "--seed", "1") as process:
+        assert process.stdout and process.stderr
+        start = b""
+        while len(start) < 40:  # in the midst of the text
+            start += os.read(process.stdout.fileno(), 5)
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (start + rest).startswith(b"To be") and (start + rest).endswith(b"\n")
+    assert b"Traceback" not in err
+
+
+def test_an_interrupt_while_the_commands_load_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(glgpt.cli.parser, "build_parser", interrupted)
+    assert main(["info"]) == 130
+    assert capsys.readouterr() == ("", "\n")
+    code = "import sys, glgpt.cli; print('glgpt.cli.commands' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    with command("generate", "To be", "--tokens", "100") as process:
+        assert process.stdout and process.stderr
+        os.read(process.stdout.fileno(), 5)
+        process.stdout.close()
+        err = process.stderr.read()
+        assert process.wait(timeout=60) == 141
+    assert err == b""
+
+
+def test_generate_loads_nothing_it_does_not_use() -> None:
+    code = (
+        "import sys; from glgpt.cli import main; assert main(['generate', 'To', '--tokens', '1']) == 0;"
+        "print([n for n in ('matplotlib', 'PIL', 'huggingface_hub', 'tqdm', 'torch', 'requests') if n in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
+def test_progress_is_shown_to_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = type("Terminal", (io.StringIO,), {"isatty": lambda _: True})
+
+    def shown(stream: io.StringIO) -> str:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress("drawing", "file", delay=0) as show:
+            for done in (1, 2, 3):
+                if show:
+                    show(done, 3)
+        return stream.getvalue()
+
+    assert shown(io.StringIO()) == "" and "drawing" in shown(terminal())
+    monkeypatch.setattr(sys, "stderr", stream := terminal())
+    with progress("reading", "token", delay=0.05):  # what does not say how far it is
+        time.sleep(0.5)
+    assert "reading…" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")

@@ -1,0 +1,200 @@
+"""`glgpt train` as a command: options, exit codes, what is shown; presets and schedules. With a fake trainer."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import fake_trainer
+import pytest
+from fake_trainer import PLAY, fake  # noqa: F401
+from rich.console import Console
+
+from glgpt.checkpoint.opening import embedded_weights
+from glgpt.cli import main
+from glgpt.cli.panel import Board, Log, clock, shown, sparkline
+from glgpt.cli.parser import build_parser
+from glgpt.cli.train import SIZES
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.training.events import Start, Step
+from glgpt.training.run import train
+from glgpt.training.settings import PRESETS, parameter_count, settings_for
+
+Capture = pytest.CaptureFixture[str]
+SHAPE = "--n-layer 1 --n-embd 8 --n-head 1 --context 16 --batch 4".split()
+DOCS = Path(__file__).parents[2] / "docs/training.md"
+
+
+def vocabulary(tokenizer: str) -> int:
+    return {"bytes": 256, "gpt2": 50257}.get(tokenizer) or int(tokenizer.removeprefix("bpe:"))
+
+
+@pytest.mark.parametrize("words", [["train"], ["tokenizer", "train"]])
+def test_help_has_an_example_that_parses(words: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    example = shlex.split(text.partition("example:\n")[2].strip())
+    assert example[: len(words) + 1] == ["glgpt", *words]
+    assert callable(build_parser().parse_args(example[1:]).run)
+
+
+def test_training_prints_its_figures(capsys: Capture) -> None:
+    args = ["train", "play.txt", "--out", "run", "--steps", "30", *SHAPE, "--eval-every", "10", "--sample-every", "15"]
+    assert main(args) == 0
+    out, err = capsys.readouterr()
+    assert re.fullmatch(
+        r"run: 30 steps, loss \d\.\d{4}, validation \d\.\d{4} nats/token, \d\.\d{4} bits/byte\n"
+        r"try it: glgpt generate --model run\n",
+        out,
+    )
+    lines = err.splitlines()
+    assert lines[0].startswith("run: 3,064 parameters, 100,386 tokens of training text, 11,154 of validation; ")
+    assert lines[1].startswith("step 0/30  validation 5.5")
+    assert any(line.startswith("step 30/30  loss ") for line in lines)
+    assert sum(" validation " in line for line in lines[1:]) == 4
+    assert "sample at step 15:" in lines
+    assert main(["train", "--resume", "run", "--steps", "40", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["step"] == 40 and figures["folder"] == "run" and figures["tokens"] == 10 * 64
+    assert set(figures) == {
+        "folder", "step", "loss", "validation_loss", "bits_per_byte", "validation_step", "tokens", "seconds",
+        "interrupted",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "args, why",
+    [
+        ("", "no text was given"), ("none.txt", "none.txt"), ("play.txt --steps 0", "--steps"),
+        ("play.txt --preset huge", "--preset"), ("play.txt --schedule step", "--schedule"),
+        ("play.txt --lr 0", "lr is 0"), ("play.txt --warmup 50 --steps 50", "warmup"),
+        ("play.txt --seed 4294967296", "seed"),
+        ("play.txt --beta2 1", "beta2"), ("play.txt --n-embd 10", "not a multiple"),
+        ("--resume none", "no such folder"),
+        ("play.txt --init shakespeare --preset nano", "exclude"), ("play.txt --tokenizer word", "tokenizer 'word'"),
+        ("play.txt --init shakespeare --n-layer 2", "n_layer"), (".", "Is a directory"),
+        ("play.txt --n-layer 100000000", "n_layer is 100000000"),
+        ("play.txt --device cpu", "--device"),
+        ("play.txt --context 200000", "too few for a context"), ("play.txt --init nowhere/at/all", "does not exist"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused_in_one_line(args: str, why: str, capsys: Capture) -> None:
+    try:
+        code = main(["train", *args.split()])
+    except SystemExit as end:
+        code = int(str(end.code))
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "") and why in err and err.count("\n") == 1
+    assert [p.name for p in Path().iterdir()] == ["play.txt"]
+
+
+def test_a_run_that_diverges_fails_with_1(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_trainer, "BREAK_AT", 25)
+    assert main(["train", "play.txt", "--out", "run", "--steps", "30", *SHAPE, "--save-every", "10"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "glgpt: error: step 25: the loss is nan" in err and "step 20 in run" in err
+
+
+def test_generate_takes_a_folder_for_its_model(capsys: Capture) -> None:
+    shutil.copytree(embedded_weights(), "run")
+    assert main(["generate", "run", "--tokens", "3", "--seed", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["prompt"] == "\n\n"
+    assert main(["generate", "x" * 200, "--tokens", "1", "--seed", "1"]) == 0
+
+
+# What is shown
+
+
+def test_samples_cannot_steer_the_terminal() -> None:
+    assert shown("\n\x1b[2J\tcaf\u00e9\r\nend\x07\n") == "\ufffd[2J    caf\u00e9\ufffd\nend\ufffd"
+
+
+def test_clock_and_sparkline() -> None:
+    assert (clock(59.6), clock(125), clock(3725)) == ("1:00", "2:05", "1:02:05")
+    assert sparkline([], 5) == "" and sparkline([2.0, 2.0], 5) == "▁▁"
+    assert sparkline([3.0, 2.0, 1.0, 0.0], 4) == "█▆▃▁" and len(sparkline([0.5] * 999, 60)) == 60
+
+
+def test_the_panel_shows_all_figures() -> None:
+    board, out = Board(io.StringIO()), io.StringIO()
+    settings = settings_for("nano", None, {})
+    board.progress("tokenising", 3, 10)
+    Console(file=out, width=100).print(board.draw())
+    assert "tokenising" in out.getvalue() and "30%" in out.getvalue()
+    board.progress("tokenising", 10, 10)
+    board.start(
+        Start(Path("run"), GPT2Config(), settings, 834_304, 10, 5, {"weight": 50 << 20, "state": 34 << 20}, 1000)
+    )
+    board.step(Step(1204, 1.83, 0.81, 5.2e-4, 12_431.0, 48.2))
+    board.validation(1000, 1.921, 2.771)
+    board.sample(1000, "To be\x1b")
+    board.save(1200)
+    Console(file=out, width=100).print(board.draw())
+    for text in (
+        "step 1,204 of 2,000", "0:48 left", "1.8300", "5.20e-04", "0.81", "12,431", "84 MiB",
+        "checkpoint at step 1,200",
+        "1.9210 (2.771 bits/byte) at step 1,000", "sample at step 1,000", "To be\ufffd",
+    ):  # fmt: skip
+        assert text in out.getvalue(), text
+
+
+def test_a_log_has_a_line_now_and_then() -> None:
+    out = io.StringIO()
+    with Log(out) as log:
+        train("play.txt", out="run", steps=100, n_layer=1, n_embd=8, n_head=1, context=16, eval_every=50, **log.hooks())
+    lines = out.getvalue().splitlines()
+    steps = [int(found[1]) for line in lines if (found := re.match(r"step (\d+)/100  loss", line))]
+    assert (steps[0], steps[-1]) == (1, 100) and len(steps) < 20
+
+
+# Presets and schedules
+
+
+def test_presets_have_the_parameters_that_are_announced() -> None:
+    assert set(PRESETS) == {"nano", "tiny", "small", "medium", "large", "gpt2"}
+    announced = dict(re.findall(r"(\w+) \(([\d.]+) M", SIZES))
+    table = {
+        cells[0].strip("` "): cells for line in DOCS.read_text().splitlines() if len(cells := line[1:].split("|")) > 8
+    }
+    for name, preset in PRESETS.items():
+        settings = settings_for(name, None, {})
+        count = parameter_count(settings.model_config(vocabulary(preset.tokenizer)))
+        assert abs(count / 1e6 - float(announced[name])) <= (0.05 if count < 1e7 else 0.5)
+        row = [cell.strip("` ") for cell in table[name]]
+        said = [preset.n_layer, preset.n_head, preset.n_embd, preset.context, preset.tokenizer, preset.batch]
+        assert row[1:7] == [str(value) for value in said]
+        assert row[7] == f"{preset.lr:g}" and row[8] == f"{preset.steps:,}" and row[9] == f"{count:,}"
+
+
+def test_nano_is_nanogpts_shape() -> None:
+    s = settings_for("nano", None, {})
+    assert (s.n_layer, s.n_head, s.n_embd, s.context, s.batch, s.steps) == (4, 4, 128, 64, 12, 2000)
+    assert (s.lr, s.min_lr, s.warmup, s.beta2, s.dropout, s.schedule) == (1e-3, 1e-4, 100, 0.99, 0.0, "cosine")
+
+
+@pytest.mark.parametrize(
+    "schedule, middle, last", [("cosine", 5.5e-4, 1e-4), ("linear", 5.5e-4, 1e-4), ("constant", 1e-3, 1e-3)]
+)
+def test_the_learning_rate_rises_and_falls(schedule: str, middle: float, last: float) -> None:
+    s = settings_for("nano", None, {"schedule": schedule})
+    assert [s.lr_at(step) for step in (1, 50, 100)] == pytest.approx([1e-5, 5e-4, 1e-3])
+    assert s.lr_at(1050) == pytest.approx(middle) and s.lr_at(2000) == pytest.approx(last)
+    rates = [s.lr_at(step) for step in range(100, 2001)]
+    assert rates == sorted(rates, reverse=True)
+    assert settings_for("nano", None, {"warmup": 0}).lr_at(1) == pytest.approx(1e-3, rel=1e-5)
+
+
+def test_a_quarter_of_the_cosine() -> None:
+    s = settings_for("nano", None, {"lr": 1.0, "min_lr": 0.0, "warmup": 0, "steps": 400})
+    assert s.lr_at(100) == pytest.approx(0.5 + 0.5 * 0.5**0.5)
+
+
+def test_the_fake_is_in_place() -> None:
+    assert sys.modules["glgpt.training.trainer"] is fake_trainer and len(PLAY) > 100_000

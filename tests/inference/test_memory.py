@@ -1,0 +1,178 @@
+"""What a model takes and gives back: textures, GL objects, and memory of the process while weights stream in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import random_weights, save_checkpoint
+
+from glgpt.errors import GlgptError
+from glgpt.gl.device import Device
+from glgpt.inference.model import GPT2
+from glgpt.models.gpt2.config import GPT2Config
+
+LOAD = """
+import sys
+from glgpt.gl.device import open_device
+from glgpt.inference.model import GPT2
+
+def status(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
+
+open_device("software")
+before = status("VmRSS")
+with GPT2.from_pretrained(sys.argv[1], sys.argv[2], device="software", kernel="4x8", fetch="textureLod") as model:
+    list(model.generate([1, 2, 3], 2, temperature=0))
+    print(status("VmHWM") - before, model.texture_bytes)
+"""
+
+
+def load(folder: Path, dtype: str = "f32", **options: Any) -> GPT2:
+    return GPT2.from_pretrained(folder, dtype, device=os.environ.get("GLGPT_TEST_DEVICE", "software"), **options)
+
+
+def state(device: Device) -> tuple[dict[int, str], int]:
+    return dict(device.live), device.texture_bytes
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: str) -> None:
+    """A model takes more memory than it says, or than its program lists."""
+    before = device.texture_bytes
+    with load(goldens / "wide", dtype) as model:
+        announced = model.info()
+        assert device.texture_bytes - before == model.texture_bytes == announced["texture_bytes"]
+        assert model.texture_bytes == model.player.program.nbytes() == sum(announced["bytes_by_role"].values())
+        list(model.generate([1, 2], 5, temperature=0))
+        assert device.texture_bytes - before == model.texture_bytes == announced["texture_bytes"]
+        for names in ((), None, ["embed"], ["ln_f"]):  # looking inside takes more, and gives it back in time
+            model.run_with_cache([1, 2, 3], names)
+            assert device.texture_bytes - before == model.texture_bytes
+        assert model.info() == announced
+    assert device.texture_bytes == before
+
+
+def test_looking_inside_again_and_again_takes_no_more(device: Device, goldens: Path) -> None:
+    """Every set of names asked for keeps textures of its own for ever."""
+    with load(goldens / "vocab3-untied") as model:
+        sizes = set()
+        for i in range(8):
+            model.run_with_cache([1, 2], [f"h.{i % 2}.ln_1", f"h.{i // 4}.attn.z"])
+            sizes.add(len(device.live) if i > 3 else 0)
+        assert len(sizes) <= 3
+
+
+def test_a_model_beyond_the_given_memory_is_refused(device: Device, goldens: Path) -> None:
+    """It is loaded first, and what it took stays taken."""
+    with load(goldens / "wide") as model:
+        size = model.texture_bytes
+    before = state(device)
+    with pytest.raises(GlgptError, match=r"its textures need .* and --max-texture-memory is"):
+        load(goldens / "wide", max_texture_memory=size - 1)
+    assert state(device) == before
+    load(goldens / "wide", max_texture_memory=size).close()
+
+
+@pytest.mark.slow
+def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
+    """A model that is closed keeps an object, until the driver has no more."""
+    before = state(device)
+    for i in range(50):
+        with load(goldens / "one-f16", ("f32", "f16")[i % 2], kernel="4x4", fetch="textureLod") as model:
+            assert len(list(model.generate([3], 5, temperature=0))) == 1
+            if i % 10 == 0:
+                model.logits([3])
+    assert state(device) == before
+
+
+def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
+    """Models share something that only one of them may own."""
+    before = state(device)
+    models = [load(goldens / "vocab3-untied", kernel="4x4", fetch="textureLod") for _ in range(50)]
+    assert device.texture_bytes - before[1] == sum(model.texture_bytes for model in models)
+    said = [list(model.generate([1, 2], 3, temperature=0)) for model in models[::24]]
+    assert said[0] == said[1] == said[2]
+    for model in models:
+        model.close()
+        model.close()
+    assert state(device) == before
+
+
+def test_a_closed_model_refuses(device: Device, goldens: Path) -> None:
+    """It computes with textures that hold nothing, and makes new ones that nobody closes."""
+    with load(goldens / "wide") as model:
+        running = model.generate([1, 2], 5, temperature=0)
+        next(running)
+    before = state(device)
+    for ask in (model.logits, model.run_with_cache, lambda ids: list(model.generate(ids)), lambda _: next(running)):
+        with pytest.raises(GlgptError, match="wide is closed"):
+            ask([1, 2])
+    assert state(device) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "dtype", "said"),
+    [
+        ("h.1.mlp.c_fc.weight", np.nan, "f32", "finite"),
+        ("ln_f.bias", np.inf, "f32", "finite"),
+        ("h.1.mlp.c_proj.weight", 7e4, "f16", "beyond float16"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_leaves_nothing(
+    device: Device, tmp_path: Path, name: str, value: float, dtype: str, said: str
+) -> None:
+    """A weight that is refused half way leaves the ones before it."""
+    config = GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2)
+    weights = random_weights(config)
+    weights[name].flat[3] = value
+    before = state(device)
+    with pytest.raises(GlgptError, match=rf"(?s){name}.*{said}"):
+        load(save_checkpoint(tmp_path, config, weights), dtype)
+    assert state(device) == before
+
+
+def test_progress_runs_to_the_end(goldens: Path) -> None:
+    """A progress bar stops short, or goes back."""
+    seen: list[tuple[int, int]] = []
+    with load(goldens / "wide", progress=lambda done, total: seen.append((done, total))) as model:
+        done, totals = zip(*seen, strict=True)
+        assert list(done) == sorted(done) and set(totals) == {done[-1]} == {model.player.program.nbytes(("weight",))}
+
+
+def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None:
+    """Memory grows with every token."""
+    config = GPT2Config(vocab_size=30, n_positions=260, n_embd=16, n_layer=1, n_head=2)
+    with load(save_checkpoint(tmp_path, config, random_weights(config))) as model:
+        tokens = model.generate([1, 2, 3], 203, seed=0)
+        for _ in range(3):
+            next(tokens)
+        before = state(device)
+        assert len(list(tokens)) == 200
+        assert state(device) == before
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[Path]:
+    """The 124M shape with random weights, 500 MB."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield save_checkpoint(Path(folder), GPT2Config(), random_weights(GPT2Config(), spread=0.02))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> None:
+    """Loading holds a second copy of the weights: peak memory on software GL beyond 2.3 times their f32 size."""
+    size = (large / "model.safetensors").stat().st_size
+    assert size >= 200e6
+    run = subprocess.run([sys.executable, "-c", LOAD, large, dtype], capture_output=True, text=True, check=True)
+    taken, textures = map(int, run.stdout.split())
+    assert textures < taken <= 2.3 * size

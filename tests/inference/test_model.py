@@ -1,0 +1,293 @@
+"""GPT-2 on the device: goldens of transformers, cached decode, every length, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from reference import gpt2, random_weights, save_checkpoint, within
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.inference.programs import layout_of
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.program.kernel import KERNELS
+from glgpt.tuning.choice import FETCHES, STORAGES
+
+Array = NDArray[Any]
+GOLDENS = sorted(path.parent.name for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
+ATOL, RTOL = 2e-4, 1e-5  # what the project promises of f32
+# Halves keep eleven bits. Each of a dozen products adds errors of about 2^-12 of its inputs' size, and a sharp softmax
+# multiplies what its scores are off: at worst 4% of an intermediate's own root mean square in the goldens.
+HALF = 0.06
+TEXT = (
+    "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"
+    "You are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\nFirst Citizen:\n"
+    "First, you know Caius Marcius is chief enemy to the people.\n\nAll:\nWe know't, we know't.\n\n"
+    "First Citizen:\nLet us kill him, and we'll have corn at our own price.\nIs't a verdict?\n\n"
+    "All:\nNo more talking on't; let it be done: away, away!\n\nSecond Citizen:\nOne word, good citizens.\n\n"
+    "First Citizen:\nWe are accounted poor citizens, the patricians good.\nWhat authority surfeits on would "
+    "relieve us:\nif they would yield us but the superfluity, while it were wholesome, we might guess they\n"
+    "relieved us humanely;\n"
+)
+
+
+def load(name: Path | None, dtype: str = "f32", **options: Any) -> GPT2:
+    return GPT2.from_pretrained(name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options)
+
+
+def reference_of(folder: Path) -> dict[str, Array]:
+    with np.load(folder / "reference.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
+def greedy(model: GPT2, prompt: Sequence[int], tokens: int) -> list[int]:
+    return [*prompt, *model.generate(prompt, tokens, temperature=0)]
+
+
+def row_of_logits(model: GPT2) -> Array:
+    """The logits that the last token was chosen from."""
+    view = model.player.entry("decode").outputs["logits"]
+    return layout_of(view).unpack(model.player.read(view.texture))[0]
+
+
+def size(values: Array) -> float:
+    """Root mean square of what is finite."""
+    return float(np.sqrt(np.square(values[np.isfinite(values)], dtype=np.float64).mean()))
+
+
+def agrees(model: GPT2, wanted: dict[str, Array]) -> None:
+    """Every intermediate and the logits against a golden, by name and in order."""
+    logits, found = model.run_with_cache(wanted["tokens"].tolist())
+    assert list(found) == list(model.config.activations)
+    for name, ours in found.items():
+        half = HALF * size(wanted[name])
+        within(ours, wanted[name], *((half, 0) if model.dtype == "f16" else (ATOL, RTOL)), name)
+    assert np.array_equal(logits, found["logits"])
+
+
+def test_the_names_are_these() -> None:
+    """A name changes that users, pages and stored references look things up by."""
+    assert (
+        list(GPT2Config(n_layer=2).activations)
+        == (
+            "embed h.0.ln_1 h.0.attn.q h.0.attn.k h.0.attn.v h.0.attn.scores h.0.attn.pattern h.0.attn.z h.0.attn.out "
+            "h.0.resid_mid h.0.ln_2 h.0.mlp.pre h.0.mlp.act h.0.mlp.out h.0.resid_post h.1.ln_1 h.1.attn.q h.1.attn.k "
+            "h.1.attn.v h.1.attn.scores h.1.attn.pattern h.1.attn.z h.1.attn.out h.1.resid_mid h.1.ln_2 h.1.mlp.pre "
+            "h.1.mlp.act h.1.mlp.out h.1.resid_post ln_f logits"
+        ).split()
+    )
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_goldens_agree(goldens: Path, name: str) -> None:
+    """An odd shape, activation, head or checkpoint layout gives other numbers than transformers."""
+    wanted = reference_of(goldens / name)
+    with load(goldens / name) as model:
+        agrees(model, wanted)
+        prompt = max(1, min(len(wanted["tokens"]) // 2, len(wanted["tokens"]) - 1))  # as the goldens' script has it
+        ids = wanted["greedy"].tolist()
+        assert greedy(model, ids[:prompt], len(ids) - prompt) == ids
+
+
+CHOICES = [(kernel, fetch) for kernel in KERNELS for fetch in FETCHES]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fetch"), [pytest.param(*c, marks=[pytest.mark.slow] * (c not in CHOICES[1::3])) for c in CHOICES]
+)
+def test_every_kernel_fetch_and_storage_agrees(goldens: Path, kernel: str, fetch: str) -> None:
+    """A choice that the probe may make on another device gives other numbers."""
+    storage = STORAGES[(list(KERNELS).index(kernel) + FETCHES.index(fetch)) % 2]
+    wanted = reference_of(goldens / "dhead2-gelu")
+    with load(goldens / "dhead2-gelu", kernel=kernel, fetch=fetch, storage=storage) as model:
+        assert (model.choice.kernel.name, model.choice.options.fetch) == (kernel, fetch)
+        assert model.choice.options.storage == storage
+        agrees(model, wanted)
+        assert greedy(model, wanted["greedy"][:35].tolist(), 16) == wanted["greedy"].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "storage"), [("inverse-layer-f16", "uint"), pytest.param("wide", "float", marks=pytest.mark.slow)]
+)
+def test_halves_agree_within_their_bound(goldens: Path, name: str, storage: str) -> None:
+    """Packed halves meet the wrong columns, or lose more than their eleven bits."""
+    with load(goldens / name, "f16", storage=storage) as model:
+        agrees(model, reference_of(goldens / name))
+
+
+@pytest.mark.parametrize("dtype", ["f32", pytest.param("f16", marks=pytest.mark.slow)])
+def test_cached_decode_is_the_uncached_forward(tmp_path: Path, dtype: str) -> None:
+    """A decoded token sees other keys, norms or positions than the whole prompt would."""
+    config = GPT2Config(vocab_size=61, n_positions=40, n_embd=24, n_layer=2, n_head=2, n_inner=50)
+    weights = random_weights(config)
+    with load(save_checkpoint(tmp_path, config, weights), dtype) as model:
+        ids = [5, 60, 0]
+        wanted = gpt2(config, weights, ids)["logits"]
+        near = HALF * size(wanted) if dtype == "f16" else 2e-5  # rounding alone: both are float32
+        for token in model.generate(ids[:], 30, seed=1):
+            within(row_of_logits(model), model.logits(ids)[-1], near, where=f"after {len(ids)} tokens")
+            ids.append(token)
+        wanted = gpt2(config, weights, ids[:-1])["logits"]
+        within(row_of_logits(model), wanted[-1], near, where="float64")
+
+
+def test_every_prompt_length_works(goldens: Path) -> None:
+    """A length that needs padding, or several chunks, gives other numbers."""
+    wanted = reference_of(goldens / "dhead2-gelu")
+    ids = wanted["tokens"].tolist()
+    with load(goldens / "dhead2-gelu") as model:
+        for n in range(1, len(ids) + 1):
+            within(model.logits(ids[:n]), wanted["logits"][:n], ATOL, RTOL, f"{n} tokens")
+            assert next(model.generate(ids[:n], 1, temperature=0)) == wanted["logits"][n - 1].argmax()
+            within(row_of_logits(model), wanted["logits"][n - 1], ATOL, RTOL, f"the last of {n} tokens")
+
+
+def test_chunks_give_what_one_chunk_gives(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later chunk misses the keys of an earlier one."""
+    ids = reference_of(goldens / "dhead2-gelu")["tokens"].tolist()[:64]
+    with load(goldens / "dhead2-gelu") as model:
+        whole = model.run_with_cache(ids)[1]
+        monkeypatch.setattr("glgpt.inference.capture.recorded_sizes", lambda _: (16, 1))
+        pieces = model.run_with_cache(ids)[1]
+    for name, value in whole.items():
+        within(pieces[name], value, 2e-6, 2e-6, name)
+
+
+def test_a_full_context_stops(goldens: Path) -> None:
+    """Generation writes beyond the context, or stops one token early."""
+    for prompt, tokens in ((1, 100), (65, 100), (70, 100), (69, 2)):
+        with load(goldens / "dhead2-gelu") as model:
+            made = list(model.generate([3] * prompt, tokens, temperature=0))
+            assert len(made) == 71 - prompt  # the last token is chosen from a full context
+            run = model.last_run
+            assert (run.prefill_tokens, run.decode_tokens) == (prompt, 70 - prompt)
+            assert run.stopped == ("context" if tokens == 100 else run.stopped)
+            assert made == greedy(model, [3] * prompt, 71 - prompt)[prompt:]
+            assert list(model.generate([3] * prompt, 0)) == []
+
+
+class End:
+    """A tokenizer of which only the end of text matters."""
+
+    def __init__(self, eos: int) -> None:
+        self.eos = eos
+
+
+def test_the_end_of_text_ends_generation(goldens: Path) -> None:
+    with load(goldens / "wide") as model:
+        made = list(model.generate([7, 8], 12, temperature=0))
+        model.tokenizer = End(made[6])  # type: ignore[assignment]
+        first = made.index(made[6])
+        assert list(model.generate([7, 8], 12, temperature=0)) == made[:first]
+        assert model.last_run.stopped == "eos" and model.last_run.decode_tokens == first
+        model.tokenizer = End(made[0])  # type: ignore[assignment]
+        assert list(model.generate([7, 8], 12, temperature=0)) == [] and model.last_run.stopped == "eos"
+
+
+def test_a_seed_makes_the_same_text_and_generators_do_not_disturb_each_other(goldens: Path) -> None:
+    """A second generator, or looking inside, writes over the first one's keys."""
+    settings: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"seed": 2},
+        {"temperature": 0},
+        {"seed": 4, "top_k": 5, "top_p": 0.9},
+    ]
+    with load(goldens / "wide") as model, load(goldens / "bf16") as other:
+        alone = [list(model.generate([4, i], 15, **s)) for i, s in enumerate(settings)]
+        assert alone[0] != alone[1]
+        assert alone == [list(model.generate([4, i], 15, **s)) for i, s in enumerate(settings)]
+        apart = list(other.generate([1], 15, seed=1))
+        running: list[Iterator[int]] = [model.generate([4, i], 15, **s) for i, s in enumerate(settings)]
+        beside = other.generate([1], 15, seed=1)
+        together: list[list[int]] = [[] for _ in running]
+        turn = 0
+        for token in beside:
+            assert token == apart[turn]
+            for made, tokens in zip(together, running, strict=True):
+                made.append(next(tokens))
+            model.logits([1, 2, 3])
+            turn += 1
+        assert together == alone and turn == 15
+
+
+def test_only_what_is_asked_for_is_returned(goldens: Path) -> None:
+    wanted = reference_of(goldens / "wide")
+    ids = wanted["tokens"].tolist()
+    with load(goldens / "wide") as model:
+        for names in (["h.1.mlp.pre"], ("ln_f", "embed"), (), {"logits"}, iter(["h.0.attn.q", "h.1.attn.pattern"])):
+            asked = sorted(names)
+            logits, found = model.run_with_cache(ids, iter(asked))
+            assert list(found) == [name for name in GPT2Config(n_layer=2).activations if name in asked]
+            for name, value in (found | {"logits": logits}).items():
+                within(value, wanted[name], ATOL, RTOL, name)
+            assert sorted(model.raw(ids, iter(asked))) == asked
+        with pytest.raises(GlgptError, match=r"'h\.2\.ln_1' is not an activation of wide"):
+            model.run_with_cache(ids, ["embed", "h.2.ln_1"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([], "the prompt is empty"),
+        ([1] * 41, "the prompt has 41 tokens and the context of wide holds 40"),
+        ([1, 130], "id 130 at position 1 is outside the vocabulary of 130"),
+        ([1, 2, -1], "id -1 at position 2 is outside the vocabulary of 130"),
+        ("To be", "wide has no tokenizer files"),
+    ],
+)
+def test_prompts_that_cannot_be_run_are_refused(goldens: Path, ids: Any, message: str) -> None:
+    with load(goldens / "wide") as model:
+        with pytest.raises(GlgptError, match=message):
+            model.generate(ids)
+        if not isinstance(ids, str):
+            for ask in (model.logits, model.run_with_cache):
+                with pytest.raises(GlgptError, match=message):
+                    ask(ids)
+        with pytest.raises(GlgptError, match="tokens is -1"):
+            model.generate([1], -1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_that_overflows_says_so(tmp_path: Path, temperature: float) -> None:
+    """Text goes on from logits that are NaN."""
+    config = GPT2Config(vocab_size=40, n_positions=20, n_embd=8, n_layer=1, n_head=2)
+    weights = random_weights(config)
+    weights["wte.weight"] *= np.float32(1e38)
+    with load(save_checkpoint(tmp_path, config, weights)) as model, pytest.raises(GlgptError, match="not finite"):
+        list(model.generate([1, 2, 3], 5, temperature=temperature))
+
+
+@pytest.mark.slow
+def test_the_embedded_model_is_float64_to_rounding() -> None:
+    """The default model, at its full context, every intermediate; and every kind of chunk that a prompt is cut into."""
+    with load(None) as model, Checkpoint.open() as checkpoint:
+        ids = model.encode(TEXT)[:256]
+        assert len(ids) == 256
+        weights = {name: checkpoint.read(name) for name in checkpoint.names}
+        wanted = gpt2(model.config, weights, ids)
+        agrees(model, wanted | {"tokens": np.array(ids)})
+        for n in (1, 2, 15, 16, 17, 63, 64, 65, 200, 255, 256):
+            assert list(model.generate(ids[:n], 1, temperature=0)) == [wanted["logits"][n - 1].argmax()]
+            within(row_of_logits(model), wanted["logits"][n - 1], ATOL, RTOL, f"after {n} tokens")
+            for token in list(model.generate(ids[:n], 2, temperature=0))[1:]:  # from the caches that the prompt left
+                logits = model.logits([*ids[:n], int(wanted["logits"][n - 1].argmax())])[-1]
+                within(row_of_logits(model), logits, ATOL, RTOL, f"decoded after {n} tokens")
+                assert token == logits.argmax()
+
+
+@pytest.mark.slow
+def test_halves_cost_the_embedded_model_little() -> None:
+    """Half precision moves the distribution of the next token by more than 1e-4 nats."""
+    with load(None) as model, load(None, "f16") as half:
+        ids = model.encode(TEXT)[:256]
+        p, q = (m.logits(ids).astype(np.float64) for m in (model, half))
+    p, q = (x - np.log(np.exp(x).sum(axis=1, keepdims=True)) for x in (p, q))
+    assert (np.exp(p) * (p - q)).sum(axis=1).mean() < 1e-4

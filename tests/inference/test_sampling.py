@@ -1,0 +1,121 @@
+"""Choosing a token: the distribution against its definition, seeds, and settings that make no sense."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from glgpt.errors import GlgptError
+from glgpt.inference.sampling import Sampler
+
+LOGITS = st.lists(st.integers(-400, 400).map(lambda n: n / 10), min_size=1, max_size=40)
+TEMPERATURES = st.sampled_from([0.1, 0.7, 1.0, 3.0])
+
+
+def expected(logits: list[float], temperature: float, top_k: int | None, top_p: float | None) -> NDArray[Any]:
+    """By the definition: the k best, then the shortest list of best ones that holds top_p of those."""
+    values = np.array(logits) / temperature
+    weights = np.exp(values - values.max())
+    order = sorted(range(len(logits)), key=lambda i: (-values[i], i))[:top_k]
+    total, held, kept = math.fsum(weights[order]), 0.0, []
+    for i in order:
+        if top_p is not None and kept and held / total >= top_p:
+            break
+        kept.append(i)
+        held += weights[i]
+    p = np.zeros(len(logits))
+    p[kept] = weights[kept] / math.fsum(weights[kept])
+    return p
+
+
+@given(LOGITS, TEMPERATURES, st.none() | st.integers(1, 50), st.none() | st.sampled_from([0.01, 0.3, 0.77, 1.0]))
+def test_the_distribution_is_that_of_the_definition(
+    logits: list[float], temperature: float, top_k: int | None, top_p: float | None
+) -> None:
+    """Temperature, top-k or top-p keeps other tokens, or weighs them differently."""
+    sampler = Sampler(temperature, top_k, top_p, 0)
+    row = np.array(logits)
+    p = sampler.probabilities(row)
+    wanted = expected(logits, temperature, top_k, top_p)
+    if top_p is None or not np.isclose(np.cumsum(np.sort(wanted)[::-1]), top_p, atol=1e-9).any():
+        np.testing.assert_allclose(p, wanted, atol=1e-12)
+    assert p[sampler.choose(row)] > 0
+
+
+@given(LOGITS, st.integers(0, 2**32))
+def test_a_token_beyond_top_k_is_never_chosen(logits: list[float], seed: int) -> None:
+    """Rounding of the running sum reaches a token that was cut off."""
+    row = np.array(logits, np.float32)
+    best = np.sort(row)[::-1][:2]
+    sampler = Sampler(1.5, 2, None, seed)
+    assert all(row[sampler.choose(row)] >= best[-1] for _ in range(5))
+
+
+def test_tokens_come_as_often_as_they_should() -> None:
+    """The drawn token is off by one, or the draw is not uniform."""
+    p = np.array([0.5, 0.25, 0.125, 0.125])
+    sampler = Sampler(seed=5)
+    counts = np.bincount([sampler.choose(np.log(p)) for _ in range(8000)], minlength=4) / 8000
+    np.testing.assert_allclose(counts, p, atol=4 * np.sqrt(0.25 / 8000))  # four standard deviations
+
+
+def test_the_same_seed_makes_the_same_choices() -> None:
+    rows = np.random.default_rng(0).standard_normal((50, 30))
+    first, second, third = ([Sampler(seed=s)] for s in (7, 7, 8))
+    chosen = [[s.choose(row) for row in rows] for (s,) in (first, second, third)]
+    assert chosen[0] == chosen[1] != chosen[2]
+    unseeded = [[s.choose(row) for row in rows] for s in (Sampler(), Sampler())]
+    assert unseeded[0] != unseeded[1]
+
+
+@pytest.mark.parametrize("settings", [(0.0, None, None), (2.0, 1, None), (0.0, 5, 0.5)])
+def test_greedy_takes_the_first_of_the_best(settings: tuple[float, int | None, float | None]) -> None:
+    sampler = Sampler(*settings)
+    assert sampler.greedy and sampler.choose(np.array([1.0, 3.0, 3.0])) == 1
+    assert sampler.probabilities(np.array([1.0, 3.0, 3.0])).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_not_finite_are_refused(value: float) -> None:
+    """A model that overflowed goes on writing nonsense."""
+    for temperature in (0.0, 1.0):
+        with pytest.raises(GlgptError, match="not finite"):
+            Sampler(temperature).choose(np.array([0.0, value]))
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-308, 5e-324])
+def test_the_smallest_temperatures_leave_the_best(temperature: float) -> None:
+    logits = np.float32([-9, 7, 6.5, 30, -4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Sampler(temperature, seed=1).choose(logits) == 3
+        assert Sampler(temperature).probabilities(logits).tolist() == [0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -0.1}, "temperature is -0.1"),
+        ({"temperature": math.nan}, "temperature is nan"),
+        ({"temperature": math.inf}, "temperature is inf"),
+        ({"top_k": 0}, "top-k is 0"),
+        ({"top_p": 0.0}, "top-p is 0.0"),
+        ({"top_p": 1.01}, "top-p is 1.01"),
+        ({"top_p": math.nan}, "top-p is nan"),
+        ({"seed": -1}, "seed is -1"),
+        ({"temperature": "a"}, "temperature is 'a'"),
+        ({"top_k": 2.5}, "top-k is 2.5"),
+        ({"top_p": "x"}, "top-p is x"),
+        ({"seed": 1.5}, "seed is 1.5"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(GlgptError, match=message):
+        Sampler(**settings)

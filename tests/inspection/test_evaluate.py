@@ -1,0 +1,66 @@
+"""Loss on a text."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glgpt.errors import GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.inspection.evaluate import evaluate, nats_of
+
+TEXT = (Path(__file__).parents[1] / "data/shakespeare-validation.txt").read_text()  # the last 10% of tinyshakespeare
+GOLDENS = Path(__file__).parents[1] / "goldens"
+
+
+def test_cross_entropy_is_that_of_the_definition() -> None:
+    random = np.random.default_rng(0)
+    logits = (random.standard_normal((150, 37)) * 30).astype(np.float32)
+    targets = random.integers(0, 37, 150)
+    p = np.exp(logits.astype(np.float64))
+    wanted = -np.log(p[np.arange(150), targets] / p.sum(axis=1)).sum()
+    assert nats_of(logits, targets) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_logits_beyond_exp_do_not_overflow() -> None:
+    assert nats_of(np.array([[5000.0, 4990.0]], np.float32), np.array([1])) == pytest.approx(10.0, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_every_token_but_the_first_is_predicted_once_from_its_window() -> None:
+    text, seen = TEXT[:150], []
+    with GPT2.from_pretrained() as model:
+        assert model.tokenizer
+        ids = np.array(model.tokenizer.encode(text))
+        result = evaluate(model, text, 20, lambda done, total: seen.append((done, total)))
+        wanted = 0.0
+        for t in range(1, len(ids)):
+            first = (t - 1) // 20 * 20
+            wanted += nats_of(model.logits(ids[first:t].tolist())[-1:], ids[t : t + 1])
+    assert result.tokens == len(ids) - 1
+    assert seen[-1] == (len(ids) - 1, len(ids) - 1)
+    assert result.nats_per_token == pytest.approx(wanted / (len(ids) - 1), abs=1e-5)
+    assert result.bits_per_byte == pytest.approx(wanted / math.log(2) / 150, rel=1e-5)
+    assert result.perplexity == pytest.approx(math.exp(result.nats_per_token))
+    assert result.tokens_per_s > 0
+
+
+@pytest.mark.slow
+def test_validation_loss_is_the_published_one() -> None:
+    with GPT2.from_pretrained() as model:
+        result = evaluate(model, TEXT, 256)
+    assert result.tokens == 49421
+    assert result.nats_per_token == pytest.approx(3.3410105, abs=2e-5)  # by transformers, and by numpy, in float64
+    assert result.bits_per_byte == pytest.approx(2.1356657, abs=2e-5)
+
+
+def test_what_cannot_be_evaluated_is_refused() -> None:
+    with GPT2.from_pretrained() as model:
+        for text, window in (("", None), ("a", None), ("some text", 257), ("some text", 0)):
+            with pytest.raises(GlgptError):
+                evaluate(model, text, window)
+    with GPT2.from_pretrained(GOLDENS / "wide") as model, pytest.raises(GlgptError, match="no tokenizer"):
+        evaluate(model, "some text")

@@ -1,0 +1,297 @@
+"""Every op alone against float64: odd shapes, every layout, header, fetch and storage, inputs that are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import reference as ref
+from cases import CASES, Want
+from cases_training import TRAINING
+from cases_vjp import VJPS, backward
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from glgpt import ops
+from glgpt.gl.device import Device, Options
+from glgpt.gl.player import Player
+from glgpt.inference.programs import layout_of
+from glgpt.program.layout import Layout, fold, texels
+from glgpt.program.recorder import Recorder
+from glgpt.program.spec import Limits
+from glgpt.program.tensor import Tensor
+
+Array = NDArray[Any]
+Change = Callable[[str, Array], Array]
+SHADERS = Path(__file__).parents[2] / "glsl"
+EPS, HALF = 2.0**-23, 2.0**-10  # the spacing of float32 and float16 at one
+
+
+@dataclass(frozen=True)
+class Style:
+    """How many-row tensors are tiled and stored, how shaders are built, what the device allows."""
+
+    tiles: tuple[int, int] = (4, 1)
+    dtype: str = "f32"
+    options: Options = field(default_factory=Options)
+    limits: Limits = field(default_factory=Limits)
+
+
+STYLES = {
+    "4x4": Style((4, 1), "f32", Options("300 es", "texelFetch", "float"), Limits(max_draw_buffers=4)),
+    "4x8": Style((4, 2), "f32", Options("330", "textureLod", "float")),
+    "8x4": Style((8, 1), "f32", Options("300 es", "textureLod", "uint")),
+    "1x4": Style((1, 1), "f32", Options("330", "texelFetch", "uint")),
+    "folded": Style((4, 2), "f32", Options("300 es", "textureLod", "uint"), Limits(max_texture_size=32)),
+    "split": Style((8, 2), "f32", Options("330", "texelFetch", "float"), Limits(32, max_draw_buffers=4)),
+    "f16 8x8": Style((8, 2), "f16", Options("300 es", "textureLod", "float")),
+    "f16 4x8": Style((4, 2), "f16", Options("330", "texelFetch", "uint"), Limits(max_draw_buffers=4)),
+    "f16 folded": Style((8, 2), "f16", Options("330", "textureLod", "uint"), Limits(max_texture_size=32)),
+    "f16 split": Style((8, 2), "f16", Options("300 es", "textureLod", "float"), Limits(32, max_draw_buffers=4)),
+}
+
+
+class Bench(Recorder):
+    """Records one op between given arrays and plays it. `change` may spoil an array on its way to the texture."""
+
+    def __init__(self, style: Style, seed: int = 0, change: Change | None = None) -> None:
+        super().__init__(style.limits)
+        self.style, self.rng, self.pos, self.row = style, np.random.default_rng(seed), 0, 0
+        self.more: dict[str, float] = {}  # scalars beside pos and row
+        self.change = change or (lambda _, array: array)
+        self.held: dict[str, Array] = {}  # what the textures hold, in float64
+        self.seen: dict[str, Tensor] = {}
+
+    def given(self, name: str, array: Array, layout: Layout | None = None, role: str = "weight") -> Tensor:
+        """A tensor that holds this array, in one layer unless a layout is given."""
+        layout = layout or Layout(*array.shape)
+        array = self.change(name, np.asarray(array, np.float64).copy())
+        self.held[name] = layout.unpack(layout.pack(array)).astype(np.float64)
+        return self.fixed(name, layout, role)
+
+    def normal(self, name: str, rows: int, cols: int, layout: Layout | None = None, role: str = "weight") -> Tensor:
+        """A given tensor of normal values."""
+        return self.given(name, self.rng.standard_normal((rows, cols)), layout, role)
+
+    def weight(self, name: str, rows: int, cols: int, panels: bool = False) -> Tensor:
+        """A weight as the model lays it out: rows padded to whole texels, folded where the limits ask, or in panels."""
+        pairs = 2 if self.style.dtype == "f16" else 1
+        layout = fold(texels(rows), cols, self.limits.max_texture_size, pairs, self.style.dtype)
+        layout = ops.panels(self, texels(rows), cols) if panels and pairs == 1 else layout
+        return self.given(name, np.pad(self.rng.standard_normal((rows, cols)), ((0, -rows % 4), (0, 0))), layout)
+
+    def stream(self, rows: int, cols: int) -> Layout:
+        """The residual stream's layout."""
+        tr, tc = self.style.tiles
+        return Layout(rows, cols, (tr, tc if self.style.dtype == "f32" else 1))
+
+    def many(self, rows: int, cols: int) -> Layout:
+        """The layout of a product's left factor."""
+        return Layout(rows, cols, self.style.tiles, self.style.dtype)
+
+    def fixed_layout(self, name: str) -> Layout:
+        return self._fixed[name].layout
+
+    def scratch(self, name: str, layout: Layout) -> Tensor:
+        self.seen[name] = super().scratch(name, layout)
+        return self.seen[name]
+
+
+def play(device: Device, bench: Bench, record: Callable[[Bench], list[Want]]) -> list[tuple[Want, Array, Array]]:
+    """Records and plays: (wanted, its matrix, all that its texture holds)."""
+    with bench.entry("test"):
+        wants = record(bench)
+        for i, want in enumerate(wants):
+            bench.output(want.tensor, str(i))
+    return [(w, *held) for w, held in zip(wants, textures(device, bench), strict=True)]
+
+
+def textures(device: Device, bench: Bench) -> list[tuple[Array, Array]]:
+    """Plays what was recorded, over scratch full of NaN: of each output, (its matrix, all that its texture holds)."""
+    program = bench.program()
+    with Player(device, program, bench.style.options) as player:
+        for t in program.textures.values():
+            if t.role == "scratch":
+                for layer in range(t.layers):
+                    player.write(t.name, layer, np.full((t.height, t.width, 4), np.nan, np.float32))
+        for name, array in bench.held.items():
+            player.write_matrix(name, bench.fixed_layout(name), array)
+        player.play("test", pos=bench.pos, row=bench.row, **bench.more)
+        views = program.entries["test"].outputs.values()
+        return [unpacked(layout_of(view), player.read(view.texture)) for view in views]
+
+
+def unpacked(layout: Layout, texels: Array) -> tuple[Array, Array]:
+    rows, cols = layout.height * layout.tiles[0], 4 * layout.width * layout.tiles[1]
+    whole = Layout(rows, cols, layout.tiles, layout.dtype).unpack(texels)
+    return whole[: layout.rows, : layout.cols], whole
+
+
+def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
+    """Compares with the reference, and the texels' lanes beyond the matrix with zero."""
+    atol, k = EVERY[case].near
+    half = want.tensor.layout.dtype == "f16"
+    ours = want.read(matrix) if want.read else matrix
+    ref.within(ours, want.expected, atol, k * (HALF if half else EPS), f"{case}: {want.tensor.name}")
+    assert want.bare or not whole[: len(ours), matrix.shape[1] :].any(), (
+        f"{case}: {want.tensor.name} is not zero beyond its columns"
+    )
+
+
+SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2, "d4": 2, "spare": 3, "row": 5} | {
+    **{"act": "gelu", "bias": True, "residual": True, "shift": True, "plain": False, "normed": False, "named": True},
+    **{"tiles": 2, "parts": 3, "near": 0, "width": 20, "least": 16, "panels": True, "counted": (2, 0, 3, 1)},
+    **{"batch": 2, "rate": 0.3, "seed": 5, "tensors": 3, "clip": 1.0, "so_far": True, "plain_dy": False},
+}
+EVERY = CASES | TRAINING
+SLOW = {"8x4", "1x4", "split", "f16 4x8", "f16 folded", "f16 split"}  # to compile; the others cross all with all
+CROSSED = [
+    pytest.param(case, style, marks=[pytest.mark.slow] * (style in SLOW))
+    for case in EVERY
+    for style in STYLES
+    if case in CASES or STYLES[style].dtype == "f32"  # nothing that is trained is packed
+]
+
+
+@pytest.mark.parametrize(("case", "style"), CROSSED)
+def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
+    """An op in one layout, header, fetch or storage gives something else, or leaves garbage in its padding."""
+
+    @settings(max_examples=2)
+    @given(EVERY[case].shape, st.integers(0, 1000))
+    @example(SimpleNamespace(**SHAPE), 0)
+    def run(shape: SimpleNamespace, seed: int) -> None:
+        for played in play(device, Bench(STYLES[style], seed), lambda b: EVERY[case].record(b, shape)):
+            held_to(case, *played)
+
+    run()
+
+
+def test_every_shader_has_a_case() -> None:
+    """A shader was added that no case draws, forward or backward."""
+    drawn, shape = set(), SimpleNamespace(**SHAPE)
+    records = [case.record for case in EVERY.values()] + [partial(backward, case=case) for case in VJPS]
+    for record in records:
+        bench = Bench(STYLES["4x4"])
+        with bench.entry("test"):
+            record(bench, s=shape)
+        drawn |= {p.shader.rsplit("-", 1)[0] for p in bench.program().entries["test"].passes}
+    assert drawn == {path.stem for path in SHADERS.glob("*.frag")}
+
+
+SPOILED = {  # case: (the input, the rows of the output that one of its rows may touch)
+    "embed": ("wpe", lambda row, s: [row - s.pos]),
+    "norm": ("x", lambda row, s: [row]),
+    "matmul": ("x", lambda row, s: [row]),
+    "matmul_sum": ("x", lambda row, s: [row]),
+    "head_rows": ("x", lambda row, s: [row]),
+    "split_qkv": ("x", lambda row, s: [row + s.pos]),
+    "scores": ("q", lambda row, s: range((row - s.pos) * s.n_head, (row - s.pos + 1) * s.n_head)),
+    "softmax": ("x", lambda row, s: [row]),
+    "attend": ("x", lambda row, s: [row // s.n_head]),
+    "act": ("x", lambda row, s: [row]),
+    "add": ("x", lambda row, s: [row]),
+}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("style", ["4x8", "8x4", "f16 8x8"])
+@pytest.mark.parametrize("case", SPOILED)
+def test_a_row_that_is_not_finite_stays_alone(device: Device, case: str, style: str, value: float) -> None:
+    """One row's NaN or infinity reaches another row, or vanishes."""
+    name, touched = SPOILED[case]
+    spoiled, shape = 6, SimpleNamespace(**SHAPE)
+
+    def spoil(given_name: str, array: Array) -> Array:
+        if given_name == name:
+            array[spoiled] = value
+        return array
+
+    def record(bench: Bench) -> list[Want]:
+        return CASES[case].record(bench, shape)[:1]
+
+    with np.errstate(invalid="ignore"):
+        clean, dirty = (play(device, Bench(STYLES[style], 1, change), record)[0] for change in (None, spoil))
+    rows = list(touched(spoiled, shape))
+    assert not np.isfinite(dirty[1][rows]).all()
+    others = np.delete(np.arange(len(clean[0].expected)), rows)
+    assert np.array_equal(clean[1][others], dirty[1][others], equal_nan=True)  # a cache holds NaN beyond the position
+
+
+@pytest.mark.parametrize("style", ["4x4", "8x4", "f16 8x8"])
+def test_a_key_that_is_not_finite_is_hidden_by_the_mask(device: Device, style: str) -> None:
+    """A key's NaN reaches the scores of positions before it."""
+    shape, position = SimpleNamespace(**SHAPE), 9
+
+    def spoil(name: str, array: Array) -> Array:
+        if name == "k":
+            array[position] = np.nan
+        return array
+
+    with np.errstate(invalid="ignore"):
+        _, matrix, _ = play(device, Bench(STYLES[style], 1, spoil), lambda b: CASES["scores"].record(b, shape))[0]
+    score = matrix[: 2 * shape.rows].reshape(shape.rows, 2, -1)
+    before = position - shape.pos
+    assert np.isfinite(score[:before]).all()
+    assert np.isnan(score[before:, :, position]).all()
+    assert np.isfinite(np.delete(score, position, axis=2)).all()
+
+
+@pytest.mark.parametrize("case", ["softmax", "attend_row"])
+def test_large_scores_do_not_overflow(device: Device, case: str) -> None:
+    """The exponential of a large score is taken without its maximum."""
+
+    def enlarge(name: str, array: Array) -> Array:
+        return np.where(array > ref.MASKED, 1e4 * array, array) if name == "x" else array
+
+    shape = SimpleNamespace(**SHAPE | {"pos": 40})
+    for played in play(device, Bench(STYLES["4x8"], 2, enlarge), lambda b: CASES[case].record(b, shape)):
+        held_to(case, *played)
+
+
+@pytest.mark.parametrize("kind", ["gelu_new", "gelu", "relu"])
+@pytest.mark.parametrize("style", ["4x4", "8x4"])
+def test_activations_hold_over_their_whole_range(device: Device, kind: str, style: str) -> None:
+    """An activation overflows for a large value, or loses a tail."""
+    size = np.concatenate([[0, 1e-30, 1e-6], np.geomspace(1e-3, 12, 60), np.geomspace(20, 1e30, 17)])
+    values = np.concatenate([-size, size]).reshape(16, 10)
+    shape = SimpleNamespace(rows=16, cols=10, act=kind)
+    with np.errstate(over="ignore"):
+        for played in play(
+            device, Bench(STYLES[style], change=lambda *_: values), lambda b: CASES["act"].record(b, shape)
+        ):
+            held_to("act", *played)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 5, 129])
+def test_the_best_token_is_one_even_of_values_that_are_not_finite(device: Device, value: float, at: int) -> None:
+    """A NaN among the logits gives a token that does not exist, or hides an infinity."""
+
+    def spoil(_: str, array: Array) -> Array:
+        array[0, at] = value
+        return array
+
+    shape = SimpleNamespace(vocab=130, tiles=1)
+    want, token, _ = play(device, Bench(STYLES["4x4"], change=spoil), lambda b: CASES["argmax"].record(b, shape))[0]
+    assert 0 <= token[0, 0] < shape.vocab and token[0, 2] == 1  # the mark by which a caller knows
+    if not np.isnan(value):
+        assert np.array_equal(token[:, :2], want.expected[:, :2])
+
+
+def test_a_norm_folded_behind_its_product_keeps_a_row_with_a_large_mean(device: Device) -> None:
+    """A mean of fifty deviations costs the product of a norm more than the bits that such a mean must cost."""
+
+    def shift(name: str, array: Array) -> Array:
+        return array + 50 if name == "x" else array
+
+    shape = SimpleNamespace(inner=100, vocab=40, near=0, panels=False)
+    want, logits, _ = play(device, Bench(STYLES["4x4"], 3, shift), lambda b: CASES["head_row"].record(b, shape))[0]
+    ref.within(logits, want.expected, 50 * CASES["head_row"].near[0], where="head_row")

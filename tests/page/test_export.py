@@ -1,0 +1,264 @@
+"""The exported folder: complete, the right bytes, and never half-written."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.inference.programs import weight_layouts
+from glgpt.page import export as module
+from glgpt.page.export import export, validate
+from glgpt.page.files import Shards
+from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.serve import server
+from glgpt.program.spec import Limits, Program, check
+
+
+@pytest.fixture(autouse=True)
+def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A page that stands for the built one, so that these tests need no Node."""
+    folder = tmp_path / "dist"
+    (folder / "assets").mkdir(parents=True)
+    (folder / "embed").mkdir()
+    (folder / "embed" / "glgpt.js").write_text("export const open = 0;")
+    (folder / "embed" / "index.html").write_text("<script>")
+    (folder / "assets" / "a.js").write_text("const end = '</script>';")
+    (folder / "assets" / "a.css").write_text("body { margin: 0 }")
+    (folder / "index.html").write_text(
+        '<html><head><title>glgpt</title><script type="module" crossorigin src="./assets/a.js"></script>'
+        '<link rel="stylesheet" crossorigin href="./assets/a.css"></head><body></body></html>'
+    )
+    monkeypatch.setattr(module, "_viewer", lambda: folder)
+    return folder
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("name", ["dhead3-relu", "vocab3-untied"])
+def test_a_folder_is_complete(goldens: Path, tmp_path: Path, name: str, dtype: str) -> None:
+    out = tmp_path / "out"
+    manifest = export(goldens / name, out, dtype, shard_size=1 << 16)
+    assert json.loads((out / "manifest.json").read_text()) == manifest
+    listed = manifest["files"] | {shard["file"]: shard for shard in manifest["shards"]}
+    for file, about in listed.items():
+        data = (out / file).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (about["bytes"], about["sha256"]), file
+    assert set(listed) | {"manifest.json", "index.html", "assets/a.js", "assets/a.css"} == set(tree(out))
+    assert all(shard["bytes"] <= 1 << 16 for shard in manifest["shards"])
+    with Checkpoint.open(goldens / name) as checkpoint:
+        program = Program.from_json((out / manifest["recordings"][0]["generate"]).read_text())
+        layouts = weight_layouts(program, checkpoint.config)
+        found = {
+            n: np.zeros((t.layers, t.height, t.width, 16), np.uint8)
+            for n, t in program.textures.items()
+            if n in layouts
+        }
+        for shard in manifest["shards"]:
+            data, offset = (out / shard["file"]).read_bytes(), 0
+            for texture, layer, y, rows in shard["pieces"]:
+                width = program.textures[texture].width
+                part = np.frombuffer(data, np.uint8, rows * width * 16, offset)
+                found[texture][layer, y : y + rows] = part.reshape(rows, width, 16)
+                offset += part.size
+            assert offset == len(data)
+        for n, layout in layouts.items():
+            expected = layout.pack(checkpoint.config.parameters[n].arrange(checkpoint.read(n)))
+            assert found[n].tobytes() == np.ascontiguousarray(expected).tobytes(), n
+    reference = json.loads((out / "reference.json").read_text())
+    assert list(reference["activations"]) == list(checkpoint.config.activations)[:-1]
+
+
+def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
+    with Checkpoint.open(goldens / "wide") as checkpoint:
+        config = checkpoint.config
+    for dtype, names in (
+        ("f32", ["4x4", "4x4-near", "4x8", "8x4", "8x4-near"]),
+        ("f16", ["4x4", "4x8"]),
+    ):
+        recordings = page_recordings(dtype)
+        assert sorted(r.name for r in recordings) == names
+        weights: dict[str, list[Any]] = {"apart": [], "near": []}
+        for recording in recordings:
+            generate = generate_program(config, recording, dtype)
+            capture = capture_recording(config, recording, dtype)
+            for program in (generate, capture, *probe_programs(recording, dtype).values()):
+                check(program, Limits(max_draw_buffers=recording.draw_buffers))
+                document = json.loads(program.to_json())
+                validate("program", document, "program")
+                for text in program.shaders.values():  # a player fills the block in the document's order
+                    fields = re.findall(r"(?:int|float) (\w+);", re.search(r"uniform Scalars {(.*)}", text)[1])
+                    assert list(document["scalars"]) == fields
+            for program in (generate, capture):
+                held = {n: (t, program.views[n]) for n, t in program.textures.items() if t.role == "weight"}
+                weights[recording.rows].append(held)
+            own = {f"{what}_{i}_1" for what in ("attention", "ahead") for i in range(config.n_layer)}
+            assert own | {"lens"} <= set(generate.entries)
+        assert recordings[0].rows == "apart"
+        for held in weights.values():
+            assert all(h == held[0] for h in held)
+
+
+def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export(goldens / "one-f16", out)
+    (out / "probe-2x2.json").write_text("{}")
+    export(goldens / "dhead2-gelu", out)
+    assert not (out / "probe-2x2.json").exists()
+    assert json.loads((out / "manifest.json").read_text())["model"] == "dhead2-gelu"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    export(goldens / "one-f16", link)
+    assert link.is_symlink() and json.loads((out / "manifest.json").read_text())["model"] == "one-f16"
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "thesis.txt").write_text("dear")
+    with pytest.raises(GlgptError, match="no earlier export"):
+        export(goldens / "one-f16", other)
+    assert tree(other) == {"thesis.txt": b"dear"}
+
+
+@pytest.mark.parametrize("stop", [RuntimeError, KeyboardInterrupt])
+def test_a_failed_export_changes_nothing(
+    goldens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]
+) -> None:
+    out = tmp_path / "out"
+    export(goldens / "one-f16", out)
+    before = tree(out)
+
+    def fail(*_: Any) -> None:
+        raise stop
+
+    monkeypatch.setattr(module, "write_weights", fail)
+    with pytest.raises(stop):
+        export(goldens / "dhead2-gelu", out)
+    with pytest.raises(stop):
+        export(goldens / "dhead2-gelu", tmp_path / "new" / "deep" / "page")
+    assert tree(out) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
+
+
+def test_a_single_file_holds_everything(goldens: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    manifest = export(goldens / "one-f16", out, single_file=True)
+    text = out.read_text()
+    assert not re.search(r'(?:src|href)="(?!data:)', text)
+    assert "'<\\/script>'" in text and "margin: 0" in text
+    found = {
+        name: gzip.decompress(base64.b64decode(data))
+        for name, data in re.findall(r'data-file="([^"]+)">([^<]+)<', text)
+    }
+    assert json.loads(found["manifest.json"]) == manifest
+    for shard in manifest["shards"]:
+        assert hashlib.sha256(found[shard["file"]]).hexdigest() == shard["sha256"]
+
+
+def test_a_module_comes_without_a_page_and_missing_folders_are_made(goldens: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a" / "b"
+    manifest = export(goldens / "one-f16", out, embed=True)
+    files = {*manifest["files"], *(shard["file"] for shard in manifest["shards"])}
+    assert set(tree(out)) == files | {"manifest.json", "glgpt.js", "index.html"}
+    export(goldens / "one-f16", out)  # it counts as an earlier export
+    assert (out / "assets").is_dir() and not (out / "glgpt.js").exists()
+
+
+def test_bad_input_is_refused(goldens: Path, tmp_path: Path) -> None:
+    with pytest.raises(GlgptError, match=r"\.html"):
+        export(goldens / "one-f16", tmp_path / "out", single_file=True)
+    with pytest.raises(GlgptError, match="is a file"):
+        export(goldens / "one-f16", tmp_path / "dist" / "index.html" / "b")
+    with pytest.raises(GlgptError, match="give one of them"):
+        export(goldens / "one-f16", tmp_path / "a.html", single_file=True, embed=True)
+    with pytest.raises(GlgptError, match="shard size"):
+        export(goldens / "one-f16", tmp_path / "out", shard_size=10)
+    with pytest.raises(GlgptError, match="dtype"):
+        export(goldens / "one-f16", tmp_path / "out", "f8")
+    for schema in ("program", "manifest", "tokenizer", "reference"):
+        with pytest.raises(GlgptError, match=rf"{schema}\.json.*required"):
+            validate(schema, {"schema": 1}, f"{schema}.json")
+    assert [p.name for p in tmp_path.iterdir()] == ["dist"]
+
+
+def test_shards_are_cut_between_rows(tmp_path: Path) -> None:
+    shards = Shards(tmp_path, 100)
+    texels = np.arange(7 * 2 * 4, dtype=np.float32).reshape(7, 2, 4)  # rows of 32 bytes
+    shards.add("a", 0, 0, texels)
+    shards.flush()
+    assert [s["pieces"] for s in shards.listing] == [[["a", 0, 0, 3]], [["a", 0, 3, 3]], [["a", 0, 6, 1]]]
+    assert b"".join((tmp_path / s["file"]).read_bytes() for s in shards.listing) == texels.tobytes()
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text("<p>")
+    (tmp_path / "site" / "a.bin").write_bytes(bytes(range(100)))
+    with server(tmp_path / "site", 0) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_address[1]}/"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "expected"),
+    [
+        (None, 200, bytes(range(100))),
+        ("bytes=10-19", 206, bytes(range(10, 20))),
+        ("bytes=90-", 206, bytes(range(90, 100))),
+        ("bytes=-5", 206, bytes(range(95, 100))),
+        ("bytes=50-1000", 206, bytes(range(50, 100))),
+    ],
+)
+def test_ranges_are_served(address: str, asked: str | None, status: int, expected: bytes) -> None:
+    request = urllib.request.Request(address + "a.bin", headers={"Range": asked} if asked else {})
+    with urllib.request.urlopen(request) as answer:
+        assert (answer.status, answer.read()) == (status, expected)
+        assert answer.headers["Content-Type"] == "application/octet-stream"
+
+
+def test_a_range_beyond_the_file_is_refused(address: str) -> None:
+    request = urllib.request.Request(address + "a.bin", headers={"Range": "bytes=100-"})
+    with pytest.raises(urllib.error.HTTPError, match="416"):
+        urllib.request.urlopen(request)
+
+
+def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GlgptError, match=r"no index\.html"):
+        server(tmp_path / "dist" / "assets", 0)
+
+
+def test_an_export_deletes_nothing_that_none_wrote(goldens: Path, tmp_path: Path) -> None:
+    """Exporting anew into the root of a site's checkout takes its .git along."""
+    export(goldens / "one-f16", tmp_path / "page")
+    (tmp_path / "page/CNAME").write_text("example.org")
+    (tmp_path / "page/.git").mkdir()
+    with pytest.raises(GlgptError, match=r"holds \.git, which no export wrote"):
+        export(goldens / "one-f16", tmp_path / "page")
+    assert (tmp_path / "page/CNAME").read_text() == "example.org"
+    (tmp_path / "note.html").write_text("mine")
+    with pytest.raises(GlgptError, match="is no earlier export"):
+        export(goldens / "one-f16", tmp_path / "note.html", single_file=True)
+    assert (tmp_path / "note.html").read_text() == "mine"
+    for _ in range(2):
+        export(goldens / "one-f16", tmp_path / "one.html", single_file=True)
+    with pytest.raises(GlgptError, match="port 99999 cannot be used: it must be from 0 to 65535"):
+        server(tmp_path / "page", 99999)

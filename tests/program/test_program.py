@@ -1,0 +1,255 @@
+"""Programs as data: what `check` refuses, JSON there and back, and the programs of real model shapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glgpt.errors import GlgptError
+from glgpt.inference.programs import capture_program, generation_program
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.program.kernel import KERNELS
+from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, View, check
+
+SHAKESPEARE = GPT2Config(vocab_size=1024, n_positions=256, n_embd=256, n_layer=6, n_head=8)
+XL = GPT2Config(n_embd=1600, n_layer=48, n_head=25)
+
+
+def texture(name: str, role: str, **other: Any) -> Texture:
+    return Texture(**{"name": name, "width": 3, "height": 2, "layers": 2, "format": "float", "role": role, **other})
+
+
+def whole() -> Program:
+    """Input and weight to scratch, scratch and a state to the output."""
+    textures = [texture("w", "weight"), texture("x", "input"), texture("s", "scratch"), texture("y", "scratch")]
+    both = (("s", 0), ("s", 1))
+    passes = (
+        Pass("first", "f", (("u_x", "x"), ("u_w", "w")), both, (3, 2)),
+        Pass("row", "f", (("u_s", "s"),), (("c", 0),), (3, 1), row="pos"),
+        Pass("last", "f", (("u_s", "s"), ("u_c", "c")), (("y", 0), ("y", 1)), (3, 2)),
+    )
+    return Program(
+        {t.name: t for t in [*textures, texture("c", "state", layers=1)]},
+        {"f": "void main() {}"},
+        {"e": Entry("e", ("x",), passes, {"y": View("y", 2, 12, (1, 2), "f32")})},
+        {"w": View("w", 2, 12, (1, 2), "f32")},
+        {"pos": "int"},
+    )
+
+
+def with_pass(number: int, **changes: Any) -> Program:
+    """`whole`, one pass of it changed."""
+    program = whole()
+    entry = program.entries["e"]
+    passes = [replace(p, **changes) if i == number else p for i, p in enumerate(entry.passes)]
+    return replace(program, entries={"e": replace(entry, passes=tuple(passes))})
+
+
+def with_entry(**changes: Any) -> Program:
+    program = whole()
+    return replace(program, entries={"e": replace(program.entries["e"], **changes)})
+
+
+def with_texture(name: str, **changes: Any) -> Program:
+    program = whole()
+    return replace(program, textures=program.textures | {name: replace(program.textures[name], **changes)})
+
+
+def flipping(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 1), **changes: Any) -> Program:
+    """An entry that writes `outputs` of the layers of state d from x, and flips a pair; `changes` make d another."""
+    states = [texture("c", "state"), replace(texture("d", "state"), **changes)]
+    one = Pass("write", "f", (("u_x", "x"),), tuple(("d", layer) for layer in outputs), (3, 2))
+    entry = Entry("e", ("x",), (one,), {}, (pair,))
+    textures = {t.name: t for t in [texture("x", "input"), *states]}
+    return Program(textures, {"f": "void main() {}"}, {"e": entry}, {})
+
+
+def flipping_with(*more: Pass, **changes: Any) -> Program:
+    """`flipping`, its only pass changed, and more passes after it."""
+    entry = flipping().entries["e"]
+    passes = (replace(entry.passes[0], **changes), *more)
+    return replace(flipping(), entries={"e": replace(entry, passes=passes)}, scalars={"pos": "int"})
+
+
+LOST = View("lost", 2, 12, (1, 2), "f32")
+FAULTS: dict[str, tuple[Program, str]] = {
+    "an unknown input": (with_pass(0, inputs=(("u_x", "lost"),)), "entry e, pass 0 (first): there is no texture lost"),
+    "an unknown target": (with_pass(2, outputs=(("lost", 0),)), "entry e, pass 2 (last): there is no texture lost"),
+    "an unknown shader": (with_pass(1, shader="g"), "entry e, pass 1 (row): there is no shader g"),
+    "an unknown scalar": (with_pass(1, row="seed"), "entry e, pass 1 (row): there is no scalar seed"),
+    "sampled while attached": (
+        with_pass(2, inputs=(("u_y", "y"),)),
+        "entry e, pass 2 (last): y is sampled while attached",
+    ),
+    "another layer sampled while attached": (
+        with_pass(2, inputs=(("u_s", "s"),), outputs=(("s", 1), ("y", 0))),
+        "entry e, pass 2 (last): s is sampled while attached",
+    ),
+    "read before written": (
+        with_pass(0, inputs=(("u_y", "y"),)),
+        "entry e, pass 0 (first): y is read before it was written",
+    ),
+    "one layer read before written": (
+        with_pass(0, outputs=(("s", 0),)),
+        "entry e, pass 1 (row): s is read before it was written",
+    ),
+    "an input that is not uploaded": (
+        with_entry(inputs=()),
+        "entry e, pass 0 (first): x is read before it was written",
+    ),
+    "a part of the width": (with_pass(2, viewport=(2, 2)), "entry e, pass 2 (last): y is written only in part"),
+    "a part of the height": (with_pass(0, viewport=(3, 1)), "entry e, pass 0 (first): s is written only in part"),
+    "rows of scratch": (with_pass(0, row="pos"), "entry e, pass 0 (first): s is written only in part"),
+    "beyond the texture": (with_pass(1, viewport=(3, 3)), "entry e, pass 1 (row): c has no layer 0 of 3 x 3"),
+    "beyond the layers": (with_pass(1, outputs=(("c", 1),)), "entry e, pass 1 (row): c has no layer 1 of 3 x 1"),
+    "a written weight": (with_pass(2, outputs=(("w", 0),)), "entry e, pass 2 (last): w is a weight"),
+    "an uploaded weight": (with_entry(inputs=("w",)), "entry e, w cannot be uploaded"),
+    "an upload of nothing": (with_entry(inputs=("lost",)), "entry e, lost cannot be uploaded"),
+    "an output that is no texture": (with_entry(outputs={"y": LOST}), "entry e, output lost is no texture"),
+    "an output never written": (
+        with_entry(passes=whole().entries["e"].passes[:2]),
+        "entry e, output y is never written",
+    ),
+    "no outputs": (with_pass(0, outputs=()), "entry e, pass 0 (first): 2 inputs and 0 outputs are beyond the limits"),
+    "too many outputs": (
+        with_pass(2, outputs=(("y", 0), ("y", 1), ("c", 0))),
+        "entry e, pass 2 (last): 2 inputs and 3 outputs are beyond the limits",
+    ),
+    "too many inputs": (
+        with_pass(2, inputs=(("u_s", "s"), ("u_c", "c"), ("u_w", "w"))),
+        "entry e, pass 2 (last): 3 inputs and 2 outputs are beyond the limits",
+    ),
+    "a wide texture": (with_texture("w", width=9), "texture w is 9 x 2 x 2, beyond 8 squared x 4"),
+    "a deep texture": (with_texture("w", layers=5), "texture w is 3 x 2 x 5, beyond 8 squared x 4"),
+    "an empty texture": (with_texture("w", height=0), "texture w is empty"),
+    "a format": (with_texture("w", format="half"), "texture w has format 'half'"),
+    "a role": (with_texture("w", role="toy"), "role 'toy'"),
+    "a pair of which one is lost": (flipping(("c", "lost")), "entry e, c and lost are no pair of states"),
+    "a pair that is no state": (flipping(("x", "d")), "entry e, x and d are no pair of states"),
+    "a pair of two sizes": (flipping(layers=3), "entry e, c and d are no pair of states"),
+    "a new state not written whole": (flipping(outputs=(1,)), "entry e, d is not written whole before it takes the"),
+    "a row of a new state": (flipping_with(row="pos", viewport=(3, 1)), "entry e, d is not written whole before"),
+    "a part of a new state": (flipping_with(viewport=(2, 2)), "entry e, d is not written whole before it takes the"),
+    "an old state that is written": (
+        flipping_with(Pass("both", "f", (("u_x", "x"),), (("c", 1),), (3, 2))),
+        "entry e, d is not written whole before it takes the place of c",
+    ),
+    "too many scalars": (replace(whole(), scalars={str(i): "int" for i in range(9)}), "9 scalars do not fit"),
+}
+SMALL = Limits(max_texture_size=8, max_layers=4, max_draw_buffers=2, max_texture_units=2, max_uniform_block=32)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_check_names_the_entry_and_the_pass(fault: str) -> None:
+    """A program that reads garbage, or that WebGL refuses, is let through."""
+    program, message = FAULTS[fault]
+    with pytest.raises(GlgptError) as error:
+        check(program, SMALL)
+    assert message in str(error.value)
+
+
+def test_check_lets_a_sound_program_through() -> None:
+    check(whole(), SMALL)
+    check(flipping(), SMALL)
+
+
+def test_json_gives_back_the_same_program() -> None:
+    """An exported program differs from the recorded one."""
+    for program in (whole(), flipping(), generation_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f16")):
+        back = Program.from_json(program.to_json())
+        assert back == program and back.to_json() == program.to_json() and back.digest() == program.digest()
+    assert whole().digest() != with_pass(0, flops=1).digest()
+
+
+def test_the_digest_is_that_of_every_process() -> None:
+    """Recording depends on the order of a set."""
+    code = (
+        "from glgpt.inference.programs import *; from glgpt.models.gpt2.config import GPT2Config\n"
+        "from glgpt.program.kernel import KERNELS; from glgpt.program.spec import Limits\n"
+        "c = GPT2Config(vocab_size=9, n_positions=20, n_embd=8, n_layer=1, n_head=2)\n"
+        "for p in (generation_program(c, Limits(), KERNELS['4x4'], 'f32'),\n"
+        "          capture_program(c, Limits(), KERNELS['4x4'], 'f32', {'embed', 'logits', 'h.0.attn.q'}, (16, 1))):\n"
+        "    print(p.digest())"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+
+
+def test_another_schema_is_refused() -> None:
+    data = json.loads(whole().to_json()) | {"schema": 99}
+    with pytest.raises(GlgptError, match="schema 99 is not 1"):
+        Program.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("change", ["", "[]", "{}", "5", '{"schema": 1}', '{"schema": 1, "textures": {"a": {"x": 1}}}'])
+def test_what_is_no_program_is_refused(change: str) -> None:
+    with pytest.raises(GlgptError, match="not a glgpt program"):
+        Program.from_json(change)
+
+
+BUILDS = [(k, d) for k in KERNELS for d in ("f32", "f16")]
+MODEST = {"guaranteed": Limits(max_texture_size=2048), "four targets": Limits(max_draw_buffers=4), "usual": Limits()}
+
+
+@pytest.mark.parametrize("limits", MODEST)
+@pytest.mark.parametrize(("kernel", "dtype"), BUILDS)
+def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) -> None:
+    """A model's program exceeds the limits that programs are built for (`check` runs when it is recorded)."""
+    wide = KERNELS[kernel].tile_rows * KERNELS[kernel].tile_cols > MODEST[limits].max_draw_buffers
+    for config in (SHAKESPEARE, GPT2Config()):
+        for record, more in ((generation_program, ()), (capture_program, ((), (256, 64, 16, 1)))):
+            program = record(config, MODEST[limits], KERNELS["4x4" if wide else kernel], dtype, *more)
+            assert all(t.width <= MODEST[limits].max_texture_size for t in program.textures.values())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_the_largest_gpt2_fits(dtype: str) -> None:
+    """gpt2-xl, 25 heads and 48 layers, exceeds the usual limits."""
+    assert "decode" in generation_program(XL, Limits(), KERNELS["4x8"], dtype).entries
+
+
+@pytest.mark.parametrize("limits", [Limits(max_texture_size=16384), Limits()], ids=["large", "usual"])
+@pytest.mark.parametrize(("kernel", "dtype"), BUILDS)
+def test_a_token_of_124m_takes_few_passes(kernel: str, dtype: str, limits: Limits) -> None:
+    """Decoding a token costs more than 130 draws."""
+    program = generation_program(GPT2Config(), limits, KERNELS[kernel], dtype)
+    assert len(program.entries["decode"].passes) <= 130
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("f32", 4), ("f16", 2)])
+def test_memory_is_that_of_weights_caches_and_little_scratch(dtype: str, size: int) -> None:
+    """Padding, or scratch that is not reused, takes memory that the model does not need."""
+    config = GPT2Config()
+    program = generation_program(config, Limits(max_texture_size=16384), KERNELS["4x4"], dtype)
+    values = sum(p.count for p in config.parameters.values())
+    assert size * values <= program.nbytes(("weight",)) <= 1.02 * size * values
+    caches = 4 * config.n_positions * config.n_embd * (2 * config.n_layer + 1)
+    assert caches <= program.nbytes(("state",)) <= 1.02 * caches
+    assert program.nbytes() == sum(t.nbytes for t in program.textures.values())
+
+
+def test_a_capture_lists_what_is_wanted() -> None:
+    """An intermediate cannot be read, or one that nobody asked for is kept."""
+    names = list(SHAKESPEARE.activations)
+    for wanted in (set(names), {"logits"}, {"logits", "h.3.mlp.pre", "h.0.attn.pattern"}):
+        program = capture_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f32", wanted, (256, 64, 16, 1))
+        for entry in program.entries.values():
+            assert set(entry.outputs) == wanted
+            assert len({view.texture for view in entry.outputs.values()}) == len(wanted)

@@ -1,0 +1,248 @@
+"""A run may be left at any moment and goes on as if it had not been. With a fake trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import fake_trainer
+import numpy as np
+import pytest
+from fake_trainer import OFTEN, PLAY, SMALL, fake, metrics  # noqa: F401
+from safetensors.numpy import load_file
+
+import glgpt
+from glgpt.errors import GlgptError
+from glgpt.training.events import DivergedError, Step
+from glgpt.training.run_folder import RunFolder
+
+
+def state(run: str) -> dict[str, list[float]]:
+    """The bits of a checkpoint."""
+    return {name: array.tolist() for name, array in load_file(f"{run}/state.safetensors").items()}
+
+
+# Leaving and going on
+
+
+@pytest.mark.parametrize("step", [1, 10, 17, 36])
+def test_a_resumed_run_is_as_if_never_stopped(step: int) -> None:
+    glgpt.train("play.txt", out="whole", **SMALL, **OFTEN)
+
+    def stop(at: Step) -> None:
+        if at.step == step:
+            signal.raise_signal(signal.SIGINT)
+
+    before = glgpt.train("play.txt", out="parts", on_step=stop, **SMALL, **OFTEN)
+    assert before.interrupted and step <= before.step <= step + 1 + fake_trainer.LATE
+    after = glgpt.train(resume="parts")
+    assert (after.step, after.interrupted) == (40, False)
+    assert state("parts") == state("whole")
+    assert metrics("parts") == metrics("whole")  # with the validation that an interrupt came into
+    samples = [{p.name: p.read_bytes() for p in Path(run, "samples").iterdir()} for run in ("parts", "whole")]
+    assert samples[0] == samples[1]
+
+
+def command(*args: str, **environment: str) -> subprocess.Popen[str]:
+    """`glgpt` with the fake trainer, as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, fake_trainer.__file__, *args],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(what: Any, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+FEW = "--n-layer 1 --n-embd 8 --n-head 1 --context 16 --batch 4 --eval-tokens 320 --eval-every 30".split()
+
+
+def train_args(out: str, steps: int) -> list[str]:
+    return [
+        "train",
+        "play.txt",
+        "--out",
+        out,
+        "--steps",
+        str(steps),
+        "--save-every",
+        "10",
+        "--sample-tokens",
+        "20",
+        *FEW,
+    ]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_from_its_last_checkpoint() -> None:
+    assert command(*train_args("whole", 200)).wait() == 0
+    process, wait = command(*train_args("killed", 200), FAKE_SECONDS="0.01"), np.random.default_rng(1)
+    kills = 0
+    for _ in range(4):  # at moments of any kind: in a step, a validation, a checkpoint, a line of the metrics
+        until(lambda: Path("killed/state.safetensors").exists() or process.poll() is not None)  # noqa: B023
+        time.sleep(float(wait.uniform(0.3, 1.2)))
+        process.kill()
+        process.wait()
+        kills += process.returncode == -signal.SIGKILL
+        with Path("killed/metrics.jsonl").open("a") as file:
+            file.write('{"step": 9')  # and a line cut off
+        (Path("killed") / ".state.safetensors.half").write_bytes(b"x")
+        reached = fake_trainer.Trainer.load("killed", batch=4).steps_done
+        noted = [int(n) for n in re.findall(r'"step": (\d+),', Path("killed/metrics.jsonl").read_text())]
+        assert reached % 10 == 0 and max(noted, default=0) - reached < 20
+        process = command("train", "--resume", "killed", FAKE_SECONDS="0.01")
+        until(lambda: not (Path("killed") / ".state.safetensors.half").exists() or process.poll() is not None)  # noqa: B023
+    assert process.wait() == 0, process.stderr and process.stderr.read()
+    assert kills >= 3
+    assert state("killed") == state("whole")
+    assert metrics("killed") == metrics("whole")
+    assert not list(Path("killed").glob(".*"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() -> None:
+    process = command(*train_args("my run", 5000), FAKE_SECONDS="0.01")
+    until(lambda: Path("my run/metrics.jsonl").exists() and len(metrics("my run")) > 4)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "stopped; go on with: glgpt train --resume 'my run'" in out and "Traceback" not in err
+    reached = fake_trainer.Trainer.load("my run", batch=4).steps_done
+    assert reached == metrics("my run")[-1]["step"] and f"my run: {reached} steps" in out
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_leaves_at_once() -> None:
+    process = command(*train_args("run", 5000), FAKE_SECONDS="60")  # a step takes longer than anyone waits
+    until(lambda: Path("run/metrics.jsonl").exists())
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and "Traceback" not in err and out == ""
+    assert fake_trainer.Trainer.load("run", batch=4).steps_done == 0
+
+
+def test_sigterm_before_the_first_step_leaves_nothing() -> None:
+    """SIGTERM ends Python without its clean-up: a hidden folder stays where the run was to be."""
+    Path("long.txt").write_text(PLAY * 20)
+    process = command("train", "long.txt", "--out", "runs/new", "--tokenizer", "bpe:1024")
+    until(lambda: list(Path("runs").glob(".new.*")))
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and "Traceback" not in err
+    assert not Path("runs").exists()
+
+
+def test_a_checkpoint_that_would_be_broken_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of the last step is finite, what it left is not, and it takes the place of the last good checkpoint."""
+    save = fake_trainer.Trainer.save
+
+    def checked(trainer: fake_trainer.Trainer, folder: Path) -> None:
+        if trainer.steps_done == 20:
+            raise GlgptError("ln_f.bias holds a NaN or an infinity, so nothing was saved")
+        save(trainer, folder)
+
+    monkeypatch.setattr(fake_trainer.Trainer, "save", checked)
+    with pytest.raises(DivergedError, match=r"^step 20: ln_f\.bias holds .* last good checkpoint is step 10 in run"):
+        glgpt.train("play.txt", out="run", **SMALL, **OFTEN)
+    assert fake_trainer.Trainer.load("run", batch=4).steps_done == 10
+
+
+@pytest.mark.parametrize("steps", [8, 30])
+def test_the_speed_is_right_from_the_second_step_on(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Results come late and the last ones all at once: counted as they come, a short run seems twice as fast."""
+    monkeypatch.setattr(fake_trainer, "SECONDS", 0.02)
+    seen: list[Step] = []
+    glgpt.train("play.txt", out="run", on_step=seen.append, **(SMALL | {"steps": steps, "save_every": 0}))
+    wanted = 4 * 16 / 0.02
+    assert seen[-1].tokens_per_s > wanted / 2  # a sleep never ends early, and on a busy machine late
+    assert all(step.tokens_per_s < 1.1 * wanted for step in seen)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_trainer, "BREAK_AT", 25)
+    with pytest.raises(DivergedError) as caught:
+        glgpt.train("play.txt", out="run", **SMALL, **OFTEN)
+    message = str(caught.value)
+    assert message.startswith("step 25: the loss is nan") and "h.0.mlp.c_fc.weight" in message
+    assert "last good checkpoint is step 20 in run" in message
+    assert metrics("run")[-1]["step"] == 25 and metrics("run")[-1]["loss"] is None
+    monkeypatch.setattr(fake_trainer, "BREAK_AT", 0)
+    before = json.loads(Path("run/train.json").read_text())["settings"]
+    lower = before["min_lr"] / 10  # below the least rate of the run
+    assert glgpt.train(resume="run", lr=lower).step == 40
+    after = json.loads(Path("run/train.json").read_text())["settings"]
+    assert after["lr"] == lower and after["min_lr"] / lower == pytest.approx(before["min_lr"] / before["lr"])
+    assert [line["step"] for line in metrics("run")] == list(range(41))
+
+
+def test_what_can_change_in_a_run_and_what_not() -> None:
+    glgpt.train("play.txt", out="run", **SMALL, **OFTEN)
+    for name, value in {
+        "batch": 8,
+        "seed": 1,
+        "n_embd": 16,
+        "tokenizer": "gpt2",
+        "context": 8,
+        "accumulate": 2,
+    }.items():
+        with pytest.raises(GlgptError, match=f"{name} cannot change in a run"):
+            glgpt.train(resume="run", steps=50, **{name: value})
+    with pytest.raises(GlgptError, match=r"has done its 40 steps; to go on, give more with --steps"):
+        glgpt.train(resume="run")
+    with pytest.raises(GlgptError, match="leave out, preset and init away"):
+        glgpt.train(resume="run", preset="nano")
+    assert glgpt.train(resume="run", steps=50).step == 50
+    assert json.loads(Path("run/train.json").read_text())["settings"]["steps"] == 50
+    assert [line["step"] for line in metrics("run")] == list(range(51))
+
+
+def test_a_run_goes_on_with_its_own_text_only() -> None:
+    glgpt.train("play.txt", out="run", **SMALL)
+    glgpt.train(text=PLAY, out="said", **SMALL)
+    shutil.move("play.txt", "moved.txt")
+    with pytest.raises(FileNotFoundError):
+        glgpt.train(resume="run", steps=50)
+    Path("other.txt").write_text(PLAY + "x")
+    with pytest.raises(GlgptError, match=r"other\.txt is not the text that run was trained on"):
+        glgpt.train("other.txt", resume="run", steps=50)
+    assert glgpt.train("moved.txt", resume="run", steps=50).step == 50
+    with pytest.raises(GlgptError, match="give the same text again"):
+        glgpt.train(resume="said", steps=50)
+    assert glgpt.train(text=PLAY, resume="said", steps=50).step == 50
+
+
+def test_one_process_at_a_time() -> None:
+    glgpt.train("play.txt", out="run", **SMALL)
+    with RunFolder(Path("run")), pytest.raises(GlgptError, match="run is being trained by another process"):
+        glgpt.train(resume="run", steps=50)
+    assert glgpt.train(resume="run", steps=50).step == 50
+
+
+def test_what_is_no_run_is_not_resumed() -> None:
+    Path("bare").mkdir()
+    with pytest.raises(GlgptError, match=r"bare is no training run: it has no train\.json"):
+        glgpt.train(resume="bare")
+    glgpt.train("play.txt", out="run", **SMALL)
+    for damage in ("", "[]", "{}", '{"settings": {"x": 1}, "files": [], "vocab_size": 3, "data": ""}'):
+        Path("run/train.json").write_text(damage)
+        with pytest.raises(GlgptError, match=r"train\.json is damaged"):
+            glgpt.train(resume="run")

@@ -1,0 +1,75 @@
+"""Training where textures are small: tensors cut into many tiles give what they give uncut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference_training as more
+from tiny_trainer import Arrays, examples, same, trainer
+
+from glgpt.errors import GlgptError
+from glgpt.gl.device import Device
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.page.training import training_files
+from glgpt.program.kernel import KERNELS
+from glgpt.program.spec import Limits
+from glgpt.training.program import Recipe, training_program
+from glgpt.tuning.choice import choose
+
+LIMIT = 260  # texels a side: less than the MLP has rows, a fifth of the vocabulary's columns, fewer than score rows
+CONFIG = GPT2Config(vocab_size=5003, n_positions=60, n_embd=70, n_layer=1, n_head=5)
+SHAPE = {"batch": 4, "context": 60}
+
+
+def small(device: Device, monkeypatch: pytest.MonkeyPatch, most: int, size: int = LIMIT) -> None:
+    monkeypatch.setattr(
+        device, "limits", replace(device.limits, max_texture_size=size, max_layers=256, max_draw_buffers=most)
+    )
+
+
+def steps() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
+    """Fresh parameters; gradients of a step and parameters after two; their losses; a text."""
+    x, y = examples(4, 0, CONFIG, 60)
+    y[0, 7:] = -1
+    with trainer(CONFIG, lr=1e-2, eps=1e-3, **SHAPE) as t:  # a small eps would make much of a gradient's last bit
+        fresh, losses = t.parameters(), [t.step(x, y)]
+        assert losses[0] == pytest.approx(more.mean_loss(CONFIG, fresh, x, y), rel=1e-6)
+        gradients = t.gradients()
+        losses.append(t.step(x, y))
+        return fresh, [gradients, t.parameters()], losses, list(t.generate([1, 2], 4, temperature=0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [4, 8])
+def test_a_vocabulary_beyond_a_texture_trains_alike(device: Device, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """A tensor that is cut by rows or columns, or a pass that is split, loses or mixes up a part."""
+    wanted = steps()
+    small(device, monkeypatch, most)
+    found = steps()
+    assert same(found[0], wanted[0]) and found[3] == wanted[3]
+    assert found[2] == pytest.approx(wanted[2], rel=1e-6)
+    for ours, theirs in zip(found[1], wanted[1], strict=True):
+        for name, value in theirs.items():
+            # The same sums, but a compiler may fuse an addition in one shader and not in another: a bit or two.
+            assert np.linalg.norm(ours[name] - value) <= 1e-6 * np.linalg.norm(value), name
+
+
+def test_more_tokens_than_a_texture_has_rows_are_refused() -> None:
+    with pytest.raises(GlgptError, match="a batch of 5 x 60 tokens is beyond the 260 that this device takes"):
+        training_program(CONFIG, Recipe(5, 60), Limits(LIMIT), KERNELS["4x4"])
+
+
+def test_a_device_of_small_textures_is_probed(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is measured before anything else needs larger textures than the device has."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    small(device, monkeypatch, 4, 2048)
+    assert all(ms > 0 for ms in choose(device).measured.values())
+
+
+def test_a_page_trains_the_preset_small() -> None:
+    """The scores of six heads are beyond the textures of browsers."""
+    files, _ = training_files(["small"])
+    assert len(files) == 9

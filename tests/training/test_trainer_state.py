@@ -1,0 +1,291 @@
+"""What a trainer keeps: checkpoints, texts, results that come late, what is not finite or refused, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_trainer import BATCH, CONFIG, DEVICE, TINY, examples, same, trainer
+
+from glgpt.errors import GlgptError
+from glgpt.gl.device import Device, open_device
+from glgpt.gl.player import Player
+from glgpt.inference.model import GPT2
+from glgpt.training.textures import TrainingTextures
+from glgpt.training.trainer import LATE, Trainer
+
+# States
+
+
+def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Something that training depends on is not saved: a moment, the step's number, the seed of dropout."""
+    options = {"dropout": 0.2, "accumulate": 2, "seed": 2**32 - 1, "lr": 5e-3, "betas": (0.9, 0.99)}
+    batches = [examples(2 * BATCH, i) for i in range(6)]
+    with trainer(**options) as t:
+        for batch in batches[:3]:
+            t.submit(*batch)
+        t.save(tmp_path)
+        losses = [t.step(*batch) for batch in batches[3:]]
+        whole, loss = t.parameters() | {"d": t.gradients()["wte.weight"]}, t.evaluate(*examples())
+    with Trainer.load(tmp_path, device=DEVICE, kernel="4x4") as t:
+        assert t.steps_done == 3
+        assert [t.step(*batch) for batch in batches[3:]] == losses
+        assert same(t.parameters() | {"d": t.gradients()["wte.weight"]}, whole)
+        assert t.evaluate(*examples()) == loss
+    with Trainer.load(tmp_path, device=DEVICE, kernel="4x4", seed=1) as t:
+        assert t.step(*batches[3]) != losses[0]
+
+
+def test_a_shape_left_open_is_that_of_each_step(tmp_path: Path) -> None:
+    """A shape of arrays decides more than the rows of a step, or what was learnt is lost where it changes."""
+    one, other = examples(2, 0, CONFIG, 9), examples(3, 1, CONFIG, 7)
+    steps = [one, one, other, other, one]
+    with trainer(batch=None, context=None, dropout=0.1, lr=5e-3) as t:
+        fresh, found = t.parameters(), [r for batch in steps for r in t.submit(*batch)]
+        judged = t.evaluate(*other)  # which waits for all steps and keeps their results
+        found += t.drain()
+        learnt = t.parameters()
+        t.save(tmp_path / "open")
+    losses: list[float] = []
+    with trainer(dropout=0.1, lr=5e-3) as t:
+        assert same(t.parameters(), fresh)
+        t.save(tmp_path / "fixed")
+    for x, y in steps:
+        options = {"batch": len(x), "context": x.shape[1], "device": DEVICE, "kernel": "4x4"}
+        with Trainer.load(tmp_path / "fixed", **options) as t:
+            losses.append(t.step(x, y))
+            t.save(tmp_path / "fixed")
+    assert [r.step for r in found] == [1, 2, 3, 4, 5] and [r.loss for r in found] == losses
+    with Trainer.load(tmp_path / "fixed", device=DEVICE, kernel="4x4", batch=3, context=7) as t:
+        assert same(t.parameters(), learnt)
+        assert t.evaluate(*other) == pytest.approx(judged, rel=1e-6)  # the same terms, added up in other parts
+    with Trainer.load(tmp_path / "open", device=DEVICE, kernel="4x4") as t:
+        t.step(*examples(1, 2, CONFIG, 3))
+        with pytest.raises(GlgptError, match="context of 11 tokens is beyond"):
+            t.step(*examples(1, 2, CONFIG, 11))
+        assert np.isfinite(t.step(*one))  # what was refused broke nothing
+
+
+def test_a_saved_training_keeps_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another probe chooses another kernel, which adds up in another order: other bits than never having stopped."""
+    with trainer(kernel="8x4", fetch="texelFetch") as t:
+        t.save(tmp_path)
+    with Trainer.load(tmp_path, device=DEVICE) as t:
+        assert (t.choice.kernel.name, t.choice.options.fetch) == ("8x4", "texelFetch")
+    with Trainer.load(tmp_path, device=DEVICE, kernel="4x4") as t:
+        assert t.choice.kernel.name == "4x4"
+    monkeypatch.setattr(open_device(DEVICE), "renderer", "another")
+    with Trainer.load(tmp_path, device=DEVICE, fetch="textureLod") as t:
+        assert t.choice.options.fetch == "textureLod"
+
+
+def test_a_good_state_is_not_called_damaged(tmp_path: Path) -> None:
+    """What is wrong with a setting or a device is said of the file, and a good run thrown away."""
+    with trainer() as t:
+        t.save(tmp_path)
+    for options, why in (
+        ({"lr": -1}, "^lr is -1"),
+        ({"kernel": "zz"}, "^kernel 'zz'"),
+        ({"device": 99}, "^no EGL device|99"),
+    ):
+        with pytest.raises(GlgptError, match=why) as caught:
+            Trainer.load(tmp_path, **({"device": DEVICE} | options))
+        assert "damaged" not in str(caught.value)
+
+
+def test_gradients_of_another_shape_are_not_made_up() -> None:
+    """An evaluation of another context leaves no gradients; zeros look like some."""
+    with trainer(batch=None, context=None, seed=np.int64(3), lr=np.float32(1e-3)) as t:
+        t.step(*examples(2, 0, CONFIG, 9))
+        assert np.abs(t.gradients()["wte.weight"]).max() > 0
+        t.evaluate(*examples(2, 0, CONFIG, 5))
+        with pytest.raises(GlgptError, match="its gradients are gone"):
+            t.gradients()
+        t.step(*examples(2, 0, CONFIG, 5), lr=np.float32(1e-3))
+        assert np.abs(t.gradients()["wte.weight"]).max() > 0
+        with pytest.raises(GlgptError, match="differ in length"):
+            t.step([[1, 2], [1]], [[1, 2], [1]])
+
+
+def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:
+    """A step of a finite loss broke them; the checkpoint before it is the last good one, and must stay."""
+    with trainer() as t:
+        t.save(tmp_path)
+        good = (tmp_path / "state.safetensors").read_bytes()
+        t.textures.write("ln_f.bias", np.full(CONFIG.n_embd, np.inf, np.float32))
+        with pytest.raises(GlgptError, match=r"ln_f\.bias holds a NaN or an infinity, so nothing was saved"):
+            t.save(tmp_path)
+    assert (tmp_path / "state.safetensors").read_bytes() == good
+
+
+def test_a_seed_gives_its_bits() -> None:
+    """A run cannot be repeated, or all seeds begin alike."""
+    found = []
+    for seed in (3, 3, 4):
+        with trainer(seed=seed, dropout=0.1) as t:
+            fresh = t.parameters()
+            t.step(*examples())
+            found.append((fresh, t.parameters()))
+    assert same(found[0][0], found[1][0]) and same(found[0][1], found[1][1])
+    assert not np.array_equal(found[0][0]["wte.weight"], found[2][0]["wte.weight"])
+
+
+def test_what_is_saved_writes_the_same_text(tmp_path: Path) -> None:
+    """The weights do not load as a model, or the trainer generates from others than it has."""
+    x, _ = examples()
+    with trainer(lr=1e-2) as t:
+        for _ in range(20):
+            t.submit(x, (x + 5) % CONFIG.vocab_size)  # which the greedy text then follows, clear of near ties
+        found = list(t.generate([3], 6, temperature=0))
+        sampled = list(t.generate([3], 6, seed=1))
+        assert sampled == list(t.generate([3], 6, seed=1))
+        t.save(tmp_path)
+        tokens = t.generate([3], 4, temperature=0)
+        after = [3, next(tokens)]
+        for _ in range(3):  # a generation that is under way goes on with the new parameters
+            t.step(x, (x + 2) % CONFIG.vocab_size, lr=0.1)
+        assert next(tokens) == next(t.generate(after, 1, temperature=0))
+        tokens.close()
+    with GPT2.from_pretrained(tmp_path, device=DEVICE) as model:
+        assert list(model.generate([3], 6, temperature=0)) == found
+    assert len(set(found)) > 1
+
+
+def test_results_come_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step waits for the device, or a result is lost."""
+    with trainer() as t:
+        batch = examples()
+        t.step(*batch)  # shaders are compiled
+        with monkeypatch.context() as patch:
+            for name in ("read", "finish"):
+                patch.setattr(Player, name, lambda *_: pytest.fail("a step waits"))
+            found = [t.submit(*batch) for _ in range(LATE + 4)]
+        assert [len(results) for results in found] == [0] * (LATE + 1) + [1] * 3
+        rest = t.drain()
+        assert [r.step for r in [*chain(*found), *rest]] == list(range(2, LATE + 6))
+        assert t.drain() == []
+        assert [r.loss for r in rest] == sorted((r.loss for r in rest), reverse=True)
+
+
+# What is not finite, and what is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "first"),
+    [("h.1.mlp.c_fc.weight", np.nan, "h.1.mlp.c_fc.weight"), ("ln_f.weight", 3e38, "d.ln_f.weight")],
+)
+def test_a_step_that_is_not_finite_changes_nothing(name: str, value: float, first: str) -> None:
+    """NaN spreads to every parameter and moment, and nobody knows from where."""
+    with trainer() as t:
+        t.step(*examples())
+        assert t.not_finite() is None
+        good = t.parameters()[name]
+        t.textures.write(name, np.full_like(good, value))
+        before = t.parameters()
+        (result,) = [*t.submit(*examples()), *t.drain()]
+        assert not np.isfinite([result.loss, result.grad_norm]).all()
+        assert same(t.parameters(), before)
+        assert t.not_finite() == first
+        t.textures.write(name, good)
+        moments = [t.textures.read(n, "", ".moment") for n in before]
+        assert all(np.isfinite(m).all() for m in moments)
+        assert np.isfinite(t.step(*examples()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": 11}, "context of 11 tokens is beyond"), ({"context": 0}, "context is 0"),
+        ({"batch": 0}, "batch is 0"), ({"batch": 2.5}, "batch is 2.5"),
+        ({"accumulate": 0}, "accumulate is 0"), ({"accumulate": 257}, "257 parts"),
+        ({"dropout": 1.0}, "dropout is 1.0"), ({"dropout": -0.1}, "dropout"), ({"clip": np.nan}, "clip is nan"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"betas": 0.9}, "betas are 0.9"), ({"betas": (0.9, "x")}, "two numbers"),
+        ({"eps": 0.0}, "eps is 0.0"), ({"weight_decay": -1}, "weight_decay is -1"),
+        ({"seed": -1}, "seed is -1"), ({"seed": 2**32}, "seed"), ({"kernel": "9x9"}, "kernel '9x9'"),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(GlgptError, match=message) as caught:
+        trainer(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_arrays_are_refused() -> None:
+    x, y = examples()
+    with trainer(clip=1, eps=1, weight_decay=1) as t:  # a whole number is a number too
+        before = t.parameters()
+        calls: list[tuple[Callable[[], Any], str]] = [
+            (lambda: t.step(x[:1], y), r"inputs are int64 \[1, 9\], not whole numbers \[2, 9\]"),
+            (lambda: t.step(x, y[:, :3]), r"targets are int64 \[2, 3\]"),
+            (lambda: t.step(x.astype(float), y), "inputs are float64"),
+            (lambda: t.step(x + 23, y), r"inputs hold id \d+, outside the vocabulary of 23"),
+            (lambda: t.step(x - 23, y), "inputs hold id -"),
+            (lambda: t.step(x, y - 23), "targets hold id -"),
+            (lambda: t.step(x, y, lr=np.nan), "lr is nan"),
+            (lambda: t.evaluate(x, y[:1]), r"inputs \[2, 9\] and targets \[1, 9\]"),
+            (lambda: t.evaluate(x[:0], y[:0]), "not rows"),
+            (lambda: t.evaluate(x[0], y[0]), "not rows"),
+            (lambda: list(t.generate([], 1)), "a prompt is 1 to 10 ids below 23"),
+            (lambda: list(t.generate([23], 1)), "ids below 23"),
+            (lambda: list(t.generate([0] * 11, 1)), "1 to 10 ids"),
+        ]
+        for call, message in calls:
+            with pytest.raises(GlgptError, match=message):
+                call()
+        assert same(t.parameters(), before) and t.steps_done == 0
+        assert np.isfinite(t.step(x, y))
+
+
+def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> None:
+    with pytest.raises(GlgptError, match="holds no state of a training"):
+        Trainer.load(goldens / "wide")
+    with trainer(TINY, context=4) as t:
+        t.save(tmp_path)
+    state = tmp_path / "state.safetensors"
+    for damage in (state.read_bytes()[:-9], b"", b"x" * 100):
+        state.write_bytes(damage)
+        with pytest.raises(GlgptError, match="is damaged"):
+            Trainer.load(tmp_path, device=DEVICE)
+
+
+# Memory
+
+
+@pytest.mark.slow
+def test_a_thousand_steps_take_no_more_than_the_plan(device: Device) -> None:
+    """Memory is not what was announced, or grows with steps, evaluations and samples."""
+    before = dict(device.live), device.texture_bytes
+    x, y = examples(config=TINY, context=4)
+    with trainer(TINY, context=4) as t:
+        assert device.texture_bytes - before[1] == sum(t.memory.values()) == t.player.program.nbytes()
+
+        def round_() -> None:
+            for _ in range(100):
+                t.submit(x, y)
+            t.evaluate(x, y)
+            list(t.generate([1], 3, temperature=0))
+
+        round_()
+        live, taken = dict(device.live), device.texture_bytes
+        for _ in range(9):
+            round_()
+        assert t.steps_done == 1000
+        assert (device.live, device.texture_bytes) == (live, taken)
+    t.close()
+    assert (device.live, device.texture_bytes) == before
+
+
+def test_a_constructor_that_fails_leaves_nothing(
+    device: Device, goldens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that breaks off half way keeps its textures on the device."""
+    monkeypatch.setattr(TrainingTextures, "write", lambda *_: (_ for _ in ()).throw(GlgptError("cut short")))
+    before = dict(device.live), device.texture_bytes
+    with pytest.raises(GlgptError, match="cut short"):
+        trainer(goldens / "training")
+    assert (device.live, device.texture_bytes) == before

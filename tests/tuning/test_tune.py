@@ -1,0 +1,215 @@
+"""Choosing a kernel and a fetch: by the probe, once per driver, or as asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from glgpt import ops
+from glgpt.errors import GlgptError
+from glgpt.gl.device import Device
+from glgpt.gl.player import Options, Player
+from glgpt.program.kernel import KERNELS, Kernel
+from glgpt.program.recorder import Recorder
+from glgpt.program.spec import Limits
+from glgpt.tuning import choice as tune
+from glgpt.tuning.choice import FETCHES, ROWS, STORAGES, as_dict, cache_file, choose
+
+NAMES = [f"{kernel} {fetch}" for kernel in KERNELS for fetch in FETCHES]
+NEAR_NAMES = [f"{kernel}-near {fetch}" for kernel in ("4x4", "8x4") for fetch in FETCHES]
+ROW_NAMES = [f"{rows} {fetch}" for rows in ROWS for fetch in FETCHES]
+ALL_NAMES = NAMES + NEAR_NAMES + ROW_NAMES
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tune, "_unsteady", {})  # what a busy machine gave to an earlier test
+    return cache_file()
+
+
+def considered(near: int) -> list[str]:
+    """What "auto" chooses from: where weights lie in panels, no kernel of two column tiles."""
+    return NEAR_NAMES if near else NAMES
+
+
+def no_probe(*_: object) -> dict[str, float]:
+    raise AssertionError("it measures again")
+
+
+def fake_probe(monkeypatch: pytest.MonkeyPatch, *fastest: str) -> None:
+    monkeypatch.setattr(tune, "probe", lambda *_: ({name: 1.0 + (name not in fastest) for name in ALL_NAMES}, True))
+
+
+def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a device measures each time, or forgets a kernel."""
+    monkeypatch.setattr(tune, "STEADY", float("inf"))  # however busy the machine is
+    first = choose(device)
+    assert sorted(first.measured) == sorted(ALL_NAMES) and all(value > 0 for value in first.measured.values())
+    names = considered(first.kernel.near)
+    best = min(names, key=lambda name: first.measured[name])
+    assert best == f"{first.kernel.label} {first.options.fetch}" and f"fastest of {len(names)}" in first.why
+    monkeypatch.setattr(tune, "probe", no_probe)
+    assert choose(device) == first
+    assert [path.name for path in cache.parent.iterdir()] == ["probe.json"]
+
+
+@pytest.mark.parametrize(
+    ("held_up", "steady"), [({4}, True), ({5}, True), ({5, 7, 9, 11}, True), ({4, 6, 8, 10}, False)]
+)
+def test_other_work_decides_nothing(
+    device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch, held_up: set[int], steady: bool
+) -> None:
+    """A run that other work holds up makes its kernel look fast or slow, or what a busy machine gave is kept."""
+    calls: dict[Player, int] = {}
+
+    def seconds(player: Player, times: int) -> float:
+        """0.5 ms and 1 ms a play; some runs of each, counted from 1, take 50 ms longer. Each has 12."""
+        calls[player] = calls.get(player, 0) + 1
+        return 5e-4 + 1e-3 * times + 0.05 * (calls[player] in held_up)
+
+    monkeypatch.setattr(tune, "_seconds", seconds)
+    found = choose(device)
+    assert all(ms == pytest.approx(1.0) for ms in found.measured.values()) and set(calls.values()) == {12}
+    assert cache.exists() == steady
+
+
+@pytest.mark.parametrize(
+    ("fastest", "ways"), [(n, ()) for n in NAMES] + [(n, ("near textureLod", "near texelFetch")) for n in NEAR_NAMES]
+)
+def test_the_fastest_is_chosen_among_what_is_allowed(
+    device: Device, fastest: str, ways: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_probe(monkeypatch, fastest, *ways)
+    kernel, fetch = fastest.replace("-near", "").split()
+    names, chosen = considered(len(ways)), choose(device)
+    assert fastest == f"{chosen.kernel.label} {chosen.options.fetch}"
+    for other in FETCHES:
+        chosen = choose(device, fetch=other)
+        assert chosen.options.fetch == other and f"fastest of {len(names) // 2}" in chosen.why
+    for other in KERNELS:
+        chosen = choose(device, kernel=other)
+        assert chosen.kernel.name == other and "fastest of 2" in chosen.why
+    assert choose(device, kernel).options.fetch == fetch
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_what_is_asked_for_is_chosen(device: Device, storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_probe(monkeypatch, NAMES[0])
+    for name in NAMES:
+        chosen = choose(device, *name.split(), storage)
+        assert chosen.kernel.name == name.split()[0] and chosen.why == "as asked for"
+        assert chosen.options == Options(fetch=name.split()[1], storage=storage)
+        assert json.dumps(as_dict(chosen))
+
+
+@pytest.mark.parametrize(
+    ("apart", "near", "way"),
+    [((2.0, 1.0), (1.5, 3.0), 0), ((2.0, 1.0), (0.9, 3.0), 0), ((2.0, 1.0), (0.7, 3.0), 4)],
+)
+def test_panels_are_taken_where_they_pay(
+    device: Device, apart: tuple[float, float], near: tuple[float, float], way: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device gets weights in panels for a few percent of a row, or for what another fetch would gain."""
+    found = dict.fromkeys(NAMES + NEAR_NAMES, 1.0)
+    for name, times in (("apart", apart), ("near", near)):
+        found |= {f"{name} {fetch}": ms for fetch, ms in zip(FETCHES, times, strict=True)}
+    monkeypatch.setattr(tune, "probe", lambda *_: (found, True))
+    assert choose(device).kernel.near == way
+    assert choose(device, fetch=FETCHES[0]).kernel.near == 4
+    assert choose(device, fetch=FETCHES[1]).kernel.near == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"kernel": "2x2"}, "kernel '2x2' is not one of auto, 4x4, 4x8, 8x4"),
+        ({"fetch": "texture"}, "fetch 'texture' is not one of auto, texelFetch, textureLod"),
+        ({"storage": "half"}, "storage 'half' is not one of auto, float, uint"),
+    ],
+)
+def test_names_that_are_none_are_refused(device: Device, asked: dict[str, str], message: str) -> None:
+    with pytest.raises(GlgptError, match=message):
+        choose(device, **asked)
+
+
+def test_four_draw_buffers_take_the_kernel_that_fits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Raspberry Pi is given a kernel of eight targets."""
+    monkeypatch.setattr(device, "limits", replace(device.limits, max_draw_buffers=4))
+    measured: list[list[str]] = []
+
+    def probe(_: Device, __: Options, kernels: list[Kernel]) -> tuple[dict[str, float], bool]:
+        measured.append([k.label for k in kernels])
+        return {f"{name} {fetch}": 1.0 for name in (*measured[-1], *ROWS) for fetch in FETCHES}, True
+
+    monkeypatch.setattr(tune, "probe", probe)
+    assert choose(device).kernel.name == "4x4" and measured == [["4x4", "4x4-near"]]
+    with pytest.raises(GlgptError, match="kernel 8x4 needs more draw buffers than the 4 here"):
+        choose(device, kernel="8x4")
+
+
+def test_without_float_targets_tensors_are_stored_as_bits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that cannot render floats is given textures it cannot draw to."""
+    fake_probe(monkeypatch, NAMES[0])
+    assert tune.renders_float(device) and choose(device).options.storage == "float"
+
+    def refused(*_: object) -> None:
+        raise GlgptError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "framebuffer", refused)
+        assert not tune.renders_float(device) and choose(device).options.storage == "uint"
+        assert choose(device, "4x4", "texelFetch").options.storage == "uint"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}', "null"])
+def test_a_damaged_cache_only_means_measuring_again(
+    device: Device, cache: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_probe(monkeypatch, NAMES[5])
+    cache.parent.mkdir()
+    cache.write_text(text)
+    assert choose(device).measured[NAMES[5]] == 1.0
+    monkeypatch.setattr(tune, "probe", no_probe)
+    choose(device)
+
+
+@pytest.mark.parametrize("value", ["{}", "7", '{"4x4 texelFetch": 1.0}', '{"4x4 texelFetch": "fast"}'])
+def test_a_damaged_entry_only_means_measuring_again(
+    device: Device, cache: Path, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_probe(monkeypatch, NAMES[5])
+    choose(device)
+    (key,) = json.loads(cache.read_text())
+    cache.write_text(json.dumps({key: json.loads(value), "another driver": {"a": 1.0}}))
+    assert choose(device).kernel.name == NAMES[5].split()[0]
+    assert set(json.loads(cache.read_text())) == {key, "another driver"}
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    fake_probe(monkeypatch, NAMES[1])
+    assert choose(device).options.fetch == FETCHES[1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "limits", "shape"),
+    [
+        (768, 3072, (16384, 2048), (32, 12 * 768, 2)),
+        (768, 50257, (16384, 2048), (32, 21 * 768, 19)),
+        (768, 50257, (1024, 256), (967, 768, 13)),  # more panels than layers
+        (3072, 768, (2048, 256), (192, 1536, 2)),  # too many rows for a texture
+    ],
+)
+def test_panels_are_rows_that_eight_fragments_read_whole(
+    rows: int, cols: int, limits: tuple[int, int], shape: tuple[int, int, int]
+) -> None:
+    """A weight of GPT-2 lies in one wide layer on software GL, or in more layers or rows than a device has."""
+    layout = ops.panels(Recorder(Limits(*limits)), rows, cols)
+    assert (layout.width, layout.lines, layout.layers) == shape
