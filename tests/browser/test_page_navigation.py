@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from training_page import PLAY, QUIET
 
-from glgpt.data_files import data_path
+from glgpt.system.files import data_path
 
 pytestmark = pytest.mark.slow
 

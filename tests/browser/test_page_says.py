@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glgpt import GPT2
-from glgpt.sampling import Sampler
+from glgpt.inference.sampling import Sampler
 
 pytestmark = pytest.mark.slow
 
