@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import FLAGS, find_chromium
+from browser import FLAGS, find_chromium, wait_without_eval
 from playwright.sync_api import sync_playwright
 
 from glgpt.errors import GlgptError
@@ -107,7 +107,7 @@ def browse(chromium: str, tmp_path: Path, complaints: list[str]) -> Iterator[Cal
                 **options,
             )
             contexts.append(context)
-            page = context.pages[0]
+            page = wait_without_eval(context.pages[0])
             page.set_default_timeout(90_000)
             context.on("weberror", lambda event: complaints.append(str(event.error)))
             context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)

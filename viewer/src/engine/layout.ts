@@ -1,19 +1,7 @@
 // From texels to the matrix they hold, as `glgpt/tensor.py` packs it.
 
-import type { View } from "./program";
-
-export type Texels = Float32Array | Uint32Array;
-
-/** `rows` rows of `width` texels from (x, y) on in a layer, which lie in rows of `stride` texels, `skip` into each. */
-export interface Block {
-  layer: number;
-  x: number;
-  y: number;
-  width: number;
-  rows: number;
-  stride: number;
-  skip: number;
-}
+import type { Block, Texels } from "../gl/player";
+import type { View } from "../gl/program";
 
 /** Where rows y.. of a layer belong in the texture of `view`, of a matrix cut into `tiles` whose tiles are not stacked. */
 export function* blocks(view: View, tiles: readonly number[], layer: number, y: number, rows: number): Generator<Block> {

@@ -1,11 +1,12 @@
 // Attention of the current text, from the entries `attention_LAYER_N` and `ahead_LAYER_N`: drawn on the device; single
 // rows are read to be named.
 
-import { plan, sizes } from "./chunks";
-import { unpack } from "./layout";
-import type { Model } from "./model";
-import type { Grid, Painter, Slab } from "./gl/painter";
-import { must, type View } from "./program";
+import { plan, sizes } from "../../engine/chunks";
+import { unpack } from "../../engine/layout";
+import type { Model } from "../../engine/model";
+import type { Grid, Painter, Slab } from "./painter";
+import { must } from "../../gl/errors";
+import type { View } from "../../gl/program";
 
 const EDGE = 1100; // pixels that a grid may be wide or high
 const SPARE = 1.2; // a growing grid has room for so many times the tokens, so that a token adds a line and moves nothing

@@ -1,9 +1,9 @@
 // Choosing how texels are fetched and which recording is played, by measuring once per driver, as the desktop does.
 
-import type { Recording } from "../manifest";
-import type { Program } from "../program";
-import type { Device, Options } from "./device";
-import { Player } from "./player";
+import type { Recording } from "./manifest";
+import type { Program } from "../gl/program";
+import type { Device, Options } from "../gl/device";
+import { Player } from "../gl/player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
 const TURNS = 4;

@@ -2,7 +2,7 @@
 
 import { sha256 } from "@noble/hashes/sha2.js";
 import { parseManifest, type Manifest } from "./manifest";
-import { PageError } from "./program";
+import { PageError } from "../gl/errors";
 import type { OnBytes, Source } from "./source";
 
 const TRIES = 3;
@@ -17,10 +17,13 @@ export interface Progress {
   total: number;
   /** Of those, bytes that came from the browser's cache. */
   cached: number;
+  /** Shaders that are compiled, of `shaders`; 0 of 0 before compiling begins. */
+  compiled: number;
+  shaders: number;
 }
 
 export class Loader {
-  readonly progress: Progress = { done: 0, total: 0, cached: 0 };
+  readonly progress: Progress = { done: 0, total: 0, cached: 0, compiled: 0, shaders: 0 };
   onProgress: (progress: Progress) => void = () => {};
   private first: Promise<Uint8Array<ArrayBuffer>> | null = null;
 
@@ -90,6 +93,12 @@ export class Loader {
 
   private count(bytes: number): void {
     this.progress.done += bytes;
+    this.onProgress(this.progress);
+  }
+
+  /** Says how many of the model's shaders are compiled, beside the bytes that have come. */
+  compiling(compiled: number, shaders: number): void {
+    Object.assign(this.progress, { compiled, shaders });
     this.onProgress(this.progress);
   }
 

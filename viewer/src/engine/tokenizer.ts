@@ -2,8 +2,8 @@
 
 import { Tiktoken } from "js-tiktoken/lite";
 import type { TokenizerData } from "./manifest";
-import { PageError } from "./program";
-import { fromBase64 } from "./source";
+import { PageError } from "../gl/errors";
+import { fromBase64 } from "./base64";
 
 const SHOWN: Record<string, string> = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
 

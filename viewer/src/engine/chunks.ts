@@ -1,6 +1,6 @@
 // Cutting a prompt into the chunk sizes that were recorded; the costs are those of `glgpt/chunks.py`.
 
-import type { Player } from "./gl/player";
+import type { Player } from "../gl/player";
 
 const ONE_TOKEN = 4;
 const PER_CHUNK = 4;

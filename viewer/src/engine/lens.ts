@@ -3,7 +3,7 @@
 import { writeIds } from "./chunks";
 import { unpack } from "./layout";
 import type { Model } from "./model";
-import { must } from "./program";
+import { must } from "../gl/errors";
 import { alternatives, type Candidate } from "./sampling";
 
 export interface Block {

@@ -1,8 +1,8 @@
 // A texture's values, read back to be named: the matrix it holds, or its texels as they lie in memory.
 
-import type { Player } from "./gl/player";
-import { unpack, type Texels } from "./layout";
-import type { TextureSpec, View } from "./program";
+import type { Player, Texels } from "../gl/player";
+import { unpack } from "./layout";
+import type { TextureSpec, View } from "../gl/program";
 
 const MOST = 4 << 20; // bytes that are read at once; of a larger texture, some rows of each tile
 const BINS = 48;

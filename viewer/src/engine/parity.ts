@@ -2,7 +2,7 @@
 
 import { parseReference } from "./manifest";
 import type { Model } from "./model";
-import { floatsFrom } from "./source";
+import { floatsFrom } from "./base64";
 import type { Values } from "./capture";
 
 export interface Parity {

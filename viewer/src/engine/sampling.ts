@@ -1,6 +1,6 @@
 // Choosing a token from one row of logits, as `glgpt/sampling.py` does.
 
-import { PageError } from "./program";
+import { PageError } from "../gl/errors";
 import { Random } from "./random";
 
 export interface Settings {
@@ -12,8 +12,20 @@ export interface Settings {
 
 export interface Candidate {
   id: number;
+  /** Probability among the whole vocabulary. */
   p: number;
+  /** Probability with which the sampler drew it, after temperature, top-k and top-p; 0: cut off. */
+  sampled?: number;
 }
+
+/** A token that a sampler drew, and the probability with which it drew each. */
+export interface Draw {
+  id: number;
+  sampled: (id: number) => number;
+}
+
+/** What a draw is that leaves no choice. */
+export const certain = (id: number): Draw => ({ id, sampled: (other) => (other === id ? 1 : 0) });
 
 /** The order of tokens by logit, best first; of equals the first wins. `count` limits it. */
 function order(logits: Float32Array, count: number): number[] {
@@ -33,14 +45,21 @@ function order(logits: Float32Array, count: number): number[] {
   return ids.sort((a, b) => logits[b]! - logits[a]! || a - b).slice(0, count);
 }
 
-/** The likeliest `count` tokens of the plain softmax, and the probability of `chosen`. */
-export function alternatives(logits: Float32Array, count: number, chosen: number): { top: Candidate[]; p: number } {
+export interface Alternatives {
+  top: Candidate[];
+  p: number;
+  sampled?: number;
+}
+
+/** The likeliest `count` tokens of the plain softmax, and the probability of `chosen`; of a draw, what it drew from too. */
+export function alternatives(logits: Float32Array, count: number, chosen: number, draw?: Draw): Alternatives {
   const best = order(logits, count);
   const peak = logits[best[0]!]!;
   let sum = 0;
   for (const x of logits) sum += Math.exp(x - peak);
   const p = (id: number) => Math.exp(logits[id]! - peak) / sum;
-  return { top: best.map((id) => ({ id, p: p(id) })), p: p(chosen) };
+  const both = (id: number) => ({ p: p(id), ...(draw ? { sampled: draw.sampled(id) } : {}) });
+  return { top: best.map((id) => ({ id, ...both(id) })), ...both(chosen) };
 }
 
 export class Sampler {
@@ -67,13 +86,14 @@ export class Sampler {
     return this.settings.temperature === 0 || this.settings.topK === 1;
   }
 
-  choose(logits: Float32Array): number {
+  /** Draws a token from logits `[vocab]`. Throws where they are not finite. */
+  draw(logits: Float32Array): Draw {
     for (const x of logits) if (!Number.isFinite(x)) throw new PageError("The model's logits are not finite.");
     const best = order(logits, 1)[0]!;
-    if (this.greedy) return best;
+    if (this.greedy) return certain(best);
     const { temperature } = this.settings;
     const peak = logits[best]! / temperature;
-    if (!Number.isFinite(peak)) return best; // so small a temperature leaves but one
+    if (!Number.isFinite(peak)) return certain(best); // so small a temperature leaves but one
     const weight = (id: number) => Math.exp(logits[id]! / temperature - peak);
     const kept = this.candidates(logits, weight);
     if (kept) kept.sort((a, b) => a - b); // added up in the order of ids, as the desktop does: one draw finds the same
@@ -81,9 +101,14 @@ export class Sampler {
     let total = 0;
     for (let i = 0; i < count; i++) total += weight(kept ? kept[i]! : i);
     const draw = this.random.next() * total;
+    let id = kept ? kept.at(-1)! : count - 1;
     let sum = 0;
-    for (let i = 0; i < count; i++) if ((sum += weight(kept ? kept[i]! : i)) > draw) return kept ? kept[i]! : i;
-    return kept ? kept.at(-1)! : count - 1;
+    for (let i = 0; i < count; i++) {
+      if ((sum += weight(kept ? kept[i]! : i)) <= draw) continue;
+      id = kept ? kept[i]! : i;
+      break;
+    }
+    return { id, sampled: (other) => (!kept || kept.includes(other) ? weight(other) / total : 0) };
   }
 
   /** The tokens that top-k and top-p leave, best first; null: all. `p` is what a token weighs. */

@@ -1,17 +1,18 @@
 // A model on a device: weights in, tokens, logits and named intermediates out. What the passes compute it cannot tell.
 
-import { ContextLost, Device, type Options } from "./gl/device";
-import { DRAW_FLOPS, Player } from "./gl/player";
-import { choose } from "./gl/probe";
-import { Reader } from "./gl/readback";
-import { pause } from "./gl/wait";
+import { ContextLost, Device, type Options } from "../gl/device";
+import { DRAW_FLOPS, Player } from "../gl/player";
+import { choose } from "./probe";
+import { Reader } from "../gl/readback";
+import { pause } from "../gl/wait";
 import { Capture } from "./capture";
 import { plan, sizes, writeIds } from "./chunks";
 import { blocks, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
-import { must, PageError, textureBytes, type Program } from "./program";
-import { alternatives, Sampler, type Candidate, type Settings } from "./sampling";
+import { must, PageError } from "../gl/errors";
+import { textureBytes, type Program } from "../gl/program";
+import { alternatives, certain, Sampler, type Candidate, type Settings } from "./sampling";
 import { Tokenizer } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page gets a turn
@@ -28,8 +29,10 @@ export interface ModelOptions {
 
 export interface Token {
   id: number;
-  /** Probability among the whole vocabulary, and the likeliest others, where they were asked for. */
+  /** Where alternatives were asked for: its probability among the whole vocabulary, and the likeliest tokens. */
   p?: number;
+  /** The probability with which the sampler drew it. */
+  sampled?: number;
   top?: Candidate[];
 }
 
@@ -109,6 +112,7 @@ export class Model {
     this.cached = [];
     const flops = wishes.drawFlops ?? DRAW_FLOPS;
     this.player = new Player(device, this.programs.generate, options, undefined, flops, this.reader);
+    this.player.onCompiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
     const start = performance.now();
     const compiled = this.player.prepare("prepare", "decode", ...this.known.slice(0, -1).map((n) => `prefill_${n}`));
     compiled.catch(() => {}); // awaited below
@@ -122,6 +126,7 @@ export class Model {
     this.times.fetchMs = performance.now() - start - uploading;
     this.times.uploadMs = uploading;
     await compiled;
+    this.player.onCompiled = () => {};
     this.times.compileMs = performance.now() - start;
     device.still(generation);
     this.player.play("prepare");
@@ -245,8 +250,8 @@ export class Model {
       if (taken) this.append(text.at(-1)!);
       else this.prefill(text);
       const logits = await this.logitsRow();
-      const id = sampler.choose(logits);
-      yield { id, ...(run.alternatives ? alternatives(logits, run.alternatives, id) : {}) };
+      const draw = sampler.draw(logits);
+      yield { id: draw.id, ...(run.alternatives ? alternatives(logits, run.alternatives, draw.id, draw) : {}) };
     }
   }
 
@@ -256,7 +261,7 @@ export class Model {
       alternative ? this.logitsRow() : Promise.resolve(null),
     ]);
     const id = token[0] ?? 0;
-    return { id, ...(logits ? alternatives(logits, alternative!, id) : {}) };
+    return { id, ...(logits ? alternatives(logits, alternative!, id, certain(id)) : {}) };
   }
 
   private async logitsRow(): Promise<Float32Array> {

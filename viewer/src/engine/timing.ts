@@ -1,8 +1,8 @@
 // How long each pass takes: by timer queries where they can be trusted, else by the slope over repeats.
 
 import type { Model } from "./model";
-import { pause, sleep } from "./gl/wait";
-import type { Entry } from "./program";
+import { pause } from "../gl/wait";
+import type { Entry } from "../gl/program";
 
 const REPEATS = 12;
 const TURNS = 3;
@@ -52,7 +52,7 @@ async function byQueries(model: Model, entry: Entry, ext: TimerQueries): Promise
     const last = queries.at(-1)!;
     while (!gl.getQueryParameter(last, gl.QUERY_RESULT_AVAILABLE)) {
       if (performance.now() - since > LATEST || model.device.lost) return null;
-      await sleep(2);
+      await model.device.sleep(2);
     }
     const disjoint = gl.getParameter(ext.GPU_DISJOINT_EXT) as boolean;
     queries.forEach((query, i) => {

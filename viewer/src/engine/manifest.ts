@@ -1,12 +1,13 @@
 // What an exported folder holds, and checking it against the schemas that the exporter was checked against.
 
 import { Validator, type Schema } from "@cfworker/json-schema";
-import manifestSchema from "../schema/manifest.schema.json";
-import programSchema from "../schema/program.schema.json";
-import referenceSchema from "../schema/reference.schema.json";
-import tokenizerSchema from "../schema/tokenizer.schema.json";
-import trainingSchema from "../schema/training.schema.json";
-import { PageError, type Program } from "./program";
+import manifestSchema from "../../schema/manifest.schema.json";
+import programSchema from "../../schema/program.schema.json";
+import referenceSchema from "../../schema/reference.schema.json";
+import tokenizerSchema from "../../schema/tokenizer.schema.json";
+import trainingSchema from "../../schema/training.schema.json";
+import { PageError } from "../gl/errors";
+import type { Program } from "../gl/program";
 
 export const SCHEMA = 1;
 

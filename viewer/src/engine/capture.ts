@@ -1,10 +1,10 @@
 // Every position's logits and every named intermediate, in natural shapes without padding.
 
-import type { Player } from "./gl/player";
+import type { Player } from "../gl/player";
 import { plan, sizes, writeIds, type Chunk } from "./chunks";
 import { unpack } from "./layout";
 import type { Manifest } from "./manifest";
-import { must, PageError } from "./program";
+import { must, PageError } from "../gl/errors";
 
 export interface Values {
   shape: number[];

@@ -60,11 +60,3 @@ export function textureBytes(program: Program, roles?: readonly string[]): numbe
     .filter((t) => !roles || roles.includes(t.role))
     .reduce((sum, t) => sum + t.width * t.height * t.layers * TEXEL, 0);
 }
-
-export function must<T>(value: T | undefined | null, what: string): T {
-  if (value === undefined || value === null) throw new PageError(`${what} is missing`);
-  return value;
-}
-
-/** An error whose message is meant for the person in front of the page. */
-export class PageError extends Error {}

@@ -1,6 +1,7 @@
 // The fragment shaders of the pictures: they draw what the model's textures hold and compute nothing of the model.
 
-import COMMON from "../../../glsl/tensor.glsl?raw";
+import COMMON from "../../../../glsl/tensor.glsl?raw";
+import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
 
 // Positive values in one hue, negative in another, as transparent as they are small: right on light and on dark.
 const SIGNED = `
@@ -37,7 +38,7 @@ void main() {
     for (int s = first.x; s < min(end.x, u_turned ? t : t + 1); s++) {
       some = true;
       float v = at(t, s, head);
-      v = u_scores ? sign(v) * (1.0 - exp(-abs(v) / 3.0)) : pow(v, 0.4);  // small weights must show
+      v = u_scores ? sign(v) * (1.0 - exp(-abs(v) / ${SCORE_SCALE.toFixed(2)})) : pow(v, ${WEIGHT_EXPONENT.toFixed(2)});
       if (abs(v) > abs(best)) best = v;
     }
   }

@@ -1,11 +1,11 @@
 // Draws textures of the model onto canvases of the page: on the device, nothing is read back.
 
-import type { View } from "../program";
-import { must } from "../program";
-import type { Palette } from "../palettes";
-import type { Device, Options } from "./device";
-import { compileAll } from "./shaders";
-import { ATTENTION, MATRIX, REACH } from "./paint";
+import type { View } from "../../gl/program";
+import { must } from "../../gl/errors";
+import type { Palette } from "./palettes";
+import type { Device, Options } from "../../gl/device";
+import { compileAll } from "../../gl/shaders";
+import { ATTENTION, MATRIX, REACH } from "./shaders";
 
 /** A picture of all heads: cells of `cell` pixels, `pitch` apart, that have room for `capacity` tokens. */
 export interface Grid {

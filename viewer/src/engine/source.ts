@@ -1,6 +1,6 @@
-// Where files come from: beside the page, or inside it (a single file).
+// Where an export's files come from.
 
-import { PageError } from "./program";
+import { PageError } from "../gl/errors";
 
 export type OnBytes = (bytes: number) => void;
 
@@ -47,36 +47,4 @@ export class HttpSource implements Source {
     }
     return buffer.subarray(0, size);
   }
-}
-
-/** Files in `<script data-file>` elements of this document: base64 of gzip. */
-export class EmbeddedSource implements Source {
-  readonly cache = null;
-
-  static here(): EmbeddedSource | null {
-    return document.querySelector("script[data-file]") ? new EmbeddedSource() : null;
-  }
-
-  async bytes(name: string, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
-    const text = document.querySelector(`script[data-file="${CSS.escape(name)}"]`)?.textContent;
-    if (text == null) throw new PageError(`${name} is not in this file; it was not saved whole.`);
-    const packed = fromBase64(text);
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const data = new Uint8Array(await new Response(stream).arrayBuffer());
-    onBytes?.(data.length);
-    return data;
-  }
-}
-
-export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
-  const native = (Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;
-  if (native) return native.call(Uint8Array, text);
-  const binary = atob(text);
-  const out = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) out[i] = binary.charCodeAt(i);
-  return out;
-}
-
-export function floatsFrom(base64: string): Float32Array {
-  return new Float32Array(fromBase64(base64).buffer);
 }
