@@ -176,12 +176,15 @@ class GPT2:
         return TokenStream(self._decoder.generate(ids, tokens, sampler, eos, stats), stats)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text. Raises GlgptError where the model has no tokenizer or the text is empty."""
+        """Token ids of a prompt, with what the tokenizer puts before one.
+
+        Raises GlgptError where the model has no tokenizer or the text is empty.
+        """
         if self.tokenizer is None:
             raise GlgptError(f"{self.name} has no tokenizer files; give token ids instead")
         if not text:
             raise GlgptError("the prompt is empty; give at least one character")
-        return self.tokenizer.encode(text)
+        return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
 
     def check_ids(self, ids: Sequence[int]) -> list[int]:
         """The ids as a list of ints; refuses none, more than the context, and any outside the vocabulary."""

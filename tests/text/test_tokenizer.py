@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.text import tokenizer as module
+from glgpt.text.splits import GPT2
 from glgpt.text.tokenizer import StreamDecoder, load_tokenizer
 
 SHAKESPEARE = load_tokenizer(embedded_weights(), 1024)
@@ -180,9 +181,7 @@ def test_no_tokenizer(tmp_path, monkeypatch):
     monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
     assert load_tokenizer(tmp_path, 50257) is None
     ranks = {bytes([i]): i for i in range(256)}
-    tiny = tiktoken.Encoding(
-        "gpt2", pat_str=module._WORDS, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256}
-    )
+    tiny = tiktoken.Encoding("gpt2", pat_str=GPT2.pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256})
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: tiny)
     ours = load_tokenizer(tmp_path, 50257)
     assert ours.encode("a<|endoftext|>") == [ord("a"), 256]
@@ -215,7 +214,7 @@ def test_accepted_merges_are_applied_as_bpe_does(data):
             merges[pair] = 256 + len(merges)
             tokens.append(pair[0] + pair[1])
     ranks = {bytes([i]): i for i in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
-    engine = tiktoken.Encoding("bpe", pat_str=module._WORDS, mergeable_ranks=ranks, special_tokens={})
+    engine = tiktoken.Encoding("bpe", pat_str=GPT2.pattern, mergeable_ranks=ranks, special_tokens={})
     for text in data.draw(st.lists(st.text("abc", max_size=40), min_size=5, max_size=5)):
         assert engine.decode_tokens_bytes(engine.encode_ordinary(text)) == by_pairs(text.encode(), merges)
 

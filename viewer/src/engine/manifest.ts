@@ -92,6 +92,8 @@ export interface TokenizerData {
   ids: number[] | null;
   others: Record<string, string>;
   special: Record<string, number>;
+  /** Ids that the model expects before a prompt. */
+  prefix: number[];
   prefix_space: boolean;
   eos: number | null;
   vocab_size: number;
