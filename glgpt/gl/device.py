@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class Device:
         )
         self.live: dict[int, str] = {}  # id of every GL object alive -> what it is; the tests watch it
         self.texture_bytes = 0
+        self._abandoned: deque[list[Any]] = deque()
         self._gl: dict[str, Callable[..., Any]] = {}
         self.header = "300 es" if self._compiles("300 es") else "330"
         self._thread = threading.get_ident()
@@ -158,12 +160,17 @@ class Device:
             else:
                 item.release()
 
+    def abandon(self, objects: list[Any]) -> None:
+        """Has GL objects released when the device is next used: finalizers run in any thread, GL in one."""
+        self._abandoned.append(objects)
+
     def _delete_framebuffer(self, name: ctypes.c_uint) -> None:
         self.gl("glDeleteFramebuffers", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(1, ctypes.byref(name))
 
     def use(self) -> None:
-        """Makes this device's context the current one. It stays so: switching back and forth would flush each time.
+        """Makes this device's context the current one, and releases what was abandoned.
 
+        It stays current: switching back and forth would flush each time.
         Raises GlgptError in another thread than the one that opened it, where a context cannot be current too.
         """
         if _here.current is not self:
@@ -173,6 +180,8 @@ class Device:
                 )
             self.ctx.__enter__()  # type: ignore[no-untyped-call]
             _here.current = self
+        while self._abandoned:
+            self.release(*reversed(self._abandoned.popleft()))
 
 
 def _shader_error(name: str, text: str, message: str) -> str:

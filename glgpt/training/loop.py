@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glgpt.errors import GlgptError
-from glgpt.plots import figures as plots
+from glgpt.plots.loss import loss_curve
 from glgpt.system.signals import Terminated, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
@@ -264,7 +264,7 @@ class Loop:
             return np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None]).reshape(-1, 2)
 
         picture = self.run.path / "loss.png"
-        plots.loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
+        loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
 
 
 def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:
