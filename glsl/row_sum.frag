@@ -2,8 +2,8 @@
 // times the next norm's gain, and the moments of what this fragment wrote.
 #include "moments.glsl"
 #ifdef SHIFT
-#include "parts.glsl"
-#define PLUS + shift_at(0, c) + sum_parts(c)
+#include "partial_sums.glsl"
+#define PLUS + shift_at(0, c) + sum_of_partial_sums(c)
 #else
 #define PLUS
 #endif

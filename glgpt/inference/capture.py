@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from glgpt.errors import GlgptError
-from glgpt.gl.player import Player, Texels
+from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk, plan, upload_ids
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
 from glgpt.models.gpt2.config import GPT2Config
+from glgpt.program.formats import Floats, Texels
 from glgpt.program.kernel import Kernel
-from glgpt.program.layout import Floats
-from glgpt.program.spec import View
+from glgpt.program.layout import View
 
 
 @dataclass(frozen=True)

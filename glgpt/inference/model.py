@@ -18,11 +18,10 @@ from glgpt.inference.capture import Captures, RawTexture, natural
 from glgpt.inference.decoder import Decoder, Run
 from glgpt.inference.sampling import Sampler, whole
 from glgpt.models.gpt2.config import activation_names, arrange
-from glgpt.program.layout import Floats
+from glgpt.program.formats import FORMATS, Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.choice import as_dict, choose
 
-DTYPES = ("f32", "f16")
 Progress = Callable[[int, int], None]
 
 
@@ -45,8 +44,8 @@ class GPT2:
         max_texture_memory: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        if dtype not in DTYPES:
-            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        if dtype not in FORMATS:
+            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
         self.name = checkpoint.name
         self.last_run = Run()
@@ -81,10 +80,12 @@ class GPT2:
         total, done = sum(layout.nbytes for layout in layouts.values()), 0
         for name, layout in layouts.items():
             matrix = arrange(self.config, name, checkpoint.read(name))
-            if self.dtype == "f16" and layout.dtype == "f16" and matrix.dtype != np.float16:
+            if float(np.finfo(matrix.dtype).max) > layout.format.largest:
                 peak = float(np.abs(matrix).max())
-                if peak > 65504:
-                    raise GlgptError(f"{checkpoint.path}: {name} holds {peak:.3g}, beyond float16; use --dtype f32")
+                if peak > layout.format.largest:
+                    raise GlgptError(
+                        f"{checkpoint.path}: {name} holds {peak:.3g}, beyond {layout.dtype}; use --dtype f32"
+                    )
             self.player.write_matrix(name, layout, matrix)
             done += layout.nbytes
             if progress:
@@ -112,7 +113,7 @@ class GPT2:
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
         for chunk, name, raw in self._captures.play(ids, wanted):
-            matrix = programs.layout_of(raw.view).unpack(raw.texels)
+            matrix = raw.view.unpack(raw.texels)
             pieces[name].append(natural(self.config, name, matrix, chunk, total))
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
         logits = joined["logits"]

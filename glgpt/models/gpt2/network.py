@@ -9,6 +9,7 @@ from functools import partial
 
 from glgpt import ops
 from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, texels
 from glgpt.program.recorder import Recorder
@@ -35,7 +36,7 @@ class Network:
     8 x 2 tiles (4 x 2 with four draw buffers), the residual stream and attention stay f32.
 
     With a `batch`, `rows` runs one. `role` is that of the parameters' textures: "state" where training writes them.
-    A kernel that takes neighbouring columns gets f32 weights in panels, and all keys of a row at once.
+    A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
 
     def __init__(
@@ -50,9 +51,8 @@ class Network:
     ) -> None:
         self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
-        if dtype == "f16":
-            kernel = kernel.packed(rec.limits)
-        self.kernel = kernel
+        self.format = FORMATS[dtype]
+        self.kernel = kernel.for_format(self.format, rec.limits)
         self.heads = config.n_head * texels(config.d_head)  # width of q, k, v and z, heads padded
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -71,10 +71,9 @@ class Network:
         }[name if name.count(".") == 1 else name.split(".", 2)[2]]
         if name == "wpe.weight":
             return rec.fixed(name, fold(rows, cols, rec.limits.max_texture_size), self.role)
-        if self.kernel.near and self.dtype == "f32" and self.role == "weight":  # training writes no panels
-            return rec.fixed(name, ops.panels(rec, texels(rows), cols), self.role)
-        pairs = 2 if self.dtype == "f16" else 1
-        layout = fold(texels(rows), cols, rec.limits.max_texture_size, pairs, self.dtype)
+        if self.kernel.contiguous and self.role == "weight":  # training writes no panels
+            return rec.fixed(name, ops.panels(rec, texels(rows), cols, self.dtype), self.role)
+        layout = fold(texels(rows), cols, rec.limits.max_texture_size, dtype=self.dtype)
         return rec.fixed(name, layout, self.role)
 
     def vector(self, name: str, cols: int | None = None) -> Tensor:
@@ -124,7 +123,7 @@ class Network:
         c, k, n = self.config, self.kernel, self.batch.size
         tr = k.tile_rows if n == 1 and t > 1 else math.gcd(t, k.tile_rows)
         tr = ops.score_tiles(self.rec, t, n, c.n_head, tr)
-        stream = Layout(t * n, c.n_embd, (tr, k.tile_cols if self.dtype == "f32" else 1))
+        stream = Layout(t * n, c.n_embd, (tr, 1 if self.format.packed else k.tile_cols))
         normed = Layout(t * n, c.n_embd, (tr, k.tile_cols), self.dtype)
         x = self.drop(self.keep(self.embed(t, stream)), 0)
         for i in range(c.n_layer):
@@ -180,10 +179,12 @@ class Network:
     ) -> Tensor:
         """Every row through a linear layer."""
         w, b = self.linear(linear)
-        rec, tc, parts = self.rec, self.kernel.tile_cols, 1
-        if self.cached and self.dtype == "f32":  # sums of packed products would take twice the layers
-            parts = ops.parts_for(rec, x.layout.height, texels(x.cols) // 4, -(-texels(w.cols) // (4 * tc)))
-        return ops.matmul(rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, parts=parts)
+        rec, tc, split_k = self.rec, self.kernel.tile_cols, 1
+        if self.cached and not self.format.packed:  # sums of packed products would take twice the layers
+            split_k = ops.split_k_for(rec, x.layout.height, texels(x.cols) // 4, -(-texels(w.cols) // (4 * tc)))
+        return ops.matmul(
+            rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, split_k=split_k
+        )
 
     def hidden(self, m: Tensor, h: str) -> Tensor:
         """The MLP's hidden layer, the activation fused into the product unless `mlp.pre` is wanted."""
@@ -195,7 +196,7 @@ class Network:
 
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
         """x + linear(y), in one pass unless the product `out` is wanted by itself, is packed, or dropped from."""
-        if out not in self.names and self.dtype == "f32" and not self.batch.dropout:
+        if out not in self.names and not self.format.packed and not self.batch.dropout:
             return self.keep(self.matmul(y, linear, total, residual=x))
         product = self.drop(self.keep(self.matmul(y, linear, out)), site)
         return self.keep(ops.add(self.rec, x, product, x.layout, total))
@@ -233,7 +234,7 @@ class Network:
         its mean, and every pass counts.
         """
         rec, c = self.rec, self.config
-        keys = c.n_positions if self.kernel.near else ops.KEYS
+        keys = c.n_positions if self.kernel.contiguous else ops.KEYS
         wte, wpe = self.weight("wte.weight"), self.weight("wpe.weight")
         x = ops.embed(rec, self.token, wte, wpe, Layout(1, c.n_embd))
         row = self.row_sum(x, "h.0.ln_1", "embed.row")
@@ -262,7 +263,7 @@ class Network:
 
     def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
         """Partial sums of one row times a weight."""
-        return ops.matvec(self.rec, x, w, name, near=self.kernel.near)
+        return ops.matvec(self.rec, x, w, name, contiguous=self.kernel.contiguous)
 
     def scaled(
         self, row: ops.NormedRow, linear: str
