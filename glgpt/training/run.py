@@ -11,7 +11,7 @@ from typing import Any
 from glgpt import __version__
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json
 from glgpt.text.dataset import Data, check_length, load_data
 from glgpt.text.files import Text
@@ -20,7 +20,7 @@ from glgpt.text.tokenizer_training import copy_model_tokenizer, identity, make_t
 from glgpt.training.events import Hooks, Start, Step, Trained
 from glgpt.training.loop import Loop
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
-from glgpt.training.settings import Settings, parameter_count, settings_for
+from glgpt.training.settings import Settings, settings_for
 
 # What a run may be continued with in place of its own settings; the rest decides which model learns from which batches.
 CHANGEABLE = (
@@ -71,10 +71,10 @@ def train(
     if source is None:
         raise GlgptError("no text was given; name at least one file")
     record = {"files": [str(Path(file).absolute()) for file in named], "preset": preset, "init": init and str(init)}
-    return _new(source, record, Path(out) if out is not None else None, given, hooks)
+    return _new(source, record, out, given, hooks)
 
 
-def _new(text: Text, record: dict[str, Any], out: Path | None, given: dict[str, Any], hooks: Hooks) -> Trained:
+def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict[str, Any], hooks: Hooks) -> Trained:
     init = record["init"]
     if init is None:
         record["preset"] = record["preset"] or "nano"
@@ -84,11 +84,12 @@ def _new(text: Text, record: dict[str, Any], out: Path | None, given: dict[str, 
         stem = Path(record["files"][0]).stem if record["files"] else "text"
         out = free_name(Path("runs") / f"{stem}-{record['preset'] or Path(init).name}")
     check_new(out)
+    out = Path(out)
     checkpoint = None if init is None else Checkpoint.open(init)
     settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
     with contextlib.ExitStack() as stack:
         with staged(out) as folder:
-            model: GPT2Config | str
+            model: ModelConfig | str
             if checkpoint is None:
                 learned = text.split(settings.validation)[0]
                 tokenizer = make_tokenizer(settings.tokenizer, learned, folder, hooks.part("training the tokenizer"))
@@ -170,8 +171,8 @@ def _record(record: dict[str, Any], vocab_size: int, data: Data, settings: Setti
 
 def _go(trainer: Any, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, hooks: Hooks) -> Trained:
     if hooks.on_start:
-        config: GPT2Config = trainer.config
+        config: ModelConfig = trainer.config
         tokens = len(data.train), len(data.validation)
         memory, done = dict(trainer.memory), trainer.steps_done
-        hooks.on_start(Start(run.path, config, s, parameter_count(config), *tokens, memory, done))
+        hooks.on_start(Start(run.path, config, s, config.parameter_count, *tokens, memory, done))
     return Loop(trainer, data, tokenizer, s, run, hooks).go()

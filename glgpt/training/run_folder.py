@@ -12,18 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import written_whole
+from glgpt.system.outputs import output_folder
 
 RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "state.safetensors"
 
 
-def check_new(path: Path) -> None:
-    """Raises GlgptError where `path` is anything but a name that is free, or an empty folder."""
-    if (path / STATE).exists():
-        raise GlgptError(f"{path} holds a run already; continue it with --resume {path}, or give another --out")
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise GlgptError(f"{path} exists and is not an empty folder; give another --out")
+def check_new(path: str | Path) -> None:
+    """Raises FileError where `path` is anything but a name that is free, or an empty folder."""
+    hint = f"a run already; continue it with --resume {quoted(path)}, or give another --out"
+    output_folder(path, held=(hint, lambda folder: (folder / STATE).exists()))
 
 
 def free_name(path: Path) -> Path:

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+from glgpt import models
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.spec import ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
 SHAPE = ("n_layer", "n_head", "n_embd", "context")
@@ -113,12 +114,12 @@ class Settings:
         share = {"cosine": 0.5 + 0.5 * math.cos(math.pi * done), "linear": 1 - done, "constant": 1.0}
         return self.min_lr + (self.lr - self.min_lr) * share[self.schedule]
 
-    def model_config(self, vocab_size: int) -> GPT2Config:
+    def model_config(self, vocab_size: int) -> ModelConfig:
         """The model to begin from fresh weights. Raises GlgptError for a width that the heads do not divide."""
-        return GPT2Config(vocab_size, self.context, self.n_embd, self.n_layer, self.n_head)
+        return models.family(models.DEFAULT).sized(vocab_size, self.context, self.n_embd, self.n_layer, self.n_head)
 
 
-def settings_for(preset: str | None, model: GPT2Config | None, given: dict[str, Any]) -> Settings:
+def settings_for(preset: str | None, model: ModelConfig | None, given: dict[str, Any]) -> Settings:
     """The settings `given`, the rest as the preset or, with a `model` to train further, as that suggests.
 
     Raises GlgptError for an unknown preset or setting, or one that the model has decided.
@@ -143,8 +144,3 @@ def settings_for(preset: str | None, model: GPT2Config | None, given: dict[str, 
     values.setdefault("warmup", min(100, steps // 20) if isinstance(steps, int) else 0)
     values.setdefault("min_lr", lr / 10 if isinstance(lr, (int, float)) else 0.0)
     return Settings(**values)
-
-
-def parameter_count(config: GPT2Config) -> int:
-    """How many numbers a model learns; a tied head counts once."""
-    return sum(math.prod(shape) for shape in parameters(config).values())

@@ -14,28 +14,26 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from glgpt.errors import GlgptError
+from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json, written_whole
 
 STATE = "state.safetensors"
 Arrays = Mapping[str, NDArray[np.float32]]
 
 
-def write(folder: Path, arrays: Arrays, moments: Arrays, about: dict[str, Any]) -> None:
+def write(folder: Path, config: ModelConfig, arrays: Arrays, moments: Arrays, about: dict[str, Any]) -> None:
     """Writes `state.safetensors`, `model.safetensors` and `config.json`; each takes its place only when complete.
 
     The state is one file with all that training goes on from, so that it is whole at any moment. The other two are a
-    Hugging Face GPT-2. Raises OSError where the folder cannot be written.
+    Hugging Face checkpoint. Raises OSError where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    head = {n: a for n, a in arrays.items() if n.startswith("lm_head")}
-    named = {f"transformer.{n}": a for n, a in arrays.items() if n not in head} | head
-    fields = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]} | about["config"]
-    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), about["recipe"]["dropout"])
+    named = {config.stored_name(name): array for name, array in arrays.items()}
     with written_whole(folder / STATE) as file:
         file.write(save({**arrays, **moments}, {"glgpt": json.dumps(about)}))
     with written_whole(folder / "model.safetensors") as file:
         file.write(save(named, {"format": "pt"}))
-    write_json(folder / "config.json", fields | rates)
+    write_json(folder / "config.json", config.to_dict(about["recipe"]["dropout"]))
 
 
 @contextlib.contextmanager

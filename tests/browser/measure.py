@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from browser import FLAGS, find_chromium, served
+from browser import FLAGS, find_chromium, served, wait_without_eval
 from playwright.sync_api import sync_playwright
 
 from glgpt.bench.engine import RandomCheckpoint
 from glgpt.inference.model import GPT2
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
 
 TOKENS = 48  # a measured generation
@@ -35,7 +35,7 @@ def random_model(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     config = GPT2Config()
     source = RandomCheckpoint(config)
-    save_file({name: source.read(name) for name in parameters(config)}, folder / "model.safetensors")
+    save_file({name: source.read(name) for name in config.parameters}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     return folder
 
@@ -43,7 +43,7 @@ def random_model(folder: Path) -> Path:
 def desktop_times(model: GPT2, ids: list[int]) -> tuple[float, float]:
     """Milliseconds of the first token and of each that follows."""
     start = time.perf_counter()
-    tokens = model.generate(ids, TOKENS, temperature=0)
+    tokens = model.generate_ids(ids, TOKENS, temperature=0)
     next(tokens)
     first = time.perf_counter()
     count = sum(1 for _ in tokens)
@@ -101,7 +101,7 @@ def main() -> None:
             executable_path=find_chromium(),
             args=[*args.flags.split(), "--enable-precise-memory-info"],
         )
-        page = context.pages[0]
+        page = wait_without_eval(context.pages[0])
         page.set_default_timeout(300_000)
         address = f"{site}#tokens=1"
         page.add_init_script(WATCH)
@@ -134,7 +134,7 @@ def main() -> None:
             }
         info = page.evaluate("glgpt.info()")
         figures |= {key: info[key] for key in ("renderer", "kernel", "rows", "fetch", "probeMs")}
-        figures["desktop kernel"] = {"kernel": model.choice.kernel.name, "near": model.choice.kernel.near}
+        figures["desktop kernel"] = {"kernel": model.choice.kernel.name, "contiguous": model.choice.kernel.contiguous}
         context.close()
     print(json.dumps(figures, indent=1))
 
