@@ -22,10 +22,8 @@ from glgpt.system.signals import handled
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
-HEADERS = {
-    "300 es": "#version 300 es\n",
-    "330": "#version 330\n#extension GL_ARB_shading_language_packing : require\n",
-}
+HEADERS = {"300 es": "#version 300 es\n", "330": "#version 330\n"}
+PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # GLSL ES has it
 VERTEX = """
 // One triangle over the whole viewport, made from the vertex's number alone.
 void main() {
@@ -36,11 +34,15 @@ void main() {
 
 @dataclass(frozen=True)
 class Options:
-    """How shaders are built on a device: header, how a texel is fetched, how float texels are stored."""
+    """How shaders are built on a device: header, how a texel is fetched, how float texels are stored.
+
+    `packing`: whether halves are converted by packHalf2x16 and unpackHalf2x16, or in integer operations.
+    """
 
     header: str = "300 es"
     fetch: str = "texelFetch"
     storage: str = "float"
+    packing: bool = True
 
 
 class Device:
@@ -89,6 +91,10 @@ class Device:
     def preamble(self, options: Options) -> str:
         """What comes before a shader's text."""
         lines = [HEADERS[options.header]]
+        if not options.packing:
+            lines.append("#define NO_PACKING\n")
+        elif options.header == "330":
+            lines.append(PACKING)
         if options.fetch == "textureLod":
             lines.append("#define FETCH_LOD\n")
         if options.storage == "uint":

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
-from glgpt.program.layout import Floats, texels
+from glgpt.program.formats import Floats, texels
 
 if TYPE_CHECKING:
     from glgpt.models.network import Batch, Network

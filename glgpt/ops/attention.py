@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from glgpt.ops.matmul import norm_inputs
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row
 from glgpt.ops.pointwise import copy, plus
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
@@ -155,7 +156,7 @@ def attend(
     if batch > 1 and rows % tr:
         raise ValueError(f"{name}: {rows} rows of {batch} sequences are not cut into {tr} tiles")
     width = v.cols * group
-    y = rec.scratch(name, Layout(rows * batch, width, (tr, 2 if dtype == "f16" else 1), dtype))
+    y = rec.scratch(name, Layout(rows * batch, width, (tr, FORMATS[dtype].column_tiles_per_texel), dtype))
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "GROUP": group}
     rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, flops=2 * rows * v.rows * width)
 

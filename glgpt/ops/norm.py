@@ -74,22 +74,22 @@ def row_sum(
     gain: Tensor,
     eps: float,
     name: str,
-    part: PartialSums | None = None,
+    product: PartialSums | None = None,
     shift: Tensor | None = None,
     row: str | int = 0,
 ) -> NormedRow:
     """One row of x, ready for the norm of this gain: `row` is its number, or the scalar that holds it.
 
-    A split product's partial sums and its bias `[1, C]` are added to it, where given.
+    The partial sums of a product and its bias `[1, C]` are added to it, where given.
     """
     tiles = (1, 2 if x.cols > 4 and rec.limits.max_draw_buffers >= 5 else 1)
     y, scaled = rec.scratch(name, Layout(1, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(1, x.cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(1, 4 * y.layout.width))
     inputs = {"x": x, "gain": gain}
     defines: dict[str, int | float | str] = {"ROW": row}
-    if part:
-        inputs |= part.inputs | ({"shift": shift} if shift else {})
-        defines |= part.defines
+    if product:
+        inputs |= product.inputs | ({"shift": shift} if shift else {})
+        defines |= product.defines
     outputs = {"y": y, "g": scaled, "m": moments}
     rec.emit("row_sum", inputs, outputs, defines)
     return NormedRow(y, scaled, moments, eps)

@@ -17,12 +17,13 @@ from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import FileError, GlgptError, quoted
-from glgpt.inference.model import DTYPES, GPT2
+from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.training import training_files
+from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
 from glgpt.system.files import data_path, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
@@ -65,8 +66,8 @@ def export(
     if single_file and embed:
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
     given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
-    if dtype not in DTYPES:
-        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    if dtype not in FORMATS:
+        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
     viewer = _viewer()

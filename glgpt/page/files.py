@@ -12,8 +12,9 @@ import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2, TOLERANCES
-from glgpt.program.layout import Floats, Layout
+from glgpt.inference.model import GPT2
+from glgpt.program.formats import FORMATS, Floats
+from glgpt.program.layout import Layout
 from glgpt.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
@@ -61,9 +62,9 @@ def write_weights(
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
     for name, layout in layouts.items():
         matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
-        band = max(1, (8 << 20) // (layout.width * 16))
+        band = max(1, (8 << 20) // (layout.texture_width * 16))
         for layer in range(layout.layers):
-            for y in range(0, layout.lines, band):
+            for y in range(0, layout.texture_height, band):
                 shards.add(name, layer, y, layout.layer(matrix, layer, y, band))
         done += layout.nbytes
         if progress:
@@ -105,14 +106,15 @@ def reference_json(model: GPT2, prompt: str | None, names: list[str]) -> dict[st
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
     logits, found = model.run_with_cache(ids, names)
     first = 0 if logits.size <= LOGIT_VALUES else len(ids) - 1
-    tolerance = dict(zip(("atol", "rtol"), TOLERANCES[model.dtype], strict=True))
+    atol, rtol = FORMATS[model.dtype].tolerance
     return {
         "schema": 1,
         "prompt": model.tokenizer.decode(ids) if model.tokenizer else None,
         "ids": ids,
         "greedy": greedy,
         "device": model.device.renderer,
-        **tolerance,
+        "atol": atol,
+        "rtol": rtol,
         "logits": {"first": first, "data": _floats(logits[first:])},
         "activations": {name: _floats(_last(name, found[name])) for name in names if name != "logits"},
     }

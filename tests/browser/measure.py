@@ -134,7 +134,7 @@ def main() -> None:
             }
         info = page.evaluate("glgpt.info()")
         figures |= {key: info[key] for key in ("renderer", "kernel", "rows", "fetch", "probeMs")}
-        figures["desktop kernel"] = {"kernel": model.choice.kernel.name, "near": model.choice.kernel.near}
+        figures["desktop kernel"] = {"kernel": model.choice.kernel.name, "contiguous": model.choice.kernel.contiguous}
         context.close()
     print(json.dumps(figures, indent=1))
 

@@ -19,7 +19,7 @@ from glgpt.gl.device import Device
 Array = NDArray[np.float64]
 EVERY = VJPS | {f"llama {name}": case for name, case in LLAMA_VJPS.items()}
 SLOW = {"8x4", "4x8", "split"}  # to compile; the others cross both headers, fetches and storages, and folded tensors
-TRAINED = [s for s in STYLES if STYLES[s].dtype == "f32" and s != "1x4"]
+TRAINED = [s for s in STYLES if not STYLES[s].format.packed and s != "1x4"]
 
 
 def directions(bench: Bench, shape: tuple[int, int], rows: int) -> list[Array]:

@@ -86,12 +86,12 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
     with Checkpoint.open(goldens / "wide") as checkpoint:
         config = checkpoint.config
     for dtype, names in (
-        ("f32", ["4x4", "4x4-near", "4x8", "8x4", "8x4-near"]),
-        ("f16", ["4x4", "4x8"]),
+        ("f32", ["4x4", "4x4-contiguous", "4x8", "8x4", "8x4-contiguous"]),
+        ("f16", ["4x4", "4x4-contiguous", "4x8", "8x4-contiguous"]),
     ):
         recordings = page_recordings(dtype)
         assert sorted(r.name for r in recordings) == names
-        weights: dict[str, list[Any]] = {"apart": [], "near": []}
+        weights: dict[str, list[Any]] = {"strided": [], "contiguous": []}
         for recording in recordings:
             generate = generate_program(config, recording, dtype)
             capture = capture_recording(config, recording, dtype)
@@ -107,7 +107,7 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
                 weights[recording.rows].append(held)
             own = {f"{what}_{i}_1" for what in ("attention", "ahead") for i in range(config.n_layer)}
             assert own | {"lens"} <= set(generate.entries)
-        assert recordings[0].rows == "apart"
+        assert recordings[0].rows == "strided"
         for held in weights.values():
             assert all(h == held[0] for h in held)
 
