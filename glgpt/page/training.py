@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config, arrange, parameters
+from glgpt.models.gpt2.config import GPT2Config, arrange, parameter_count, parameters
 from glgpt.models.gpt2.network import Network
 from glgpt.page.programs import page_recordings
 from glgpt.program.kernel import Kernel
@@ -19,7 +19,7 @@ from glgpt.program.spec import Limits, Program
 from glgpt.system.files import data_path
 from glgpt.text.tokenizer_training import bpe_size
 from glgpt.training.program import Recipe, record_training
-from glgpt.training.settings import PRESETS, Settings, parameter_count, settings_for
+from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.choice import ROWS
 
 SCHEMA = 1  # of training.json

@@ -11,16 +11,16 @@ from typing import Any
 from glgpt import __version__
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.gpt2.config import GPT2Config, parameter_count
 from glgpt.system.files import write_json
 from glgpt.text.dataset import Data, check_length, load_data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
-from glgpt.text.tokenizer_training import copy_model_tokenizer, identity, make_tokenizer
+from glgpt.text.tokenizer_training import bpe_size, copy_model_tokenizer, identity, make_tokenizer
 from glgpt.training.events import Hooks, Start, Step, Trained
 from glgpt.training.loop import Loop
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
-from glgpt.training.settings import Settings, parameter_count, settings_for
+from glgpt.training.settings import Settings, settings_for
 
 # What a run may be continued with in place of its own settings; the rest decides which model learns from which batches.
 CHANGEABLE = (
@@ -86,6 +86,8 @@ def _new(text: Text, record: dict[str, Any], out: Path | None, given: dict[str, 
     check_new(out)
     checkpoint = None if init is None else Checkpoint.open(init)
     settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
+    if checkpoint is None:  # a size that cannot be is refused before a tokenizer is trained
+        settings.model_config(bpe_size(settings.tokenizer) or 1)
     with contextlib.ExitStack() as stack:
         with staged(out) as folder:
             model: GPT2Config | str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, written
 from glgpt.program.layout import texels
 
 MOST_LAYERS = 1000  # far beyond GPT-2 XL's 48; a program has each layer's passes written out
+MOST_SIZE = 1 << 24  # of a vocabulary, a width, a context
+MOST_PARAMETERS = 1 << 34  # ten times GPT-2 XL's, 64 GiB in f32
 ACTIVATIONS = ("gelu_new", "gelu", "relu")
 
 
@@ -36,21 +39,27 @@ class GPT2Config:
         for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "d_inner"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise GlgptError(f"config: {name} is {value!r}; it must be a positive whole number")
+                raise GlgptError(f"config: {name} is {written(value)}; it must be a positive whole number")
+            if value > MOST_SIZE:
+                raise GlgptError(f"config: {name} is {written(value)}; at most {MOST_SIZE} is supported")
         if self.n_layer > MOST_LAYERS:
             raise GlgptError(f"config: n_layer is {self.n_layer}; at most {MOST_LAYERS} are supported")
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings"):
             if not isinstance(getattr(self, name), bool):
-                raise GlgptError(f"config: {name} is {getattr(self, name)!r}; it must be true or false")
+                raise GlgptError(f"config: {name} is {written(getattr(self, name))}; it must be true or false")
         eps = self.layer_norm_epsilon
         if not isinstance(eps, (int, float)) or isinstance(eps, bool) or not 0 <= eps < 1:
-            raise GlgptError(f"config: layer_norm_epsilon is {eps!r}; it must be a number from 0 to 1")
+            raise GlgptError(f"config: layer_norm_epsilon is {written(eps)}; it must be a number from 0 to 1")
         object.__setattr__(self, "layer_norm_epsilon", float(eps))  # JSON's 0 is an int, which GLSL would not take
         if self.n_embd % self.n_head:
             raise GlgptError(f"config: n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
-        if self.activation_function not in ACTIVATIONS:
+        if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
+            shown, known = written(self.activation_function), ", ".join(ACTIVATIONS)
+            raise GlgptError(f"config: activation_function {shown} is not one of {known}")
+        count = parameter_count(self)
+        if count > MOST_PARAMETERS:
             raise GlgptError(
-                f"config: activation_function {self.activation_function!r} is not one of {', '.join(ACTIVATIONS)}"
+                f"config: such a model has {count:,} parameters; at most {MOST_PARAMETERS:,} are supported"
             )
 
     @property
@@ -70,7 +79,9 @@ class GPT2Config:
         Raises GlgptError for another architecture or a field out of range.
         """
         if config.get("model_type") != "gpt2":
-            raise GlgptError(f"config: model_type is {config.get('model_type')!r}; glgpt runs 'gpt2' checkpoints")
+            raise GlgptError(
+                f"config: model_type is {written(config.get('model_type'))}; glgpt runs 'gpt2' checkpoints"
+            )
         if config.get("add_cross_attention"):
             raise GlgptError("config: add_cross_attention is set; glgpt runs decoder-only GPT-2")
         known = {f.name for f in fields(cls)}
@@ -104,6 +115,11 @@ def parameters(config: GPT2Config) -> dict[str, tuple[int, ...]]:
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, c)
     return shapes
+
+
+def parameter_count(config: GPT2Config) -> int:
+    """How many numbers a model has; a tied head counts once."""
+    return sum(math.prod(shape) for shape in parameters(config).values())
 
 
 def activation_names(n_layer: int) -> list[str]:
