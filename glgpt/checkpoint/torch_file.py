@@ -149,7 +149,7 @@ class _Bounded:
 
 def _from_zip(path: Path, file: IO[bytes]) -> dict[str, Stored]:
     size = file.seek(0, io.SEEK_END)
-    with zipfile.ZipFile(_Bounded(file, _MOST_LISTED)) as archive:  # type: ignore[call-overload]
+    with zipfile.ZipFile(_Bounded(file, _MOST_LISTED)) as archive:
         entries = {info.filename: info for info in archive.infolist()}
         if len(entries) < len(archive.infolist()):
             raise GlgptError("is damaged: two of its entries have one name")
@@ -247,6 +247,7 @@ class _Pickle:
         stack: list[Any] = []
         marked: list[list[Any]] = []
         memo: dict[int, Any] = {}
+        arg: Any
         for opcode, arg, _ in pickletools.genops(self._file):
             self._left -= 1
             if self._left < 0:

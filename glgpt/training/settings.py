@@ -49,6 +49,8 @@ class Settings:
     Raises GlgptError for a value out of range.
     """
 
+    __pydantic_config__ = {"strict": True, "extra": "forbid"}  # noqa: RUF012, see `records.Record`
+
     tokenizer: str
     n_layer: int
     n_head: int
@@ -74,7 +76,7 @@ class Settings:
     sample_tokens: int = 200
     validation: float = 0.1
     seed: int = 0
-    device: str = "auto"
+    device: str | int = "auto"
 
     def __post_init__(self) -> None:
         for name in (*SHAPE, "batch", "accumulate"):
