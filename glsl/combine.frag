@@ -14,12 +14,17 @@ void main() {
 #else
 #define FINISH(v, c4) act(v)
 #endif
+#ifdef TIMES_W
+#define FACTOR(c4) * times_at(0, c4)
+#else
+#define FACTOR(c4)
+#endif
 #define SUM(n, i, j) { \
     int c4 = j * Y_W + p.x; \
     v[n] = vec4(0.0); \
     if (4 * c4 < Y_COLS) { \
       v[n] = sum_parts(c4); \
-      v[n] = FINISH(v[n], c4); \
+      v[n] = FINISH(v[n], c4) FACTOR(c4); \
     } \
   }
   Y_TILES(SUM)

@@ -84,7 +84,7 @@ class Trainer:
         assert inputs.shape == targets.shape and inputs.shape[1] == self.context
         return self._loss(targets)[0]
 
-    def generate(self, ids: Any, tokens: int, *, temperature: float, top_k: Any = None, seed: int) -> Iterator[int]:
+    def generate_ids(self, ids: Any, tokens: int, *, temperature: float, top_k: Any = None, seed: int) -> Iterator[int]:
         assert len(ids) + tokens <= self.context + 1
         p = np.exp(self.logits / temperature)
         yield from np.random.default_rng(seed).choice(len(p), tokens, p=p / p.sum()).tolist()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.gpt2.config import GPT2Config
 
 Array = NDArray[np.float64]
 MASKED = -1.0e30
@@ -141,7 +141,7 @@ def random_weights(config: GPT2Config, seed: int = 0, spread: float = 0.3) -> di
     """Weights wide enough for sharp attention and the bends of an activation; norms around one."""
     rng = np.random.default_rng(seed)
     found = {}
-    for name, shape in parameters(config).items():
+    for name, shape in ((p.name, p.shape) for p in config.parameters.values()):
         values = rng.standard_normal(shape, np.float32) * np.float32(spread)
         found[name] = values + np.float32(1) if ".ln_" in f".{name}" and name.endswith("weight") else values
     return found

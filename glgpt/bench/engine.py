@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from glgpt import models
 from glgpt.bench.baselines import Baseline
 from glgpt.bench.peaks import Measure, device_peaks
 from glgpt.checkpoint.opening import Checkpoint
@@ -23,11 +24,11 @@ from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import layout_of
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.spec import ModelConfig
 from glgpt.program.kernel import Kernel
 from glgpt.tuning.choice import FETCHES, as_dict, choose, product_program
 
-SHAPE = (768, 3072)  # K, N of the products: GPT-2 124M's c_fc
+SHAPE = (768, 3072)  # K, N of the products: into GPT-2 124M's MLP
 ROWS = (64, 256, 1024)
 Report = Callable[[str], None]
 
@@ -35,16 +36,17 @@ Report = Callable[[str], None]
 class RandomCheckpoint:
     """A checkpoint of random weights (normal, 0.02) that is never on disk; reads like `Checkpoint`."""
 
-    def __init__(self, config: GPT2Config, name: str = "random-124M") -> None:
+    def __init__(self, config: ModelConfig, name: str = "random-124M") -> None:
         self.config, self.path, self.name = config, Path(name), name
-        self._shapes = parameters(config)
 
     def read(self, name: str) -> NDArray[np.float32]:
         """The weights of that name."""
         seed = sum(map(ord, name))
-        values = np.random.default_rng(seed).standard_normal(self._shapes[name], np.float32)
+        parameter = self.config.parameters[name]
+        values = np.random.default_rng(seed).standard_normal(parameter.shape, np.float32)
         values *= 0.02
-        return values + 1 if name.endswith("weight") and "ln_" in name else values
+        values += parameter.mean
+        return values
 
 
 def run_bench(
@@ -62,6 +64,8 @@ def run_bench(
 
     `quick` takes fewer rounds and leaves the 1024-row products out.
     """
+    if model is not None:
+        Checkpoint.open(model)  # refused now, not after minutes
     opened = open_device(device)
     choice = choose(opened, kernel, fetch, storage)
     rounds = 3 if quick else 5
@@ -131,14 +135,13 @@ def model_bench(
     forget_peak()
     kernel, fetch, storage = options
     kw: dict[str, Any] = {"device": device, "kernel": kernel, "fetch": fetch, "storage": storage}
-    checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(GPT2Config())
+    checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.family(models.DEFAULT)())
     start = time.perf_counter()
     rows = []
     with GPT2(checkpoint, None, dtype, **kw) as model:
         load_s = time.perf_counter() - start
         c, player, info = model.config, model.player, model.info()
         measure, tokens = Measure(model.device, rounds), Readback(player, ("token",), 2)
-        per_token = 2 * c.n_layer * c.n_embd * (4 * c.n_embd + 2 * c.d_inner)
         lengths = [t for t in (64, 512) if f"prefill_{t}" in player.program.entries]
         contexts = [t for t in (64, 900) if t < c.n_positions] or [c.n_positions - 1]
         for t in lengths:
@@ -156,9 +159,9 @@ def model_bench(
         seconds = measure.seconds()
         host = host_seconds(player, rounds)
         for t in lengths:
-            flops = per_token * t + 2 * c.n_embd * c.vocab_size
+            flops = c.block_flops * t + c.head_flops
             rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
-        f32_bytes = 4 * sum(int(np.prod(s)) for s in parameters(c).values())
+        f32_bytes = 4 * c.parameter_count
         weights = f32_bytes // 2 if dtype == "f16" else f32_bytes
         for t in contexts:
             rows.append(_read_row("decode", f"context {t}", seconds[f"decode {t}"], weights, peaks["read_gbs"]))

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from glgpt import models
 from glgpt.bench.peaks import Measure, device_peaks
 from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
-from glgpt.models.gpt2.config import GPT2Config, parameters
 from glgpt.program.spec import Entry, Program
 from glgpt.training.settings import PRESETS
 from glgpt.training.trainer import Trainer
@@ -46,19 +46,13 @@ def run_bench_train(
     for name in presets or SHAPES:
         report(f"training steps of {name}")
         p = PRESETS[name]
-        config = GPT2Config(SHAPES.get(name, 1024), p.context, p.n_embd, p.n_layer, p.n_head)
+        config = models.family(models.DEFAULT).sized(SHAPES.get(name, 1024), p.context, p.n_embd, p.n_layer, p.n_head)
         with Trainer(config, batch=p.batch, betas=(0.9, p.beta2), device=device, **options) as trainer:
             peaks = peaks or device_peaks(opened, trainer.choice.options, rounds)
             choice = as_dict(trainer.choice)
             rows.append(_preset(name, trainer, rounds, peaks["fma_gflops"]))
     described = {"renderer": opened.renderer, "version": opened.version, "choice": choice}
     return {"schema": 1, "device": described | peaks, "rows": rows}
-
-
-def step_flops(config: GPT2Config, batch: int, context: int) -> int:
-    """6 N a token for the N weights of products, and attention's two products forward and four backward."""
-    weights = sum(int(np.prod(s)) for n, s in parameters(config).items() if len(s) > 1 and not n.startswith("wpe"))
-    return batch * context * (6 * weights + 12 * config.n_layer * config.n_embd * context)
 
 
 def _preset(name: str, trainer: Trainer, rounds: int, peak: float) -> dict[str, Any]:
@@ -70,7 +64,7 @@ def _preset(name: str, trainer: Trainer, rounds: int, peak: float) -> dict[str, 
     seconds = _steps(trainer, ids, rounds)
     shares = _alone(player, rounds)
     products, others = shares["matmul"], sum(s for kind, (s, _) in shares.items() if kind != "matmul")
-    flops = step_flops(config, r.batch, r.context)
+    flops = r.batch * r.context * config.training_flops(r.context)
     rate = _product_rate(trainer, rounds)
     return {
         "name": name,
@@ -132,9 +126,10 @@ def _over(player: Player, entries: dict[str, Entry]) -> Player:
 
 
 def _product_rate(trainer: Trainer, rounds: int) -> float:
-    """GFLOPS of products of this step's shapes by themselves: rows through c_attn, c_fc and the MLP's c_proj."""
-    c, rows, device = trainer.config, trainer.recipe.batch * trainer.recipe.context, trainer.device
-    shapes = [(rows, c.n_embd, 3 * c.n_embd), (rows, c.n_embd, c.d_inner), (rows, c.d_inner, c.n_embd)]
+    """GFLOPS of products of this step's shapes by themselves: rows through the linear layers of a block."""
+    rows, device = trainer.recipe.batch * trainer.recipe.context, trainer.device
+    block = [p for p in trainer.config.parameters.values() if p.product and p.layer == 0]
+    shapes = [(rows, *p.unpadded) for p in block]
     with contextlib.ExitStack() as stack:
         measure = Measure(device, rounds)
         for shape in shapes:

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from glgpt import models
 from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
 from glgpt.checkpoint.hub import HUB_NAME, download, not_found
 from glgpt.checkpoint.safetensors_file import safetensors_places
 from glgpt.checkpoint.torch_file import READABLE, Stored, torch_tensors
 from glgpt.errors import FileError, GlgptError, quoted, written
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.spec import ModelConfig
 from glgpt.system.files import data_path, read_json
 
 EMBEDDED = "shakespeare"
-_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # causal masks that older checkpoints carry along
 _CHUNK = 1 << 20  # elements looked at together: temporaries stay at a few MB
 
 
 class Checkpoint:
-    """A GPT-2 checkpoint whose names and shapes have been checked; no file stays open or mapped between reads."""
+    """A checkpoint whose names and shapes have been checked; no file stays open or mapped between reads."""
 
-    def __init__(self, path: Path, config: GPT2Config, tensors: dict[str, Stored], name: str = "") -> None:
+    def __init__(self, path: Path, config: ModelConfig, tensors: dict[str, Stored], name: str = "") -> None:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, tensors
         self.name = name or path.resolve().name  # as a person knows it: the folder, or the name on the Hub
@@ -40,7 +39,7 @@ class Checkpoint:
         path = _folder(name_or_path)
         fields = read_json(path / "config.json")
         try:
-            config = GPT2Config.from_dict(fields)
+            config = models.from_dict(fields)
         except GlgptError as error:
             raise FileError(f"{quoted(path / 'config.json', 300)}: {error}") from None
         hub = name_or_path is not None and path.resolve() != Path(name_or_path).resolve() and str(name_or_path)
@@ -48,7 +47,7 @@ class Checkpoint:
 
     @property
     def names(self) -> set[str]:
-        """The parameters' names, without `transformer.`: those of `models.config.parameters`."""
+        """The parameters' names, without the family's prefix: those of `ModelConfig.parameters`."""
         return set(self._tensors)
 
     def dtype(self, name: str) -> str:
@@ -132,31 +131,32 @@ def _open_file(path: Path) -> dict[str, Stored]:
     return safetensors_places(path)[0] if path.suffix == ".safetensors" else torch_tensors(path)
 
 
-def _checked(folder: Path, config: GPT2Config, stored: dict[str, Stored]) -> dict[str, Stored]:
+def _checked(folder: Path, config: ModelConfig, stored: dict[str, Stored]) -> dict[str, Stored]:
     """The tensors under their canonical names; GlgptError unless they are just those that the config calls for."""
     tensors: dict[str, Stored] = {}
     for full, tensor in stored.items():
-        name = full.removeprefix("transformer.")
+        name = full.removeprefix(config.prefix)
         name = quoted(name, 120)  # which is the name itself, but where no model has it
-        if _BUFFER.fullmatch(name):
+        if config.buffers.fullmatch(name):
             continue
         if name in tensors:
-            raise GlgptError(f"{tensor.path}: tensor {name} is there twice, with and without transformer.")
+            raise GlgptError(f"{tensor.path}: tensor {name} is there twice, with and without {config.prefix}")
         tensors[name] = tensor
-    expected = parameters(config)
+    expected = config.parameters
     where = next(iter(stored.values())).path
-    for name, shape in expected.items():
-        found = tensors.get(name)
+    for name, parameter in expected.items():
+        shape, found = parameter.shape, tensors.get(name)
         if found is None:
             raise GlgptError(f"{where}: tensor {name} is missing ({len(expected)} expected, {len(tensors)} found)")
         if found.shape != shape:
             raise GlgptError(f"{found.path}: tensor {name} is {list(found.shape)}; config.json makes it {list(shape)}")
         if found.dtype not in READABLE:
             raise GlgptError(f"{found.path}: tensor {name} is {found.dtype}; glgpt reads {', '.join(READABLE)}")
-    copy = tensors.pop("lm_head.weight", None) if config.tie_word_embeddings else None
-    if copy is not None and not _same(copy, tensors["wte.weight"]):
-        why = "differs from wte.weight, though config.json ties them; set tie_word_embeddings to false there"
-        raise GlgptError(f"{copy.path}: tensor lm_head.weight {why}")
+    for name, original in config.tied.items():
+        copy = tensors.pop(name, None)
+        if copy is not None and not _same(copy, tensors[original]):
+            why = f"differs from {original}, though config.json ties them; set tie_word_embeddings to false there"
+            raise GlgptError(f"{copy.path}: tensor {name} {why}")
     for name, tensor in tensors.items():
         if name not in expected:
             raise GlgptError(f"{tensor.path}: tensor {name} is not part of the model in config.json")

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player, Texels
 from glgpt.inference.chunks import Chunk, plan, upload_ids
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.spec import ModelConfig
 from glgpt.program.kernel import Kernel
-from glgpt.program.layout import Floats
 from glgpt.program.spec import View
 
 
@@ -38,7 +35,7 @@ class Captures:
     They share the weights of the model's own player; `most` bounds the bytes of all textures together.
     """
 
-    def __init__(self, player: Player, config: GPT2Config, kernel: Kernel, dtype: str, most: int | None) -> None:
+    def __init__(self, player: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
         self.player, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
         self._players: dict[tuple[frozenset[str], tuple[int, ...]], Player] = {}
 
@@ -87,27 +84,3 @@ class Captures:
     def close(self) -> None:
         """Releases all of them."""
         self._keep(0)
-
-
-def natural(config: GPT2Config, name: str, matrix: Floats, chunk: Chunk, total: int) -> Floats:
-    """A chunk's matrix in its natural shape, without padding: its last axis but one runs over the chunk's tokens.
-
-    Scores and patterns become `[n_head, valid, total]`, q, k and v `[n_head, valid, d_head]`, others `[valid, width]`.
-    """
-    heads, d = config.n_head, config.d_head
-    part = name.rsplit(".", 1)[-1]
-    cube: Floats
-    if part in ("scores", "pattern"):  # rows are t * n_head + head
-        cube = matrix.reshape(-1, heads, matrix.shape[1])[: chunk.valid, :, :total].transpose(1, 0, 2).copy()
-        if part == "scores":
-            beyond = np.arange(total) > chunk.start + np.arange(chunk.valid)[:, None]
-            cube[:, beyond] = -np.inf
-        return cube
-    if part in ("q", "k", "v"):  # caches: rows are positions, heads are padded
-        rows = matrix[chunk.start : chunk.start + chunk.valid]
-        cube = rows.reshape(len(rows), heads, -1)[:, :, :d].transpose(1, 0, 2)
-        return cube
-    rows = matrix[: chunk.valid]
-    if part == "z":
-        rows = rows.reshape(len(rows), heads, -1)[:, :, :d].reshape(len(rows), -1)
-    return rows

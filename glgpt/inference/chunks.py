@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glgpt.gl.player import Player
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import Limits
 
 SIZES = (512, 256, 64, 16)
@@ -25,7 +25,7 @@ class Chunk:
     size: int
 
 
-def chunk_sizes(config: GPT2Config, tile_rows: int, limits: Limits) -> tuple[int, ...]:
+def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits) -> tuple[int, ...]:
     """The chunk sizes recorded for a model, greatest first; one token is always among them."""
     fit = [s for s in SIZES if s <= config.n_positions and s // tile_rows * config.n_head <= limits.max_texture_size]
     return (*fit, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,18 +12,8 @@ from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference import programs
 from glgpt.inference.chunks import plan, upload_ids
+from glgpt.inference.generation import Run
 from glgpt.inference.sampling import NOT_FINITE, Sampler
-
-
-@dataclass
-class Run:
-    """What the last `generate` did; seconds are wall time, and `stopped` is "tokens", "eos" or "context"."""
-
-    prefill_tokens: int = 0
-    prefill_s: float = 0.0
-    decode_tokens: int = 0
-    decode_s: float = 0.0
-    stopped: str = "tokens"
 
 
 class Decoder:

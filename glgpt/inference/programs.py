@@ -1,4 +1,4 @@
-"""The programs of a GPT-2: one to generate with, one to look inside with."""
+"""The programs of a model: one to generate with, one to look inside with."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import chunk_sizes
-from glgpt.models.gpt2.config import GPT2Config, parameters
-from glgpt.models.gpt2.network import Network
+from glgpt.models.network import Network
+from glgpt.models.spec import ModelConfig
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import ROLES, Limits, Program, View
 
 
-def generation_program(config: GPT2Config, limits: Limits, kernel: Kernel, dtype: str) -> Program:
+def generation_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str) -> Program:
     """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
     `prepare` must be played once the weights are there. The others leave the best token in `token` and list `logits`
     `[1, vocab]`. Raises GlgptError where the limits forbid it.
     """
     rec = Recorder(limits)
-    record_generation(Network(rec, config, kernel, dtype))
+    record_generation(config.network(rec, kernel, dtype))
     return rec.program()
 
 
@@ -33,11 +33,11 @@ def record_generation(network: Network) -> tuple[int, ...]:
     sizes = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits)
     for size in sizes[:-1]:
         with rec.entry(f"prefill_{size}"):
-            network.last_row(network.rows(size), "row")
+            network.last_logits(network.prefill(size), "row")
     with rec.entry("prepare"):
         network.prepare()
     with rec.entry("decode"):
-        network.row()
+        network.decode()
     return sizes
 
 
@@ -68,7 +68,7 @@ def recorded_sizes(program: Program) -> tuple[int, ...]:
 
 
 def capture_program(
-    config: GPT2Config,
+    config: ModelConfig,
     limits: Limits,
     kernel: Kernel,
     dtype: str,
@@ -80,10 +80,10 @@ def capture_program(
     It has caches of its own, so that looking inside never disturbs a generation.
     """
     rec = Recorder(limits)
-    network = Network(rec, config, kernel, dtype, names)
+    network = config.network(rec, kernel, dtype, names)
     for size in sizes:
         with rec.entry(f"logits_{size}"):
-            network.logits_rows(network.rows(size))
+            network.logits(network.prefill(size))
     return rec.program()
 
 
@@ -92,9 +92,9 @@ def own_bytes(program: Program) -> int:
     return program.nbytes(("state", "input", "scratch"))
 
 
-def weight_layouts(program: Program, config: GPT2Config) -> dict[str, Layout]:
+def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
     """Where each parameter of the checkpoint lies, in the checkpoint's order."""
-    return {name: layout_of(program.views[name]) for name in parameters(config)}
+    return {name: layout_of(program.views[name]) for name in config.parameters}
 
 
 def layout_of(view: View) -> Layout:

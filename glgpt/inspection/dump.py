@@ -13,8 +13,9 @@ import numpy as np
 
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
-from glgpt.models.gpt2.config import activation_names
-from glgpt.system.files import written_whole
+from glgpt.models.spec import EMBED, PATTERN, RESID_POST, in_block
+from glgpt.system.files import staged_folder, written_whole
+from glgpt.system.outputs import output_folder
 
 GROUPS = ("attention", "hidden", "logits")
 MASKED = -1e29  # scores up to this stand for the future
@@ -69,7 +70,7 @@ class Dump:
         """A picture for each layer and head, and the contact sheet."""
         from glgpt.plots import figures as plots
 
-        names = [f"h.{i}.attn.pattern" for i in self.layers]
+        names = [in_block(i, PATTERN) for i in self.layers]
         _, cache = self.model.run_with_cache(self.ids, names)
         patterns = np.stack([cache[name][self.heads] for name in names])
         plot = plots.AttentionPlot(self.labels, self.subtitle)
@@ -78,18 +79,20 @@ class Dump:
                 file = f"attention/layer-{layer:02}-head-{head:02}.png"
                 about = {"name": names[i], "head": head, "shows": "rows attend to columns"}
                 plot.draw(patterns[i, j], layer, head, self.path(file, **about))
-        path = self.path("attention/contact-sheet.png", name="h.*.attn.pattern", shows="a row a layer, a column a head")
+        path = self.path(
+            "attention/contact-sheet.png", name=in_block("*", PATTERN), shows="a row a layer, a column a head"
+        )
         plots.contact_sheet(patterns, self.layers, self.heads, self.subtitle, path)
 
     def hidden(self) -> None:
         """The residual stream: its lengths through the model, and each block's output."""
         from glgpt.plots import figures as plots
 
-        names = ["embed", *(f"h.{i}.resid_post" for i in self.layers)]
+        names = [EMBED, *(in_block(i, RESID_POST) for i in self.layers)]
         _, cache = self.model.run_with_cache(self.ids, names)
         lengths = np.stack([np.linalg.norm(cache[name], axis=1) for name in names])
         shows = "L2 norm, a row a place in the model, a column a token"
-        path = self.path("hidden/norms.png", name="embed, h.*.resid_post", shows=shows)
+        path = self.path("hidden/norms.png", name=f"{EMBED}, {in_block('*', RESID_POST)}", shows=shows)
         plots.norms(lengths, names, self.labels, self.subtitle, path)
         for name in names:
             self.heat_map(name, cache[name], "hidden/")
@@ -132,7 +135,7 @@ class Dump:
 
         tag, title = ("", name) if head is None else (f"-head-{head:02}", f"{name}, head {head}")
         about = {"name": name, **({} if head is None else {"head": head}), "shape": list(array.shape)}
-        square = name.endswith((".scores", ".pattern"))
+        square = self.model.config.activations[name].square
         path = self.path(f"{folder}{name}{tag}.png", **about, shows="a row a token")
         plots.heat_map(array, self.labels, f"{title}   {self.subtitle}", path, square)
 
@@ -151,7 +154,7 @@ class Dump:
                 path = self.path(f"{tag}.npy", **about, shows="texels [layer, height, width, RGBA]")
                 with written_whole(path) as file:
                     np.save(file, texture.texels)
-                floor = MASKED if name.endswith(".scores") else None
+                floor = MASKED if self.model.config.activations[name].kind == "scores" else None
                 picture, low, high = texel_image(texture.texels, view.dtype, floor)
                 tiles = "column tiles" if view.dtype == "f16" else "layers"
                 shows = f"RGBA texels, {tiles} side by side, {low:g} is 0 and {high:g} is 255"
@@ -181,7 +184,7 @@ def texel_image(texels: np.ndarray, dtype: str, floor: float | None = None) -> t
 def dump(
     model: GPT2,
     ids: Sequence[int],
-    out: Path,
+    out: str | Path,
     what: Sequence[str] = ("attention",),
     *,
     layers: str | None = None,
@@ -189,27 +192,56 @@ def dump(
     raw: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Writes the pictures that `what` names, and `manifest.json` last; returns the manifest.
+    """Writes the pictures that `what` names and `manifest.json` to the folder `out`; returns the manifest.
 
-    Other files in `out` are left as they are. Raises GlgptError, before anything is written, for
-    unusable ids or a name, layer or head that the model does not have.
+    They appear all together when the last one is drawn. In the folder of an earlier dump, files of the same names are
+    replaced and others stay. Raises GlgptError, before anything is written, for unusable ids or a name, layer or head
+    that the model does not have; FileError for an `out` that is anything but a free name, an empty folder or an earlier
+    dump.
     """
-    known = activation_names(model.config.n_layer)
+    known = model.config.activations
     for name in what:
         if name not in GROUPS and name not in known:
             raise GlgptError(f"nothing is called {name!r}; take {', '.join(GROUPS)} or a name such as h.0.mlp.act")
     chosen_layers = parse_range(layers, model.config.n_layer, "layers")
     chosen_heads = parse_range(heads, model.config.n_head, "heads")
     model.check_ids(ids)
-    out.mkdir(parents=True, exist_ok=True)
+    with staged_folder(checked_out(out)) as folder:
+        return _draw(model, ids, folder, what, chosen_layers, chosen_heads, raw, progress)
+
+
+def checked_out(out: str | Path) -> Path:
+    """Where pictures may be written: a free name, an empty folder, or an earlier dump. Raises FileError for others."""
+    return output_folder(out, ("earlier dump", _is_dump))
+
+
+def _is_dump(folder: Path) -> bool:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        return isinstance(manifest, dict) and {"tokens", "labels", "files"} <= manifest.keys()
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _draw(
+    model: GPT2,
+    ids: Sequence[int],
+    out: Path,
+    what: Sequence[str],
+    chosen_layers: list[int],
+    chosen_heads: list[int],
+    raw: bool,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, Any]:
     job = Dump(model, list(ids), out, chosen_layers, chosen_heads, progress)
     single = [name for name in dict.fromkeys(what) if name not in GROUPS]
     groups = {
-        "attention": [f"h.{i}.attn.pattern" for i in chosen_layers],
-        "hidden": ["embed", *(f"h.{i}.resid_post" for i in chosen_layers)],
+        "attention": [in_block(i, PATTERN) for i in chosen_layers],
+        "hidden": [EMBED, *(in_block(i, RESID_POST) for i in chosen_layers)],
     }
+    known = model.config.activations
     looked = list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))) if raw else []
-    a_head = sum(name.endswith((".q", ".k", ".v", ".scores", ".pattern")) for name in single)  # a picture for each
+    a_head = sum(known[name].per_head for name in single)  # a picture for each
     job.total = a_head * (len(chosen_heads) - 1) + len(single) + 2 * len(looked)
     job.total += ("attention" in what) * (len(chosen_layers) * len(chosen_heads) + 1)
     job.total += ("hidden" in what) * (len(chosen_layers) + 2) + ("logits" in what) * -(-len(ids) // PAGE)

@@ -40,7 +40,7 @@ def describe(
             found["model"] = {
                 "path": str(checkpoint.path),
                 "dtype": dtype,
-                "config": asdict(checkpoint.config),
+                "config": checkpoint.config.fields(),
                 **describe_program(program),
             }
     return found

@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
+from glgpt.models.spec import EMBED, FINAL_NORM, PATTERN, RESID_POST, dims_of, in_block
 
 UNREADABLE = (
     OSError, ValueError, AttributeError, EOFError, TypeError, KeyError, RuntimeError, MemoryError,
@@ -93,13 +93,6 @@ def _shaped(where: str, name: str, array: np.ndarray, dims: str, count: int) -> 
     return array
 
 
-def _dims(name: str) -> str:
-    part = name.rsplit(".", 1)[-1]
-    if part in ("scores", "pattern"):
-        return "head, T, T"
-    return "head, T, d_head" if part in ("q", "k", "v") else "T, width"
-
-
 def shared_start(a: Sequence[int], b: Sequence[int]) -> int:
     """How many first elements two sequences share."""
     pairs = zip(a, b, strict=False)
@@ -117,78 +110,27 @@ def _case(where: str, group: dict[str, np.ndarray]) -> Case:
         case.greedy = _row(where, "greedy", arrays.pop("greedy"))
     if "attention" in arrays:
         patterns = _shaped(where, "attention", arrays.pop("attention"), "layer, head, T, T", count)
-        arrays |= {f"h.{i}.attn.pattern": pattern for i, pattern in enumerate(patterns)}
+        arrays |= {in_block(i, PATTERN): pattern for i, pattern in enumerate(patterns)}
     if "hidden_states" in arrays:
         hidden = _shaped(where, "hidden_states", arrays.pop("hidden_states"), "layer + 1, T, width", count)
-        for i, state in enumerate(hidden):
-            arrays["embed" if i == 0 else "ln_f" if i == len(hidden) - 1 else f"h.{i - 1}.resid_post"] = state
-    case.arrays = {name: _shaped(where, name, array, _dims(name), count) for name, array in arrays.items()}
+        names = [EMBED, *(in_block(i, RESID_POST) for i in range(len(hidden) - 2)), FINAL_NORM]
+        arrays |= dict(zip(names[-len(hidden) :] if len(hidden) > 1 else [EMBED], hidden, strict=True))
+    case.arrays = {name: _shaped(where, name, array, dims_of(name), count) for name, array in arrays.items()}
     return case
 
 
 def run_transformers(model: str | Path | None, prompts: Sequence[list[int]]) -> list[Case]:
-    """Runs a checkpoint in transformers, on the CPU in float64 with eager attention, and keeps every intermediate."""
+    """Runs a checkpoint in transformers, on the CPU in float64 with eager attention, and keeps every activation."""
     try:
-        from transformers import GPT2LMHeadModel
-        from transformers.utils import logging
+        import transformers
     except ImportError as error:
         raise GlgptError(f"{error.name} is not installed; pip install 'glgpt[reference]'") from error
-    logging.disable_progress_bar()
-    folder = str(Checkpoint.open(model).path)
-    try:  # upcasting to f32 would only lose what float64 has
-        options = {"attn_implementation": "eager", "reorder_and_upcast_attn": False}
-        network = GPT2LMHeadModel.from_pretrained(folder, **options).double().eval()
-        return [Case(str(i), ids, transformers_arrays(network, ids)) for i, ids in enumerate(prompts)]
+    transformers.utils.logging.disable_progress_bar()
+    with Checkpoint.open(model) as checkpoint:
+        folder, config = str(checkpoint.path), checkpoint.config
+    try:
+        network = getattr(transformers, config.architecture).from_pretrained(folder, **config.reference_options)
+        network = network.double().eval()
+        return [Case(str(i), ids, config.reference(network, ids)) for i, ids in enumerate(prompts)]
     except (RuntimeError, ValueError, OSError) as error:
         raise GlgptError(f"transformers cannot run {folder}: {str(error).splitlines()[0]}") from error
-
-
-def transformers_arrays(network: Any, ids: list[int]) -> dict[str, np.ndarray]:
-    """Every dotted intermediate of a transformers GPT2LMHeadModel (eager attention), in natural shapes."""
-    import torch
-
-    found: dict[str, Any] = {}
-    body, heads = network.transformer, network.config.n_head
-
-    def split(name: str, rows: Any) -> None:
-        for part, array in zip("qkv", rows[0].chunk(3, dim=-1), strict=True):
-            found[f"{name}.{part}"] = array.unflatten(-1, (heads, -1)).transpose(0, 1)
-
-    def keep(name: str, *, given: bool = False, to: Any = None) -> Any:
-        """A hook that keeps what a module was given, or what it returned."""
-
-        def hook(module: Any, inputs: Any, output: Any) -> None:
-            value = inputs[0] if given else output[0] if isinstance(output, tuple) else output
-            if to:
-                to(name, value)
-            else:
-                found[name] = value[0]
-
-        return hook
-
-    hooks = [body.drop.register_forward_hook(keep("embed")), body.ln_f.register_forward_hook(keep("ln_f"))]
-    for i, block in enumerate(body.h):
-        h = f"h.{i}."
-        hooks += [
-            block.ln_1.register_forward_hook(keep(h + "ln_1")),
-            block.attn.c_attn.register_forward_hook(keep(h + "attn", to=split)),
-            block.attn.c_proj.register_forward_hook(keep(h + "attn.z", given=True)),
-            block.attn.c_proj.register_forward_hook(keep(h + "attn.out")),
-            block.ln_2.register_forward_hook(keep(h + "resid_mid", given=True)),
-            block.ln_2.register_forward_hook(keep(h + "ln_2")),
-            block.mlp.c_fc.register_forward_hook(keep(h + "mlp.pre")),
-            block.mlp.c_proj.register_forward_hook(keep(h + "mlp.act", given=True)),
-            block.mlp.c_proj.register_forward_hook(keep(h + "mlp.out")),
-            block.register_forward_hook(keep(h + "resid_post")),
-        ]
-    with torch.no_grad():
-        output = network(torch.tensor([ids]), output_attentions=True, use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    found["logits"] = output.logits[0]
-    future = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
-    for i, pattern in enumerate(output.attentions):
-        h = f"h.{i}.attn."
-        scores = found[h + "q"] @ found[h + "k"].transpose(1, 2) * body.h[i].attn.scaling
-        found |= {h + "pattern": pattern[0], h + "scores": scores.masked_fill(future, -torch.inf)}
-    return {name: value.double().numpy() for name, value in found.items()}

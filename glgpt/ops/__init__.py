@@ -6,14 +6,16 @@ from glgpt.ops.attention import KEYS, attend, attend_row, score_tiles, scores, s
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.loss import cross_entropy
 from glgpt.ops.matmul import combine, matmul, matvec, panels, parts_for
-from glgpt.ops.norm import folded_norm, norm, norm_fold, row_sum
-from glgpt.ops.partial_sums import AttendedRow, NormedRow, PartialSums, Row
-from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, place_row, transpose
+from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
+from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row
+from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, multiply, place_row, transpose
+from glgpt.ops.rotary import rotary
 
 __all__ = [
     "ACTIVATIONS",
     "KEYS",
     "AttendedRow",
+    "Normed",
     "NormedRow",
     "PartialSums",
     "Row",
@@ -33,12 +35,15 @@ __all__ = [
     "index_layouts",
     "matmul",
     "matvec",
+    "multiply",
     "norm",
     "norm_fold",
     "normal",
     "panels",
     "parts_for",
     "place_row",
+    "rms_norm",
+    "rotary",
     "row_sum",
     "score_tiles",
     "scores",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glgpt.ops.partial_sums import AttendedRow, NormedRow, PartialSums, Row
+from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row
 from glgpt.ops.pointwise import activation_defines, column_sums, copy, plus, transpose
 from glgpt.program.layout import Layout, fold, stacked, texels
 from glgpt.program.recorder import Recorder
@@ -193,24 +193,27 @@ def combine(
     name: str,
     *,
     act: str | None = None,
-    normed: tuple[NormedRow, tuple[Tensor, Tensor]] | None = None,
+    normed: Normed | None = None,
+    times: Tensor | None = None,
 ) -> Tensor:
-    """y `[1, N]` = act(the sum of the partial sums x).
+    """y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`.
 
     With `normed` = (the row, its folded norm), the sum is the product of `row.scaled` and becomes that of its norm.
     """
     least = 4 if normed and x.cols >= 64 else 1  # few fragments: each takes the row's moments for itself
     y = rec.scratch(name, fold(1, x.cols, rec.limits.max_texture_size, least))
     inputs, defines = norm_inputs(normed)
+    inputs |= {"times": times} if times else {}
     rec.emit("combine", x.inputs | inputs, {"y": y}, activation_defines(act) | x.defines | defines)
     return y
 
 
-def norm_inputs(
-    normed: tuple[NormedRow, tuple[Tensor, Tensor]] | None,
-) -> tuple[dict[str, Tensor], dict[str, int | float | str]]:
+def norm_inputs(normed: Normed | None) -> tuple[dict[str, Tensor], dict[str, int | float | str]]:
     """Inputs and defines of `folded_norm.glsl`; none where there is no norm to apply."""
     if normed is None:
         return {}, {}
-    row, (gain_w, bias_w) = normed
-    return {"moments": row.moments, "gain_w": gain_w, "bias_w": bias_w}, {"WIDTH": row.x.cols, "EPSILON": row.eps}
+    row, folded = normed
+    inputs = {"moments": row.moments}
+    if folded:
+        inputs |= {"gain_w": folded[0], "bias_w": folded[1]}
+    return inputs, {"WIDTH": row.x.cols, "EPSILON": row.eps}

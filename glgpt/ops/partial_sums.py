@@ -34,6 +34,10 @@ class NormedRow:
     eps: float
 
 
+# A row and its norm's gain and bias folded into the weight that it was multiplied with; None: an RMS norm.
+Normed = tuple[NormedRow, tuple[Tensor, Tensor] | None]
+
+
 @dataclass(frozen=True)
 class AttendedRow:
     """One row of attention by ranges of `keys` keys: `values` `[ranges, n_head * d]`, `logs` how to weigh each."""

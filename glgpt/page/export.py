@@ -12,20 +12,20 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.inference.model import DTYPES, GPT2
 from glgpt.inference.programs import weight_layouts
-from glgpt.models.gpt2.config import GPT2Config, activation_names
+from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.training import training_files
 from glgpt.program.spec import Program
-from glgpt.system.files import data_path, written_whole
+from glgpt.system.files import data_path, named_errors, written_whole
+from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
 
 SCHEMA = 1  # of manifest.json
@@ -41,7 +41,7 @@ SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
 
 def export(
     name_or_path: str | Path | None,
-    out: Path,
+    out: str | Path,
     dtype: str = "f32",
     *,
     shard_size: int = SHARD_SIZE,
@@ -62,19 +62,20 @@ def export(
     step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
     something else, a viewer that was not built, or a model that cannot be loaded.
     """
-    out = Path(out).resolve()  # what a link leads to is replaced, and the link stays
     if single_file and embed:
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
-    _check_out(out, single_file)
+    given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
     if dtype not in DTYPES:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
     viewer = _viewer()
     made = [folder for folder in out.parents if not folder.exists()]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(named_errors(out))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+        stack.callback(_clean_up, work, made)
         folder = work / "page"
         if embed:
             shutil.copytree(viewer / "embed", folder)
@@ -88,32 +89,34 @@ def export(
                 file.write(single_page(folder, manifest).encode())
         else:
             folder.chmod(0o755)
+            checked_out(given, single_file)  # again: others may have written there meanwhile
             _swap(folder, out, work / "old")
-        return manifest
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        with contextlib.suppress(OSError):  # they hold the page by now, or are not wanted
-            for folder in made:
-                folder.rmdir()
+    return manifest
 
 
-def _check_out(out: Path, single_file: bool) -> None:
-    above = next(folder for folder in out.parents if folder.exists())
-    if not above.is_dir():
-        raise GlgptError(f"{above} is a file; {out} cannot be made below it")
+def _clean_up(work: Path, made: Sequence[Path]) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    with contextlib.suppress(OSError):  # they hold the page by now, or are not wanted
+        for folder in made:
+            folder.rmdir()
+
+
+def checked_out(out: str | Path, single_file: bool) -> Path:
+    """Where a page may be written: a free name, an empty folder, or an earlier export. Raises FileError for others."""
     if single_file:
-        if out.is_dir() or out.suffix != ".html":
-            raise GlgptError(f"{out}: a single file is an .html file")
-        if out.exists():
-            with out.open("rb") as file:
-                if b"<title>glgpt</title>" not in file.read(4096):
-                    raise GlgptError(f"{out} exists and is no earlier export; name another file, or remove it")
-    elif out.is_file() or (out.is_dir() and any(out.iterdir()) and not _is_export(out)):
-        raise GlgptError(f"{out} exists and is no earlier export; name another folder, or remove it")
-    elif out.is_dir() and (other := next((p.name for p in sorted(out.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
-        raise GlgptError(
-            f"{out} holds {other}, which no export wrote and replacing it would delete: move it away first"
+        return output_file(out, ".html", ("earlier export", _is_single_page), parents=True)
+    path = output_folder(out, ("earlier export", _is_export))
+    if path.is_dir() and (other := next((p.name for p in sorted(path.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
+        raise FileError(
+            f"--out {quoted(out)} holds {quoted(other)}, which no export wrote and replacing it would delete: "
+            "move it away first"
         )
+    return path
+
+
+def _is_single_page(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return b"<title>glgpt</title>" in opened.read(4096)
 
 
 def _is_export(folder: Path) -> bool:
@@ -170,7 +173,7 @@ def _write(
     config = checkpoint.config
     programs, listed = _recordings(config, dtype)
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
-    names = activation_names(config.n_layer)
+    names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
     documents = {}
     with GPT2(checkpoint, tokenizer, dtype, **options) as model:
@@ -194,11 +197,11 @@ def _write(
         "glgpt": _version(),
         "model": checkpoint.path.name,
         "dtype": dtype,
-        "config": asdict(config) | {"d_head": config.d_head},
+        "config": config.fields() | config.shape(),
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
-        "activations": _activations(config),
+        "activations": {name: activation.kind for name, activation in config.activations.items()},
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
         "weights": {name: list(layout.tiles) for name, layout in layouts.items()},
@@ -209,7 +212,7 @@ def _write(
     return manifest
 
 
-def _recordings(config: GPT2Config, dtype: str) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], list[dict[str, Any]]]:
     """Every program by its file, and for each recording which files are its own."""
     programs: dict[str, Program] = {}
     listed = []
@@ -227,12 +230,6 @@ def _recordings(config: GPT2Config, dtype: str) -> tuple[dict[str, Program], lis
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
     return programs, listed
-
-
-def _activations(config: GPT2Config) -> dict[str, str]:
-    """How each named intermediate lies in its matrix, as `glgpt.inference.capture.natural` takes it apart."""
-    kinds = {"scores": "scores", "pattern": "pattern", "q": "cache", "k": "cache", "v": "cache", "z": "heads"}
-    return {name: kinds.get(name.rsplit(".", 1)[-1], "rows") for name in activation_names(config.n_layer)}
 
 
 def validate(schema: str, document: Any, name: str) -> None:

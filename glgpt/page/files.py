@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.inference.model import GPT2
-from glgpt.models.gpt2.config import arrange
+from glgpt.inference.model import GPT2, TOLERANCES
 from glgpt.program.layout import Floats, Layout
 from glgpt.text.tokenizer import Tokenizer
 
@@ -65,7 +64,7 @@ def write_weights(
     shards = Shards(folder, shard_size)
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
     for name, layout in layouts.items():
-        matrix = arrange(checkpoint.config, name, checkpoint.read(name))
+        matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
         band = max(1, (8 << 20) // (layout.width * 16))
         for layer in range(layout.layers):
             for y in range(0, layout.lines, band):
@@ -102,10 +101,10 @@ def reference_json(model: GPT2, prompt: str | None, names: list[str]) -> dict[st
         ids = model.encode(prompt)[: max(1, config.n_positions // 2)]
     else:
         ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
-    greedy = list(model.generate(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
+    greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
     logits, found = model.run_with_cache(ids, names)
     first = 0 if logits.size <= LOGIT_VALUES else len(ids) - 1
-    tolerance = {"atol": 2e-4, "rtol": 1e-5} if model.dtype == "f32" else {"atol": 2e-2, "rtol": 1e-3}
+    tolerance = dict(zip(("atol", "rtol"), TOLERANCES[model.dtype], strict=True))
     return {
         "schema": 1,
         "prompt": model.tokenizer.decode(ids) if model.tokenizer else None,

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from glgpt import ops
 from glgpt.inference.chunks import chunk_sizes
 from glgpt.inference.programs import capture_program, record_generation
-from glgpt.models.gpt2.config import GPT2Config, activation_names
-from glgpt.models.gpt2.network import Network
+from glgpt.models.network import Network
+from glgpt.models.spec import PATTERN, SCORES, ModelConfig, Q, in_block
 from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
-from glgpt.program.tensor import Tensor
 from glgpt.tuning.choice import product_program, row_product_program, variants
 
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
@@ -55,7 +54,7 @@ def page_recordings(dtype: str) -> list[Recording]:
     return found
 
 
-def generate_program(config: GPT2Config, recording: Recording, dtype: str) -> Program:
+def generate_program(config: ModelConfig, recording: Recording, dtype: str) -> Program:
     """`generation_program` with a query cache for every layer, and entries that look inside.
 
     `attention_I_N` lists `h.I.attn.scores` and `h.I.attn.pattern` of N rows from `pos`, `ahead_I_N` the scores that
@@ -64,7 +63,7 @@ def generate_program(config: GPT2Config, recording: Recording, dtype: str) -> Pr
     were the last. None of them changes what outlives it.
     """
     rec = Recorder(recording.limits)
-    network = Lens(rec, config, recording.kernel, dtype, {f"h.{i}.attn.q" for i in range(config.n_layer)})
+    network = config.network(rec, recording.kernel, dtype, {in_block(i, Q) for i in range(config.n_layer)})
     sizes = record_generation(network)
     for i in range(config.n_layer):
         q, k = network.cache(i, "q"), network.cache(i, "k")
@@ -72,40 +71,28 @@ def generate_program(config: GPT2Config, recording: Recording, dtype: str) -> Pr
             tile_rows = network.kernel.tile_rows if size > 1 else 1
             form = (size, tile_rows, config.n_head, network.scale(i))
             with rec.entry(f"attention_{i}_{size}"):
-                scores = rec.output(ops.scores(rec, q, k, *form, f"h.{i}.attn.scores"))
-                rec.output(ops.softmax(rec, scores, config.n_head, f"h.{i}.attn.pattern"))
+                scores = rec.output(ops.scores(rec, q, k, *form, in_block(i, SCORES)))
+                rec.output(ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN)))
             with rec.entry(f"ahead_{i}_{size}"):
-                rec.output(ops.scores(rec, k, q, *form, f"h.{i}.attn.ahead"))
+                rec.output(ops.scores(rec, k, q, *form, in_block(i, "attn.ahead")))
     with rec.entry("lens"):
-        network.lens()
+        _lens(network)
     return rec.program()
 
 
-class Lens(Network):
-    """A GPT-2 that can also say what each block's output would give as the last one's (nostalgebraist 2020)."""
-
-    stream: list[Tensor] | None = None
-
-    def lens(self) -> None:
-        """The forward pass of one token; lists every state of the residual stream and its logits."""
-        self.stream = []
-        self.rows(1)
-        for x in self.stream:
-            self.logits_rows(self.rec.output(x), f"lens.{x.name}")
-
-    def keep(self, tensor: Tensor) -> Tensor:
-        """As in a Network; while `lens` records, the stream between the blocks is noted too."""
-        if self.stream is not None and (tensor.name == "embed" or tensor.name.endswith(".resid_post")):
-            self.stream.append(tensor)
-        return super().keep(tensor)
+def _lens(network: Network) -> None:
+    """The forward pass of one token; lists each state of the residual stream and its logits (nostalgebraist 2020)."""
+    network.prefill(1)
+    for x in network.stream:
+        network.logits(network.rec.output(x), f"lens.{x.name}")
 
 
-def capture_recording(config: GPT2Config, recording: Recording, dtype: str) -> Program:
+def capture_recording(config: ModelConfig, recording: Recording, dtype: str) -> Program:
     """`capture_program` of every intermediate, in the chunk sizes whose scratch stays within CAPTURE_BYTES."""
     limits, kernel = recording.limits, recording.kernel
 
     def record(sizes: tuple[int, ...]) -> Program:
-        return capture_program(config, limits, kernel, dtype, frozenset(activation_names(config.n_layer)), sizes)
+        return capture_program(config, limits, kernel, dtype, frozenset(config.activations), sizes)
 
     sizes = chunk_sizes(config, kernel.tile_rows, limits)
     return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))

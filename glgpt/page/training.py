@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
-
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config, arrange, parameter_count, parameters
-from glgpt.models.gpt2.network import Network
+from glgpt.models.spec import ModelConfig, Parameter
 from glgpt.page.programs import page_recordings
 from glgpt.program.kernel import Kernel
 from glgpt.program.recorder import Recorder
@@ -75,14 +71,13 @@ def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, A
     return {
         "name": preset,
         "tokenizer": tokenizer,
-        "config": asdict(config),
+        "config": config.fields() | config.shape(),
         "recipe": asdict(recipe),
         "settings": {name: getattr(settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
-        "count": parameter_count(config),
+        "count": config.parameter_count,
         "bytes": program.nbytes(),
         "parameters": [
-            {"name": name, "shape": shape, "turned": _turned(config, name, shape)}
-            for name, shape in parameters(config).items()
+            {"name": p.name, "shape": p.shape, "turned": _transposed(p)} for p in config.parameters.values()
         ],
         "programs": programs,
     }
@@ -95,23 +90,19 @@ def _settings(preset: str, tokenizer: str) -> Settings:
     return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch, "steps": min(p.steps, STEPS)})
 
 
-def _turned(config: GPT2Config, name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a texture holds the transpose of its parameter; otherwise it holds its rows, a vector being one row."""
-    array = np.arange(math.prod(shape)).reshape(shape)
-    matrix = arrange(config, name, array)
-    if np.array_equal(matrix.ravel(), array.ravel()):
-        return False
-    if not np.array_equal(matrix, array.T):
-        raise GlgptError(f"{name}: a page cannot train heads or widths that are padded")
-    return True
+def _transposed(parameter: Parameter) -> bool:
+    """Whether the texture holds the transpose of a parameter. Raises GlgptError where it holds padding."""
+    if parameter.matrix != parameter.unpadded or (parameter.product and parameter.matrix[0] % 4):
+        raise GlgptError(f"{parameter.name}: a page cannot train heads or widths that are padded")
+    return parameter.transposed
 
 
-def page_training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
+def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
     """`training_program` and an entry `look`: it lists every layer's attention on LOOK tokens, or a whole context."""
     rec = Recorder(limits)
     record_training(rec, config, recipe, kernel)
     tokens = min(LOOK, config.n_positions)
-    names = {f"h.{i}.attn.pattern" for i in range(config.n_layer)}
+    names = set(config.patterns())
     with rec.entry("look"):
-        Network(rec, config, kernel, names=names, role="state").rows(tokens)
+        config.network(rec, kernel, names=names, role="state").prefill(tokens)
     return rec.program()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -15,18 +16,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.system.outputs import kind_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 MOST_JSON = 32 << 20  # bytes of a JSON file: a tokenizer.json of a million tokens fits
 MOST_VALUES = 1 << 22  # in a JSON file: a short file of empty lists takes twenty times its size in memory
 MOST_DIGITS = 40  # of a whole number in JSON: anything longer is no size, step or id
-KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 _LFS = b"version https://git-lfs"
 
 
@@ -66,8 +61,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 def _check_kind(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        kind = KINDS.get(stat.S_IFMT(mode), "something else")
-        raise FileError(f"{quoted(path, 300)} is {kind}; it must be a regular file")
+        raise FileError(f"{quoted(path, 300)} is {kind_of(mode)}; it must be a regular file")
 
 
 def open_input(path: Path) -> IO[bytes]:
@@ -159,19 +153,83 @@ def named(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file to write that appears under its name only when it is complete. OSErrors name `path`."""
-    try:
+    """A binary file to write that appears under its name only when it is complete.
+
+    Raises FileError where something else than a file has the name, and OSError that names the file where the disk is
+    full or the folder cannot be written to.
+    """
+    with named_errors(path):
+        _check_replaceable(path)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    try:
-        with named(path):
+        try:
             with os.fdopen(handle, "wb") as file:
                 yield file
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(name).chmod(0o666 & ~umask)
+            Path(name).chmod(0o666 & ~_umask())
             Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Gives an OSError that names no file (a write to a full disk) or a half-made one the name `path`."""
+    try:
+        yield
+    except shutil.Error as error:  # of many files, each with its reason as a text
+        raise OSError(0, str(error.args[0][0][-1]).partition(": ")[0], str(path)) from error
+    except OSError as error:
+        staging = f".{path.name}."  # how `written_whole`, `staged_folder` and exports begin a name that nobody knows
+        if error.filename is not None and not any(p.startswith(staging) for p in Path(str(error.filename)).parts):
+            raise
+        # numpy reports a short write by a count alone
+        raise OSError(error.errno or 0, error.strerror or f"cannot be written ({error})", str(path)) from error
+
+
+@contextlib.contextmanager
+def staged_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, whose files appear in `path` when the block ends, and not at all where it fails.
+
+    Where `path` exists (see `outputs.output_folder`), files of the same names are replaced, and all others stay. A
+    file `manifest.json` takes its place last. Folders missing above `path` are made.
+    """
+    made = [folder for folder in path.parents if not folder.exists()]
+    with named_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        try:
+            yield folder
+            folder.chmod(0o777 & ~_umask())
+            if path.exists():
+                _merge(folder, path)
+            else:
+                folder.rename(path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # they hold the folder by now, or are not wanted
+                for above in made:
+                    above.rmdir()
+
+
+def _merge(folder: Path, path: Path) -> None:
+    files = sorted((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.name == "manifest.json")
+    for file in files:
+        _check_replaceable(path / file.relative_to(folder))
+    for file in files:
+        place = path / file.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(place)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raises FileError where `path` is a folder, a pipe, a socket or a device: a file would take its place."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            raise FileError(f"{path} is no file and is left as it is")
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

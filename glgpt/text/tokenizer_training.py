@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -129,11 +128,10 @@ def train_bpe(text: Text, size: int, folder: Path, progress: Progress | None = N
     got = engine.get_vocab_size()
     if got < size:
         raise GlgptError(f"a vocabulary of {size} is too large for this text: it gives {got} tokens at most")
-    with tempfile.TemporaryDirectory() as saved:
-        vocab_file, merges_file = map(Path, engine.model.save(saved))
-        vocab, lines = json.loads(vocab_file.read_bytes()), merges_file.read_text(encoding="utf-8").split("\n")
-    merges = [(pair[0], pair[1]) for line in lines if len(pair := line.split(" ")) == 2 and not line.startswith("#")]
-    _write(folder, vocab, merges, EOS)
+    learned = json.loads(engine.to_str())["model"]  # not by `save`, which fails without an OSError on a full disk
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in learned["merges"]]
+    merges = [(pair[0], pair[1]) for pair in pairs]
+    _write(folder, learned["vocab"], merges, EOS)
 
 
 def _counted(text: Text, progress: Progress | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.spec import ModelConfig
 from glgpt.training.settings import Settings
 
 
@@ -20,7 +20,7 @@ class Start:
     """What is about to be trained: told before the first step, when all memory is planned."""
 
     folder: Path
-    config: GPT2Config
+    config: ModelConfig
     settings: Settings
     parameters: int
     train_tokens: int
@@ -56,6 +56,7 @@ class Trained:
     tokens: int  # seen in this session
     seconds: float
     interrupted: bool
+    signal: int | None = None  # that interrupted it
 
 
 @dataclass(frozen=True)

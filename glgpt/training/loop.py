@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from glgpt.errors import GlgptError
 from glgpt.plots import figures as plots
-from glgpt.system.signals import handled
+from glgpt.system.signals import Terminated, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
 from glgpt.training.events import DivergedError, Hooks, Step, Trained
@@ -28,12 +29,12 @@ RECENT = 50  # results over which tokens/s is measured
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Collects the first SIGINT or SIGTERM in the list it gives; a second one raises KeyboardInterrupt."""
+    """Collects the first SIGINT or SIGTERM in the list it gives; another one raises KeyboardInterrupt."""
     caught: list[int] = []
 
     def note(number: int, _: object) -> None:
         if caught:
-            raise KeyboardInterrupt
+            raise Terminated if caught[0] == signal.SIGTERM else KeyboardInterrupt
         caught.append(number)
 
     with handled(note, default=True):
@@ -85,6 +86,7 @@ class Loop:
             tokens=tokens,
             seconds=time.perf_counter() - self._begun,
             interrupted=bool(self._stop) and step < self.settings.steps,
+            signal=self._stop[0] if self._stop and step < self.settings.steps else None,
         )
 
     def _step(self, step: int) -> None:
@@ -222,7 +224,7 @@ class Loop:
             wanted = min(s.sample_tokens - (len(ids) - prompt), s.context - len(window))
             seed = int(starts(s.seed, step, 1, 1 << 31)[0]) + len(ids)
             before = len(ids)
-            for token in self.trainer.generate(window, max(1, wanted), temperature=0.8, seed=seed):
+            for token in self.trainer.generate_ids(window, max(1, wanted), temperature=0.8, seed=seed):
                 ids.append(int(token))
                 if self._stop:
                     break

@@ -10,10 +10,10 @@ from typing import Any
 from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import record_generation
-from glgpt.models.gpt2.config import GPT2Config, parameters
-from glgpt.models.gpt2.network import Batch, Network
+from glgpt.models.network import Batch, Network
+from glgpt.models.spec import ModelConfig
 from glgpt.program.kernel import Kernel
-from glgpt.program.layout import Layout, texels
+from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
@@ -28,7 +28,7 @@ class Recipe:
 
     `batch` sequences of `context` tokens at a time, `accumulate` times a step; AdamW's `betas`, `eps` and
     `weight_decay` (of matrices); `clip`, the greatest norm of all gradients together (0: none); `dropout` and
-    `recompute` as in `models.gpt2.Batch`.
+    `recompute` as in `models.network.Batch`.
     """
 
     batch: int
@@ -79,7 +79,7 @@ def checked_seed(seed: Any) -> int:
     return int(seed)
 
 
-def training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
+def training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
     """The program with the entries of `record_training`. Raises GlgptError where the limits forbid it."""
     rec = Recorder(limits)
     try:
@@ -88,13 +88,12 @@ def training_program(config: GPT2Config, recipe: Recipe, limits: Limits, kernel:
     except ValueError as error:
         if isinstance(error, GlgptError):
             raise
-        widths = f"n_embd {config.n_embd}, n_inner {config.d_inner}"
         raise GlgptError(
-            f"{widths}: too large for a device whose textures have {limits.max_texture_size} texels a side"
+            f"n_embd {config.n_embd}: too large for textures of {limits.max_texture_size} texels a side"
         ) from error
 
 
-def record_training(rec: Recorder, config: GPT2Config, recipe: Recipe, kernel: Kernel) -> None:
+def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: Kernel) -> None:
     """Entries `init`, `backward`, `accumulate` (where a step has parts), `update`, `evaluate`, and a generation's.
 
     `init` makes fresh parameters from the scalar `seed`. `backward` leaves the gradients of (sum of losses) / (rows of
@@ -115,7 +114,7 @@ def record_training(rec: Recorder, config: GPT2Config, recipe: Recipe, kernel: K
             "use a smaller one, and accumulate more of them"
         )
     batch = Batch(recipe.batch, recipe.dropout, recipe.recompute)
-    network = Network(rec, config, kernel, batch=batch, role="state")
+    network = config.network(rec, kernel, batch=batch, role="state")
     with rec.entry("init"):
         _initial(network)
     with rec.entry("backward"):
@@ -125,20 +124,20 @@ def record_training(rec: Recorder, config: GPT2Config, recipe: Recipe, kernel: K
             for weight, total in _backward(network, recipe, gradients).items():
                 rec.flip(gradients[weight], total)
     with rec.entry("evaluate"):
-        _loss(Network(rec, config, kernel, batch=Batch(recipe.batch), role="state"), recipe)
+        _loss(config.network(rec, kernel, batch=Batch(recipe.batch), role="state"), recipe)
     with rec.entry("update"):
         norm = ops.gradient_norm(
             rec, list(gradients.values()), recipe.clip, _losses(rec), recipe.accumulate, recipe.rows
         )
         rec.store(norm, "gradient_norm")
-        for shape, (weight, gradient) in zip(parameters(config).values(), gradients.items(), strict=True):
-            _step(network, weight, gradient, norm, recipe, recipe.weight_decay if len(shape) > 1 else 0.0)
-    record_generation(Network(rec, config, kernel, role="state"))
+        for parameter, (weight, gradient) in zip(config.parameters.values(), gradients.items(), strict=True):
+            _step(network, weight, gradient, norm, recipe, recipe.weight_decay if parameter.decayed else 0.0)
+    record_generation(config.network(rec, kernel, role="state"))
 
 
 def _loss(network: Network, recipe: Recipe) -> Tensor:
     rec, rows = network.rec, recipe.batch * recipe.context
-    logits = network.logits_rows(network.rows(recipe.context))
+    logits = network.logits(network.prefill(recipe.context))
     targets = rec.fixed("targets", Layout(rows, 1), "input")
     loss = ops.cross_entropy(rec, logits, targets, 1.0 / recipe.rows)
     ops.place_row(rec, loss, _losses(rec), "row")
@@ -155,7 +154,7 @@ def _backward(network: Network, recipe: Recipe, so_far: dict[Tensor, Tensor]) ->
     with rec.taping() as tape:
         loss = _loss(network, recipe)
     found = tape.backward(so_far | {loss: loss})
-    weights = [network.parameter(name) for name in parameters(network.config)]
+    weights = [network.parameter(name) for name in network.config.parameters]
     return {w: rec.store(found[w], f"d.{w.name}{suffix}") for w in weights}
 
 
@@ -171,22 +170,8 @@ def _moments(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _initial(network: Network) -> None:
-    """Fresh parameters: normal of deviation 0.02, projections onto the residual stream 1 / sqrt(2 n_layer) of it.
-
-    Gains are one and biases zero (Radford et al. 2019).
-    """
-    c, d = network.config, network.config.d_head
-    for site, (name, shape) in enumerate(parameters(c).items()):
-        x = network.parameter(name)
-        rows, cols = (x.rows, shape[0] if len(shape) > 1 else 1), (x.cols, x.cols)  # (period, how many are no padding)
-        if name.endswith(("wte.weight", "lm_head.weight")):
-            rows = x.rows, shape[1]
-        if ".attn.c_attn." in name:
-            cols = texels(d), d
-        if name.endswith("attn.c_proj.weight"):
-            rows = texels(d), d
-        spread = 0.02 if len(shape) > 1 else 0.0
-        if name.endswith("c_proj.weight"):
-            spread /= (2 * c.n_layer) ** 0.5
-        gain = 1.0 if len(shape) == 1 and name.endswith("weight") else 0.0
-        ops.normal(network.rec, x, _moments(network, x), gain, spread, site, rows, cols)
+    """Fresh parameters, as the spec says of each."""
+    for site, parameter in enumerate(network.config.parameters.values()):
+        x = network.parameter(parameter.name)
+        rows, cols = parameter.used(x.rows, x.cols)
+        ops.normal(network.rec, x, _moments(network, x), parameter.mean, parameter.deviation, site, rows, cols)

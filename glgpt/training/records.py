@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from glgpt import models
 from glgpt.errors import FileError, quoted
-from glgpt.models.gpt2.config import MOST_SIZE, GPT2Config
+from glgpt.models.spec import MOST_SIZE
 from glgpt.program.kernel import KERNELS
 from glgpt.training.settings import MOST_NUMBER, Settings
 
@@ -105,7 +106,7 @@ class About(_Strict):
     @classmethod
     def _a_models(cls, config: dict[str, Any]) -> dict[str, Any]:
         try:
-            GPT2Config(**config)
+            models.from_fields(config)
         except TypeError as error:
             raise ValueError(str(error)) from None
         return config

@@ -11,7 +11,7 @@ from typing import Any
 from glgpt import __version__
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError, quoted
-from glgpt.models.gpt2.config import GPT2Config, parameter_count
+from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json
 from glgpt.text.dataset import Data, check_length, load_data
 from glgpt.text.files import Text
@@ -72,10 +72,10 @@ def train(
     if source is None:
         raise GlgptError("no text was given; name at least one file")
     record = {"files": [str(Path(file).absolute()) for file in named], "preset": preset, "init": init and str(init)}
-    return _new(source, record, Path(out) if out is not None else None, given, hooks)
+    return _new(source, record, out, given, hooks)
 
 
-def _new(text: Text, record: dict[str, Any], out: Path | None, given: dict[str, Any], hooks: Hooks) -> Trained:
+def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict[str, Any], hooks: Hooks) -> Trained:
     init = record["init"]
     if init is None:
         record["preset"] = record["preset"] or "nano"
@@ -85,13 +85,14 @@ def _new(text: Text, record: dict[str, Any], out: Path | None, given: dict[str, 
         stem = Path(record["files"][0]).stem if record["files"] else "text"
         out = free_name(Path("runs") / f"{stem}-{record['preset'] or Path(init).name}")
     check_new(out)
+    out = Path(out)
     checkpoint = None if init is None else Checkpoint.open(init)
     settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
     if checkpoint is None:  # a size that cannot be is refused before a tokenizer is trained
         settings.model_config(bpe_size(settings.tokenizer) or 1)
     with contextlib.ExitStack() as stack:
         with staged(out) as folder:
-            model: GPT2Config | str
+            model: ModelConfig | str
             if checkpoint is None:
                 learned = text.split(settings.validation)[0]
                 tokenizer = make_tokenizer(settings.tokenizer, learned, folder, hooks.part("training the tokenizer"))
@@ -170,8 +171,8 @@ def _load(text: Text, s: Settings, tokenizer: Tokenizer, folder: Path, hooks: Ho
 
 def _go(trainer: Any, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, hooks: Hooks) -> Trained:
     if hooks.on_start:
-        config: GPT2Config = trainer.config
+        config: ModelConfig = trainer.config
         tokens = len(data.train), len(data.validation)
         memory, done = dict(trainer.memory), trainer.steps_done
-        hooks.on_start(Start(run.path, config, s, parameter_count(config), *tokens, memory, done))
+        hooks.on_start(Start(run.path, config, s, config.parameter_count, *tokens, memory, done))
     return Loop(trainer, data, tokenizer, s, run, hooks).go()

@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.errors import FileError, quoted
-from glgpt.system.files import named, read_bytes, read_text, written_whole
+from glgpt.system.files import named_errors, read_bytes, read_text, written_whole
+from glgpt.system.outputs import output_folder
 from glgpt.training.records import Line, Record, validated
 
 MOST_METRICS = 1 << 30  # bytes: some five million steps
 RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "state.safetensors"
 
 
-def check_new(path: Path) -> None:
-    """Raises GlgptError where `path` is anything but a name that is free, or an empty folder."""
-    shown = quoted(path, 300)
-    if (path / STATE).exists():
-        raise FileError(f"{shown} holds a run already; continue it with --resume {shown}, or give another --out")
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise FileError(f"{shown} exists and is not an empty folder; give another --out")
+def check_new(path: str | Path) -> None:
+    """Raises FileError where `path` is anything but a name that is free, or an empty folder."""
+    hint = f"a run already; continue it with --resume {quoted(path)}, or give another --out"
+    output_folder(path, held=(hint, lambda folder: (folder / STATE).exists()))
 
 
 def free_name(path: Path) -> Path:
@@ -93,7 +91,7 @@ class RunFolder:
 
     def note(self, line: dict[str, Any]) -> None:
         """Appends a line to metrics.jsonl."""
-        with named(self.path / METRICS):
+        with named_errors(self.path / METRICS):
             self._metrics.write(_line(line))
             self._metrics.flush()
 
@@ -112,7 +110,7 @@ class RunFolder:
 
     def sync(self) -> None:
         """Returns when all notes are on the disk: a checkpoint never is ahead of them."""
-        with named(self.path / METRICS):
+        with named_errors(self.path / METRICS):
             os.fsync(self._metrics.fileno())
 
     def lines(self) -> list[dict[str, Any]]:

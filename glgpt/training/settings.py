@@ -7,8 +7,9 @@ import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
+from glgpt import models
 from glgpt.errors import GlgptError, written
-from glgpt.models.gpt2.config import MOST_SIZE, GPT2Config
+from glgpt.models.spec import MOST_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
 MOST_NUMBER = 1 << 53  # of steps and the like: what a double holds
@@ -123,12 +124,12 @@ class Settings:
         share = {"cosine": 0.5 + 0.5 * math.cos(math.pi * done), "linear": 1 - done, "constant": 1.0}
         return self.min_lr + (self.lr - self.min_lr) * share[self.schedule]
 
-    def model_config(self, vocab_size: int) -> GPT2Config:
+    def model_config(self, vocab_size: int) -> ModelConfig:
         """The model to begin from fresh weights. Raises GlgptError for a width that the heads do not divide."""
-        return GPT2Config(vocab_size, self.context, self.n_embd, self.n_layer, self.n_head)
+        return models.family(models.DEFAULT).sized(vocab_size, self.context, self.n_embd, self.n_layer, self.n_head)
 
 
-def settings_for(preset: str | None, model: GPT2Config | None, given: dict[str, Any]) -> Settings:
+def settings_for(preset: str | None, model: ModelConfig | None, given: dict[str, Any]) -> Settings:
     """The settings `given`, the rest as the preset or, with a `model` to train further, as that suggests.
 
     Raises GlgptError for an unknown preset or setting, or one that the model has decided.

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from glgpt import models
 from glgpt.checkpoint.files import first_line
 from glgpt.checkpoint.safetensors_file import safetensors_places
 from glgpt.errors import FileError, quoted, written
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json, written_whole
 from glgpt.training.program import MOMENTS
 from glgpt.training.records import About, validated
@@ -24,27 +25,26 @@ STATE = "state.safetensors"
 Arrays = Mapping[str, NDArray[np.float32]]
 
 
-def write(folder: Path, arrays: Arrays, moments: Arrays, about: dict[str, Any], eos: int | None = None) -> None:
+def write(
+    folder: Path, config: ModelConfig, arrays: Arrays, moments: Arrays, about: dict[str, Any], eos: int | None = None
+) -> None:
     """Writes `state.safetensors`, `model.safetensors` and `config.json`; each takes its place only when complete.
 
     The state is one file with all that training goes on from, so that it is whole at any moment; its metadata holds
-    `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all that. The other two are a Hugging Face GPT-2;
-    `eos` is the id that begins and ends a text, None where the tokenizer has none. Raises OSError, naming the file,
-    where the folder cannot be written.
+    `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all that. The other two are a Hugging Face
+    checkpoint; `eos` is the id that begins and ends a text, None where the tokenizer has none. Raises OSError, naming
+    the file, where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    head = {n: a for n, a in arrays.items() if n.startswith("lm_head")}
-    named = {f"transformer.{n}": a for n, a in arrays.items() if n not in head} | head
-    fields = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]} | about["config"]
-    fields |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), about["recipe"]["dropout"])
-    fields |= dict.fromkeys(("bos_token_id", "eos_token_id"), eos)
     state = {**arrays, **moments}
     text = json.dumps(about | {"tensors": {n: {"sha256": _sha256(a), "shape": a.shape} for n, a in state.items()}})
+    named = {config.stored_name(name): array for name, array in arrays.items()}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id"), eos)
     with written_whole(folder / STATE) as file:
         file.write(save(state, {"glgpt": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
     with written_whole(folder / "model.safetensors") as file:
         file.write(save(named, {"format": "pt"}))
-    write_json(folder / "config.json", fields)
+    write_json(folder / "config.json", config.to_dict(about["recipe"]["dropout"]) | ends)
 
 
 def read(folder: Path) -> tuple[About, Callable[[str], NDArray[np.float32]]]:
@@ -65,8 +65,8 @@ def read(folder: Path) -> tuple[About, Callable[[str], NDArray[np.float32]]]:
         raise FileError(f"{name} is damaged: its metadata are not those that were written")
     about = validated(About, text, f"{name} is damaged")
     shapes = {
-        parameter + suffix: shape
-        for parameter, shape in parameters(GPT2Config(**about.config)).items()
+        parameter + suffix: known.shape
+        for parameter, known in models.from_fields(about.config).parameters.items()
         for suffix in ("", *(f".{moment}" for moment in MOMENTS))
     }
 

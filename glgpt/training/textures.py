@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference import programs
-from glgpt.models.gpt2.config import GPT2Config, arrange, parameters, restore
+from glgpt.models.spec import ModelConfig
 from glgpt.ops import sorted_index
 from glgpt.program.layout import Floats
 from glgpt.training.program import MOMENTS
@@ -23,7 +23,7 @@ STATES = ("", *(f".{m}" for m in MOMENTS))  # what is kept of a parameter, by th
 class TrainingTextures:
     """A player of a training program, read and written by the names and shapes of a checkpoint."""
 
-    def __init__(self, config: GPT2Config, player: Player) -> None:
+    def __init__(self, config: ModelConfig, player: Player) -> None:
         self.config, self.player = config, player
 
     def put(self, name: str, matrix: NDArray[Any]) -> None:
@@ -32,22 +32,22 @@ class TrainingTextures:
 
     def write(self, name: str, array: NDArray[Any], suffix: str = "") -> None:
         """Uploads a parameter, or with a suffix of `STATES` what is kept of it."""
-        self.put(name + suffix, arrange(self.config, name, array))
+        self.put(name + suffix, self.config.parameters[name].arrange(array))
 
     def read(self, name: str, prefix: str = "", suffix: str = "") -> Floats:
         """A parameter as a checkpoint has it; with the prefix `d.` its gradient, with a suffix what is kept of it."""
         texture = f"{prefix}{name}{suffix}"
         layout = programs.layout_of(self.player.program.views[texture])
-        array: Floats = restore(self.config, name, layout.unpack(self.player.read(texture)))
+        array: Floats = self.config.parameters[name].restore(layout.unpack(self.player.read(texture)))
         return array
 
     def state(self) -> dict[str, Floats]:
         """All that training goes on from: every parameter, and under its name and a suffix its moments."""
-        return {name + suffix: self.read(name, "", suffix) for name in parameters(self.config) for suffix in STATES}
+        return {name + suffix: self.read(name, "", suffix) for name in self.config.parameters for suffix in STATES}
 
     def restore(self, tensor: Callable[[str], NDArray[Any]]) -> None:
         """Uploads all that `state` gave, each under its name."""
-        for name in parameters(self.config):
+        for name in self.config.parameters:
             for suffix in STATES:
                 self.write(name, tensor(name + suffix), suffix)
 

@@ -1,4 +1,4 @@
-"""Training a GPT-2 on a device: one step at a time, its losses read some steps late."""
+"""Training a model on a device: one step at a time, its losses read some steps late."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from glgpt import models
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
-from glgpt.inference.decoder import Decoder, Run
+from glgpt.inference.decoder import Decoder
+from glgpt.inference.generation import Run
 from glgpt.inference.sampling import Sampler
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
 from glgpt.training import state as training_state
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
@@ -42,19 +44,19 @@ class StepResult:
 
 
 class Trainer:
-    """Trains a GPT-2 with AdamW; every tensor, gradient and moment lives in textures.
+    """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
 
-    `model` is a GPT2Config (fresh weights, as GPT-2 was initialised) or a checkpoint's name or folder. A step takes
-    `accumulate` parts of `batch` sequences of `context` tokens (None: as many as it is given; its program is recorded
-    and compiled when a shape is first met, and again whenever another follows). Its loss is the mean
-    over all targets in all its parts together, except those that are -1, as torch's `cross_entropy` has it with
-    `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are zero. Raises GlgptError for
-    settings that do not fit the model or the device.
+    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), or a checkpoint's
+    name or folder. A step takes `accumulate` micro-batches of `batch` sequences of `context` tokens (None: as many as
+    it is given; its program is recorded and compiled when a shape is first met, and again whenever another follows).
+    Its loss is the mean over all targets in all its micro-batches together, except those that are -1, as torch's
+    `cross_entropy` has it with `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are
+    zero. Raises GlgptError for settings that do not fit the model or the device.
     """
 
     def __init__(
         self,
-        model: GPT2Config | str | Path,
+        model: ModelConfig | str | Path,
         *,
         batch: int | None = None,
         context: int | None = None,
@@ -74,7 +76,7 @@ class Trainer:
     ) -> None:
         with contextlib.ExitStack() as stack:
             read = None  # a checkpoint's arrays
-            if isinstance(model, GPT2Config):
+            if isinstance(model, ModelConfig):
                 self.config = model
             else:
                 checkpoint = stack.enter_context(Checkpoint.open(model))
@@ -94,7 +96,7 @@ class Trainer:
                 if read is None:
                     self.player.play("init", seed=self._seed)
                 else:
-                    for name in parameters(self.config):
+                    for name in self.config.parameters:
                         self.textures.write(name, read(name))
             except BaseException:
                 self.close()
@@ -187,7 +189,7 @@ class Trainer:
             total += self.player.read("losses")[0, SLOTS, 0, :2]
         return float(total[0] / max(1, total[1]))
 
-    def generate(
+    def generate_ids(
         self,
         ids: Sequence[int],
         tokens: int,
@@ -212,7 +214,7 @@ class Trainer:
         """The first tensor that holds a NaN or an infinity: of the parameters, else of the gradients of the first step
         whose loss or norm was not finite (taken again), in the order the backward pass makes them. None: there is none.
         """
-        for name in parameters(self.config):
+        for name in self.config.parameters:
             if not np.isfinite(self.textures.read(name)).all():
                 return name
         if self._broken:
@@ -225,7 +227,7 @@ class Trainer:
 
     def _backward_order(self) -> list[str]:  # of parameters, as the backward pass ends their gradients
         last = {t: i for i, p in enumerate(self.player.entry("backward").passes) for t, _ in p.outputs}
-        return sorted(parameters(self.config), key=lambda name: last[f"d.{name}"])
+        return sorted(self.config.parameters, key=lambda name: last[f"d.{name}"])
 
     def _parts(self, inputs: NDArray[Any], targets: NDArray[Any], parts: int) -> Parts:
         shape = parts * self.recipe.batch, self.recipe.context
@@ -234,8 +236,8 @@ class Trainer:
     # -- what it holds ------------------------------------------------------------------------------------------
 
     def parameters(self) -> Arrays:
-        """Every parameter under its Hugging Face name (without `transformer.`), as a checkpoint holds it."""
-        return {name: self.textures.read(name) for name in parameters(self.config)}
+        """Every parameter under its Hugging Face name (without the family's prefix), as a checkpoint holds it."""
+        return {name: self.textures.read(name) for name in self.config.parameters}
 
     def gradients(self) -> Arrays:
         """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
@@ -243,7 +245,7 @@ class Trainer:
             raise GlgptError("arrays of another shape were evaluated since the last step: its gradients are gone")
         counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
         mean = np.float32(self.recipe.rows / max(1, counted))  # what `update` multiplied them with
-        return {name: mean * self.textures.read(name, "d.") for name in parameters(self.config)}
+        return {name: mean * self.textures.read(name, "d.") for name in self.config.parameters}
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
@@ -256,16 +258,16 @@ class Trainer:
         where the folder cannot be written, and GlgptError, leaving what was there, where a value is not finite.
         """
         moments = self.textures.state()
-        arrays = {name: moments.pop(name) for name in parameters(self.config)}
+        arrays = {name: moments.pop(name) for name in self.config.parameters}
         recipe = asdict(self.recipe) | dict(zip(("batch", "context"), self._given, strict=True))
-        about = {"config": asdict(self.config), "recipe": recipe, "lr": self.lr, "seed": self.seed}
+        about = {"config": self.config.fields(), "recipe": recipe, "lr": self.lr, "seed": self.seed}
         about["made"] = {
             "on": self.device.renderer,
             "kernel": self.choice.kernel.name,
             "fetch": self.choice.options.fetch,
         }
         check_finite(arrays | moments)
-        training_state.write(Path(folder), arrays, moments, about | {"step": self.steps_done}, eos)
+        training_state.write(Path(folder), self.config, arrays, moments, about | {"step": self.steps_done}, eos)
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
@@ -278,7 +280,7 @@ class Trainer:
         made = about.made  # another kernel adds up in another order: keep to it on the same device
         if made and made.on == open_device(overrides.get("device", "auto")).renderer:
             options |= {"kernel": made.kernel, "fetch": made.fetch}
-        trainer = cls(GPT2Config(**about.config), **(options | overrides))
+        trainer = cls(models.from_fields(about.config), **(options | overrides))
         try:
             trainer.textures.restore(tensor)
         except BaseException:

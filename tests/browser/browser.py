@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from glgpt.errors import GlgptError
-from glgpt.page.serve import server
+from glgpt.page.serve import application, serving
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
@@ -28,9 +27,5 @@ def find_chromium() -> str:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of a folder, served as `glgpt serve` does until the block ends."""
-    with server(folder, 0) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{running.server_address[1]}/"
-        finally:
-            running.shutdown()
+    with serving(application(folder)) as address:
+        yield address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -68,23 +69,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[..., str]]:
     """Serves a folder and gives its address: as `glgpt serve` does, or (`plain`) as `python -m http.server` does."""
-    from glgpt.page.serve import server
+    from glgpt.page.serve import application, serving
 
-    running: list[ThreadingHTTPServer] = []
+    with contextlib.ExitStack() as stack:
 
-    def start(folder: Path, plain: bool = False) -> str:
-        if plain:
-            made = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-        else:
-            made = server(folder, 0)
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        running.append(made)
-        return f"http://127.0.0.1:{made.server_address[1]}/"
+        def start(folder: Path, plain: bool = False) -> str:
+            if not plain:
+                return stack.enter_context(serving(application(folder)))
+            made = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))))
+            threading.Thread(target=made.serve_forever, daemon=True).start()
+            stack.callback(made.shutdown)
+            return f"http://127.0.0.1:{made.server_address[1]}/"
 
-    yield start
-    for made in running:
-        made.shutdown()
-        made.server_close()
+        yield start
 
 
 @pytest.fixture

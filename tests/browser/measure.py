@@ -21,7 +21,7 @@ from playwright.sync_api import sync_playwright
 
 from glgpt.bench.engine import RandomCheckpoint
 from glgpt.inference.model import GPT2
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
 
 TOKENS = 48  # a measured generation
@@ -35,7 +35,7 @@ def random_model(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     config = GPT2Config()
     source = RandomCheckpoint(config)
-    save_file({name: source.read(name) for name in parameters(config)}, folder / "model.safetensors")
+    save_file({name: source.read(name) for name in config.parameters}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     return folder
 
@@ -43,7 +43,7 @@ def random_model(folder: Path) -> Path:
 def desktop_times(model: GPT2, ids: list[int]) -> tuple[float, float]:
     """Milliseconds of the first token and of each that follows."""
     start = time.perf_counter()
-    tokens = model.generate(ids, TOKENS, temperature=0)
+    tokens = model.generate_ids(ids, TOKENS, temperature=0)
     next(tokens)
     first = time.perf_counter()
     count = sum(1 for _ in tokens)

@@ -16,12 +16,11 @@ from safetensors.numpy import load_file, save_file
 
 from glgpt.checkpoint.opening import Checkpoint, embedded_weights
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import activation_names, parameters
 
 HERE = Path(__file__).parents[1]
 GOLDENS = HERE / "goldens"
 CHECKSUMS = json.loads((GOLDENS / "checksums.json").read_text())
-DTYPES = {"bf16": "BF16", "inverse-layer-f16": "F16", "one-f16": "F16"}
+DTYPES = {"bf16": "BF16", "llama3-untied": "BF16", "inverse-layer-f16": "F16", "one-f16": "F16"}
 
 
 def refusal(folder, *parts):
@@ -59,10 +58,10 @@ def reconfigure(folder, **fields):
 @pytest.mark.parametrize("name", CHECKSUMS)
 def test_every_golden_loads_with_its_values(name):
     with Checkpoint.open(GOLDENS / name) as checkpoint:
-        assert checkpoint.names == set(parameters(checkpoint.config)) == set(CHECKSUMS[name])
-        for tensor, shape in parameters(checkpoint.config).items():
+        assert checkpoint.names == set(checkpoint.config.parameters) == set(CHECKSUMS[name])
+        for tensor, parameter in checkpoint.config.parameters.items():
             values = checkpoint.read(tensor)
-            assert values.shape == shape
+            assert values.shape == parameter.shape
             assert values.dtype == (np.float16 if DTYPES.get(name) == "F16" else np.float32)
             assert checkpoint.dtype(tensor) == DTYPES.get(name, "F32")
             digest = hashlib.sha256(values.astype("<f4").tobytes()).hexdigest()
@@ -74,11 +73,11 @@ def test_every_golden_has_every_activation(name):
     with np.load(GOLDENS / name / "reference.npz") as reference, Checkpoint.open(GOLDENS / name) as checkpoint:
         config = checkpoint.config
         count = len(reference["tokens"])
-        assert set(reference) == {"tokens", "greedy", *activation_names(config.n_layer)}
+        assert set(reference) == {"tokens", "greedy", *config.activations}
         assert reference["logits"].shape == (count, config.vocab_size)
         assert reference["h.0.attn.scores"].shape == (config.n_head, count, count)
-        assert reference["h.0.attn.k"].shape == (config.n_head, count, config.d_head)
-        assert reference["h.0.mlp.act"].shape == (count, config.d_inner)
+        assert reference["h.0.attn.k"].shape == (config.n_kv_head, count, config.d_head)
+        assert reference["h.0.mlp.act"].shape == (count, config.activations["h.0.mlp.act"].width)
         assert np.array_equal(reference["tokens"][: len(reference["greedy"])][:1], reference["greedy"][:1])
 
 
@@ -115,7 +114,7 @@ def rewrite_shapes(folder):
     from glgpt.models.gpt2.config import GPT2Config
 
     config = GPT2Config.from_dict(json.loads((folder / "config.json").read_text()))
-    ones = {prefixed(name): np.ones(shape, "f4") for name, shape in parameters(config).items()}
+    ones = {prefixed(name): np.ones(p.shape, "f4") for name, p in config.parameters.items()}
     save_file(ones, folder / "model.safetensors")
 
 

@@ -266,7 +266,7 @@ def test_the_token_loop_makes_nothing(
     with GPT2.from_pretrained(
         goldens / "inverse-layer-f16", device=os.environ.get("GLGPT_TEST_DEVICE", "software")
     ) as model:
-        tokens = model.generate([1, 2, 3], 30, **settings)
+        tokens = model.generate_ids([1, 2, 3], 30, **settings)
         next(tokens)  # the prompt's shaders are compiled here, those of `decode` when the model is loaded
         live, size = dict(device.live), device.texture_bytes
         called = watch(monkeypatch, device)

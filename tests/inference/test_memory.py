@@ -31,7 +31,7 @@ def status(key):
 open_device("software")
 before = status("VmRSS")
 with GPT2.from_pretrained(sys.argv[1], sys.argv[2], device="software", kernel="4x8", fetch="textureLod") as model:
-    list(model.generate([1, 2, 3], 2, temperature=0))
+    list(model.generate_ids([1, 2, 3], 2, temperature=0))
     print(status("VmHWM") - before, model.texture_bytes)
 """
 
@@ -52,7 +52,7 @@ def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: 
         announced = model.info()
         assert device.texture_bytes - before == model.texture_bytes == announced["texture_bytes"]
         assert model.texture_bytes == model.player.program.nbytes() == sum(announced["bytes_by_role"].values())
-        list(model.generate([1, 2], 5, temperature=0))
+        list(model.generate_ids([1, 2], 5, temperature=0))
         assert device.texture_bytes - before == model.texture_bytes == announced["texture_bytes"]
         for names in ((), None, ["embed"], ["ln_f"]):  # looking inside takes more, and gives it back in time
             model.run_with_cache([1, 2, 3], names)
@@ -88,7 +88,7 @@ def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
     before = state(device)
     for i in range(50):
         with load(goldens / "one-f16", ("f32", "f16")[i % 2], kernel="4x4", fetch="textureLod") as model:
-            assert len(list(model.generate([3], 5, temperature=0))) == 1
+            assert len(list(model.generate_ids([3], 5, temperature=0))) == 1
             if i % 10 == 0:
                 model.logits([3])
     assert state(device) == before
@@ -99,7 +99,7 @@ def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
     before = state(device)
     models = [load(goldens / "vocab3-untied", kernel="4x4", fetch="textureLod") for _ in range(50)]
     assert device.texture_bytes - before[1] == sum(model.texture_bytes for model in models)
-    said = [list(model.generate([1, 2], 3, temperature=0)) for model in models[::24]]
+    said = [list(model.generate_ids([1, 2], 3, temperature=0)) for model in models[::24]]
     assert said[0] == said[1] == said[2]
     for model in models:
         model.close()
@@ -110,10 +110,10 @@ def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
 def test_a_closed_model_refuses(device: Device, goldens: Path) -> None:
     """It computes with textures that hold nothing, and makes new ones that nobody closes."""
     with load(goldens / "wide") as model:
-        running = model.generate([1, 2], 5, temperature=0)
+        running = model.generate_ids([1, 2], 5, temperature=0)
         next(running)
     before = state(device)
-    for ask in (model.logits, model.run_with_cache, lambda ids: list(model.generate(ids)), lambda _: next(running)):
+    for ask in (model.logits, model.run_with_cache, lambda ids: list(model.generate_ids(ids)), lambda _: next(running)):
         with pytest.raises(GlgptError, match="wide is closed"):
             ask([1, 2])
     assert state(device) == before
@@ -152,7 +152,7 @@ def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None
     """Memory grows with every token."""
     config = GPT2Config(vocab_size=30, n_positions=260, n_embd=16, n_layer=1, n_head=2)
     with load(save_checkpoint(tmp_path, config, random_weights(config))) as model:
-        tokens = model.generate([1, 2, 3], 203, seed=0)
+        tokens = model.generate_ids([1, 2, 3], 203, seed=0)
         for _ in range(3):
             next(tokens)
         before = state(device)

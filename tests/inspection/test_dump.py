@@ -49,7 +49,7 @@ def test_bad_ranges_are_refused(text: str) -> None:
 
 def test_files_are_those_of_the_manifest_and_others_stay(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "manifest.json").write_text("old")
+    (tmp_path / "manifest.json").write_text(json.dumps({"tokens": [], "labels": [], "files": []}))  # an earlier dump
     with GPT2.from_pretrained(WIDE) as model:
         what = ["attention", "hidden", "logits", "h.0.mlp.act", "h.1.attn.q"]
         manifest = dump(model, IDS, tmp_path, what, layers="1", heads="0,2-3")
@@ -185,7 +185,7 @@ def test_unusable_ids_leave_no_folder(ids: list[int], tmp_path: Path) -> None:
 
 def test_what_takes_one_value_and_may_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--what", "logits,h.2.mlp.act", "--what", "h.5.attn.q", "--heads", "1", "--heads", "3,4", "To be"]
-    assert main(["dump", "shakespeare", "--out", str(tmp_path / "new"), "--json", *args]) == 0
+    assert main(["dump", "--model", "shakespeare", "--out", str(tmp_path / "new"), "--json", *args]) == 0
     manifest = json.loads(capsys.readouterr().out)
     assert manifest["labels"] == ["To", "·be"]
     assert [entry["file"] for entry in manifest["files"]] == [
@@ -193,11 +193,11 @@ def test_what_takes_one_value_and_may_repeat(tmp_path: Path, capsys: pytest.Capt
     ]  # fmt: skip
     parse = build_parser().parse_args
     for end, prompt in ((["To be"], "To be"), (["--", "-To be"], "-To be"), (["-"], "-"), ([], None)):
-        found = parse(["dump", "shakespeare", "--out", "new", "--what", "hidden", *end])
+        found = parse(["dump", "--model", "shakespeare", "--out", "new", "--what", "hidden", *end])
         assert (found.model, found.what, found.prompt) == ("shakespeare", ["hidden"], prompt)
     for bad in (["--what", "hidden,", "To be"], ["--raw", "To", "be"], ["--raw", "--rawer"], ["To", "--raw", "be"]):
         with pytest.raises(SystemExit):
-            parse(["dump", "shakespeare", "--out", "new", *bad])
+            parse(["dump", "--model", "shakespeare", "--out", "new", *bad])
 
 
 @pytest.mark.parametrize(
@@ -205,14 +205,14 @@ def test_what_takes_one_value_and_may_repeat(tmp_path: Path, capsys: pytest.Capt
     [["--what", "h.2.ln_1"], ["--what", "attentions"], ["--layers", "2"], ["--heads", "0-4"], ["--heads", "x"]],
 )
 def test_what_the_model_lacks_is_refused(args: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dump", str(WIDE), "--ids", "1,2", "--out", str(tmp_path / "new"), *args]) == 2
+    assert main(["dump", "--model", str(WIDE), "--ids", "1,2", "--out", str(tmp_path / "new"), *args]) == 2
     assert capsys.readouterr().err.startswith("glgpt: error: ")
     assert not (tmp_path / "new").exists()
 
 
 def test_the_command_draws_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "a/b"
-    assert main(["dump", "shakespeare", "To be", "--out", str(out), "--layers", "5", "--heads", "1", "--json"]) == 0
+    assert main(["dump", "To be", "--out", str(out), "--layers", "5", "--heads", "1", "--json"]) == 0
     manifest = json.loads(capsys.readouterr().out)
     assert manifest["labels"] == ["To", "·be"]
     assert [entry["file"] for entry in manifest["files"]] == [
@@ -228,7 +228,7 @@ def test_what_is_drawn_is_what_the_model_computed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(plots, "contact_sheet", lambda patterns, *_: sheets.append(patterns))
     monkeypatch.setattr(plots, "top_predictions", lambda *args: tops.append(args))
     with GPT2.from_pretrained(WIDE) as model:
-        ids = [*IDS, *model.generate(IDS, 4, temperature=0.0)]
+        ids = [*IDS, *model.generate_ids(IDS, 4, temperature=0.0)]
         dump(model, ids, tmp_path, ["attention", "logits"], layers="1", heads="1,3")
         logits, cache = model.run_with_cache(ids, ["h.1.attn.pattern"])
     patterns = cache["h.1.attn.pattern"]

@@ -17,7 +17,6 @@ from reference import gpt2, within
 
 from glgpt.checkpoint.opening import Checkpoint, embedded_weights
 from glgpt.inference.model import GPT2
-from glgpt.models.gpt2.config import activation_names
 
 Array = NDArray[Any]
 ATOL, RTOL = 2e-4, 1e-5  # what the project promises of f32
@@ -101,7 +100,7 @@ def compare_inside(
     """Against the float64 reference by every name, and that against transformers where it hands something out."""
     with Checkpoint.open(checkpoint) as opened:
         wanted = gpt2(opened.config, {name: opened.read(name) for name in opened.names}, ids)
-    assert list(ours) == list(wanted) == activation_names(model.config.n_layer)
+    assert list(ours) == list(wanted) == list(opened.config.activations)
     for name, value in seen_inside(model, ids).items():
         within(wanted[name], value, 1e-9, 1e-9, name)
     for name, value in ours.items():

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import reference as ref
 from cases import CASES, Want
+from cases_llama import LLAMA, LLAMA_VJPS
+from cases_llama import SHAPE as LLAMA_SHAPE
 from cases_training import TRAINING
 from cases_vjp import VJPS, backward
 from hypothesis import example, given, settings
@@ -149,14 +151,15 @@ SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2
     **{"act": "gelu", "bias": True, "residual": True, "shift": True, "plain": False, "normed": False, "named": True},
     **{"tiles": 2, "parts": 3, "near": 0, "width": 20, "least": 16, "panels": True, "counted": (2, 0, 3, 1)},
     **{"batch": 2, "rate": 0.3, "seed": 5, "tensors": 3, "clip": 1.0, "so_far": True, "plain_dy": False},
+    **LLAMA_SHAPE,
 }
-EVERY = CASES | TRAINING
+EVERY = CASES | TRAINING | LLAMA
 SLOW = {"8x4", "1x4", "split", "f16 4x8", "f16 folded", "f16 split"}  # to compile; the others cross all with all
 CROSSED = [
     pytest.param(case, style, marks=[pytest.mark.slow] * (style in SLOW))
     for case in EVERY
     for style in STYLES
-    if case in CASES or STYLES[style].dtype == "f32"  # nothing that is trained is packed
+    if case not in TRAINING or STYLES[style].dtype == "f32"  # nothing that is trained is packed
 ]
 
 
@@ -178,6 +181,7 @@ def test_every_shader_has_a_case() -> None:
     """A shader was added that no case draws, forward or backward."""
     drawn, shape = set(), SimpleNamespace(**SHAPE)
     records = [case.record for case in EVERY.values()] + [partial(backward, case=case) for case in VJPS]
+    records += [partial(backward, case=case, cases=LLAMA_VJPS) for case in LLAMA_VJPS]
     for record in records:
         bench = Bench(STYLES["4x4"])
         with bench.entry("test"):

@@ -14,7 +14,7 @@ import pytest
 
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import capture_program, generation_program
-from glgpt.models.gpt2.config import GPT2Config, activation_names, parameters
+from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, View, check
 
@@ -238,7 +238,7 @@ def test_memory_is_that_of_weights_caches_and_little_scratch(dtype: str, size: i
     """Padding, or scratch that is not reused, takes memory that the model does not need."""
     config = GPT2Config()
     program = generation_program(config, Limits(max_texture_size=16384), KERNELS["4x4"], dtype)
-    values = sum(shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in parameters(config).values())
+    values = sum(p.count for p in config.parameters.values())
     assert size * values <= program.nbytes(("weight",)) <= 1.02 * size * values
     caches = 4 * config.n_positions * config.n_embd * (2 * config.n_layer + 1)
     assert caches <= program.nbytes(("state",)) <= 1.02 * caches
@@ -247,7 +247,7 @@ def test_memory_is_that_of_weights_caches_and_little_scratch(dtype: str, size: i
 
 def test_a_capture_lists_what_is_wanted() -> None:
     """An intermediate cannot be read, or one that nobody asked for is kept."""
-    names = activation_names(SHAKESPEARE.n_layer)
+    names = list(SHAKESPEARE.activations)
     for wanted in (set(names), {"logits"}, {"logits", "h.3.mlp.pre", "h.0.attn.pattern"}):
         program = capture_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f32", wanted, (256, 64, 16, 1))
         for entry in program.entries.values():

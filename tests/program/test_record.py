@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from glgpt import ops
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config, activation_names
-from glgpt.models.gpt2.network import Network
+from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
@@ -52,22 +51,22 @@ def holds_what_was_written(rec: Recorder) -> None:
                 assert all(content[view.texture, layer] is wanted for layer in range(wanted.layout.layers))
 
 
-@pytest.mark.parametrize("names", [(), activation_names(3), ("h.1.attn.pattern", "h.0.mlp.pre", "ln_f")], ids=len)
+@pytest.mark.parametrize("names", [(), list(CONFIG.activations), ("h.1.attn.pattern", "h.0.mlp.pre", "ln_f")], ids=len)
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_live_tensor_of_a_model_is_overwritten(kernel: str, dtype: str, names: Container[str]) -> None:
     """A pass writes over a texture that a later pass still reads."""
     rec = Recorder(Limits(max_texture_size=80))
-    network = Network(rec, CONFIG, KERNELS[kernel], dtype, names)
+    network = CONFIG.network(rec, KERNELS[kernel], dtype, names)
     for size in (64, 16):
         with rec.entry(f"prefill_{size}"):
-            network.last_row(network.rows(size), "row")
+            network.last_logits(network.prefill(size), "row")
         with rec.entry(f"logits_{size}"):
-            network.logits_rows(network.rows(size))
+            network.logits(network.prefill(size))
     with rec.entry("prepare"):
         network.prepare()
     with rec.entry("decode"):
-        network.row()
+        network.decode()
     holds_what_was_written(rec)
 
 
@@ -122,12 +121,12 @@ def test_a_fixed_tensor_has_one_layout_and_role() -> None:
 def test_uploads_are_the_inputs_that_are_read() -> None:
     """A caller is asked for ids of another chunk, or not asked at all."""
     rec = Recorder()
-    network = Network(rec, CONFIG, KERNELS["4x4"])
+    network = CONFIG.network(rec, KERNELS["4x4"])
     for size in (64, 16):
         with rec.entry(f"logits_{size}"):
-            network.logits_rows(network.rows(size))
+            network.logits(network.prefill(size))
     with rec.entry("decode"):
-        network.row()
+        network.decode()
     entries = rec.program().entries
     assert [entries[n].inputs for n in ("logits_64", "logits_16", "decode")] == [("ids.64",), ("ids.16",), ()]
 

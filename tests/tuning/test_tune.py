@@ -165,7 +165,7 @@ def test_without_float_targets_tensors_are_stored_as_bits(device: Device, monkey
         assert choose(device, "4x4", "texelFetch").options.storage == "uint"
 
 
-DAMAGED = [  # noqa: E501
+DAMAGED = [
     "",
     "[]",
     "{",

@@ -1,26 +1,39 @@
-"""GPT-2's configuration, and its checkpoint's names, shapes and arrangement in textures."""
+"""GPT-2's configuration: its checkpoint's names, shapes and arrangement in textures, its activations."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+import re
+from collections.abc import Container, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from glgpt.errors import GlgptError, written
-from glgpt.program.layout import texels
+from glgpt.models.spec import (
+    PATTERN,
+    RESID_POST,
+    SCORES,
+    Activation,
+    Heads,
+    ModelConfig,
+    Parameter,
+    activation_table,
+    check_count,
+    check_sizes,
+)
 
-MOST_LAYERS = 1000  # far beyond GPT-2 XL's 48; a program has each layer's passes written out
-MOST_SIZE = 1 << 24  # of a vocabulary, a width, a context
-MOST_PARAMETERS = 1 << 34  # ten times GPT-2 XL's, 64 GiB in f32
+if TYPE_CHECKING:
+    from glgpt.models.gpt2.network import GPT2Network
+    from glgpt.models.network import Batch
+    from glgpt.program.kernel import Kernel
+    from glgpt.program.recorder import Recorder
+
 ACTIVATIONS = ("gelu_new", "gelu", "relu")
+DEVIATION = 0.02  # of fresh weights
 
 
 @dataclass(frozen=True)
-class GPT2Config:
+class GPT2Config(ModelConfig):
     """The fields of a Hugging Face GPT-2 `config.json` that change what is computed."""
 
     vocab_size: int = 50257
@@ -35,15 +48,16 @@ class GPT2Config:
     scale_attn_by_inverse_layer_idx: bool = False
     tie_word_embeddings: bool = True
 
+    model_type: ClassVar[str] = "gpt2"
+    architecture: ClassVar[str] = "GPT2LMHeadModel"
+    prefix: ClassVar[str] = "transformer."
+    buffers: ClassVar[re.Pattern[str]] = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # causal masks
+    embedding: ClassVar[str] = "wte.weight"
+    # Upcasting attention to f32 would only lose what float64 has.
+    reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager", "reorder_and_upcast_attn": False}
+
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "d_inner"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise GlgptError(f"config: {name} is {written(value)}; it must be a positive whole number")
-            if value > MOST_SIZE:
-                raise GlgptError(f"config: {name} is {written(value)}; at most {MOST_SIZE} is supported")
-        if self.n_layer > MOST_LAYERS:
-            raise GlgptError(f"config: n_layer is {self.n_layer}; at most {MOST_LAYERS} are supported")
+        check_sizes(self, ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "d_inner"))
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings"):
             if not isinstance(getattr(self, name), bool):
                 raise GlgptError(f"config: {name} is {written(getattr(self, name))}; it must be true or false")
@@ -56,11 +70,7 @@ class GPT2Config:
         if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
             shown, known = written(self.activation_function), ", ".join(ACTIVATIONS)
             raise GlgptError(f"config: activation_function {shown} is not one of {known}")
-        count = parameter_count(self)
-        if count > MOST_PARAMETERS:
-            raise GlgptError(
-                f"config: such a model has {count:,} parameters; at most {MOST_PARAMETERS:,} are supported"
-            )
+        check_count(self)
 
     @property
     def d_head(self) -> int:
@@ -76,90 +86,105 @@ class GPT2Config:
     def from_dict(cls, config: Mapping[str, Any]) -> GPT2Config:
         """Reads a parsed `config.json`; keys that change nothing here are passed over.
 
-        Raises GlgptError for another architecture or a field out of range.
+        Raises GlgptError for a field out of range or a decoder that attends to an encoder.
         """
-        if config.get("model_type") != "gpt2":
-            raise GlgptError(
-                f"config: model_type is {written(config.get('model_type'))}; glgpt runs 'gpt2' checkpoints"
-            )
         if config.get("add_cross_attention"):
             raise GlgptError("config: add_cross_attention is set; glgpt runs decoder-only GPT-2")
         known = {f.name for f in fields(cls)}
         return cls(**{k: v for k, v in config.items() if k in known})
 
+    @classmethod
+    def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> GPT2Config:
+        """A model of this size with GPT-2's usual settings."""
+        return cls(vocab_size, n_positions, n_embd, n_layer, n_head)
 
-def parameters(config: GPT2Config) -> dict[str, tuple[int, ...]]:
-    """Every parameter a checkpoint must hold, in the order of its use: Hugging Face name without `transformer.`, shape.
+    def to_dict(self, dropout: float = 0.0) -> dict[str, Any]:
+        """The `config.json` that transformers reads."""
+        rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+        return {"model_type": self.model_type, "architectures": [self.architecture]} | asdict(self) | rates
 
-    Linear weights are `[in, out]` (Hugging Face's Conv1D). An untied head adds `lm_head.weight`, `[vocab, n_embd]`.
-    """
-    c, inner = config.n_embd, config.d_inner
-    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (config.vocab_size, c), "wpe.weight": (config.n_positions, c)}
-    for i in range(config.n_layer):
-        h = f"h.{i}."
-        shapes |= {
-            h + "ln_1.weight": (c,),
-            h + "ln_1.bias": (c,),
-            h + "attn.c_attn.weight": (c, 3 * c),
-            h + "attn.c_attn.bias": (3 * c,),
-            h + "attn.c_proj.weight": (c, c),
-            h + "attn.c_proj.bias": (c,),
-            h + "ln_2.weight": (c,),
-            h + "ln_2.bias": (c,),
-            h + "mlp.c_fc.weight": (c, inner),
-            h + "mlp.c_fc.bias": (inner,),
-            h + "mlp.c_proj.weight": (inner, c),
-            h + "mlp.c_proj.bias": (c,),
-        }
-    shapes |= {"ln_f.weight": (c,), "ln_f.bias": (c,)}
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, c)
-    return shapes
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter of a checkpoint, in the order of its use.
 
+        Linear weights are `[in, out]` (Hugging Face's Conv1D). Fresh weights are normal of deviation 0.02, those that
+        write to the residual stream 1 / sqrt(2 n_layer) of it; gains are one and biases zero (Radford et al. 2019).
+        """
+        c, inner = self.n_embd, self.d_inner
+        found = [
+            Parameter("wte.weight", (self.vocab_size, c), True, True, None, 0.0, DEVIATION, True),
+            Parameter("wpe.weight", (self.n_positions, c), False, False, None, 0.0, DEVIATION, True),
+        ]
+        for i in range(self.n_layer):
+            found += self._norm(f"h.{i}.ln_1", i)
+            found += self._linear(i, "attn.c_attn", c, 3 * c, Heads(1, 3 * self.n_head, self.d_head))
+            found += self._linear(i, "attn.c_proj", c, c, Heads(0, self.n_head, self.d_head))
+            found += self._norm(f"h.{i}.ln_2", i)
+            found += self._linear(i, "mlp.c_fc", c, inner)
+            found += self._linear(i, "mlp.c_proj", inner, c)
+        found += self._norm("ln_f", None)
+        if not self.tie_word_embeddings:
+            found.append(Parameter("lm_head.weight", (self.vocab_size, c), True, True, None, 0.0, DEVIATION, True))
+        return {p.name: p for p in found}
 
-def parameter_count(config: GPT2Config) -> int:
-    """How many numbers a model has; a tied head counts once."""
-    return sum(math.prod(shape) for shape in parameters(config).values())
+    def _norm(self, name: str, layer: int | None) -> list[Parameter]:
+        shape = (self.n_embd,)
+        return [
+            Parameter(f"{name}.weight", shape, mean=1.0, layer=layer),
+            Parameter(f"{name}.bias", shape, layer=layer),
+        ]
 
+    def _linear(self, layer: int, name: str, rows: int, cols: int, heads: Heads | None = None) -> list[Parameter]:
+        to_stream = name.endswith("c_proj")
+        deviation = DEVIATION / (2 * self.n_layer) ** 0.5 if to_stream else DEVIATION
+        name, of_bias = f"h.{layer}.{name}", heads if heads and heads.axis == 1 else None
+        return [
+            Parameter(f"{name}.weight", (rows, cols), False, True, heads, 0.0, deviation, True, layer),
+            Parameter(f"{name}.bias", (cols,), heads=of_bias, layer=layer),
+        ]
 
-def activation_names(n_layer: int) -> list[str]:
-    """The dotted name of every intermediate, in the order they are computed."""
-    block = (
-        "ln_1 attn.q attn.k attn.v attn.scores attn.pattern attn.z attn.out resid_mid "
-        "ln_2 mlp.pre mlp.act mlp.out resid_post"
-    ).split()
-    return ["embed", *(f"h.{i}.{name}" for i in range(n_layer) for name in block), "ln_f", "logits"]
+    @cached_property
+    def activations(self) -> dict[str, Activation]:
+        """Every named intermediate, in the order they are computed."""
+        c, head, inner = self.n_embd, (self.d_head, self.n_head), self.d_inner
+        square = (self.n_positions, self.n_head)
+        return activation_table(
+            {
+                "ln_1": ("rows", c),
+                "attn.q": ("cache", *head),
+                "attn.k": ("cache", *head),
+                "attn.v": ("cache", *head),
+                SCORES: ("scores", *square),
+                PATTERN: ("pattern", *square),
+                "attn.z": ("heads", *head),
+                "attn.out": ("rows", c),
+                "resid_mid": ("rows", c),
+                "ln_2": ("rows", c),
+                "mlp.pre": ("rows", inner),
+                "mlp.act": ("rows", inner),
+                "mlp.out": ("rows", c),
+                RESID_POST: ("rows", c),
+            },
+            self,
+        )
 
+    def network(
+        self,
+        rec: Recorder,
+        kernel: Kernel,
+        dtype: str = "f32",
+        names: Container[str] = (),
+        batch: Batch | None = None,
+        role: str = "weight",
+    ) -> GPT2Network:
+        """GPT-2's network over a recorder."""
+        from glgpt.models.gpt2.network import GPT2Network  # reading a configuration needs no op
 
-def arrange(config: GPT2Config, name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """A checkpoint's array as the matrix its texture holds.
+        return GPT2Network(rec, self, kernel, dtype, names, batch, role)
 
-    Rows are padded to a multiple of four and heads to whole texels, both with zeros that stay zero through every
-    product; embeddings that meet a product (`wte`, `lm_head`) are turned to `[n_embd, vocab]`; vectors become one row.
-    """
-    d, padded = config.d_head, texels(config.d_head)
-    if name.endswith(("wte.weight", "lm_head.weight")):
-        array = array.T
-    if d != padded and ".attn.c_attn." in name:
-        heads = array.reshape(-1, 3 * config.n_head, d)
-        array = np.pad(heads, ((0, 0), (0, 0), (0, padded - d))).reshape(len(heads), -1)
-    if d != padded and name.endswith(".attn.c_proj.weight"):
-        heads = array.reshape(config.n_head, d, -1)
-        array = np.pad(heads, ((0, 0), (0, padded - d), (0, 0))).reshape(config.n_head * padded, -1)
-    if array.ndim == 1:
-        array = array[None, :]
-    if len(array) % 4 and len(array) > 1 and not name.endswith("wpe.weight"):
-        array = np.pad(array, ((0, -len(array) % 4), (0, 0)))
-    return array
+    @staticmethod
+    def reference(network: Any, ids: list[int]) -> dict[str, Any]:
+        """Every activation of a transformers GPT2LMHeadModel."""
+        from glgpt.models.gpt2.reference import activations
 
-
-def restore(config: GPT2Config, name: str, matrix: NDArray[Any]) -> NDArray[Any]:
-    """The checkpoint's array from the matrix its texture holds: what `arrange` did, undone."""
-    d, padded, shape = config.d_head, texels(config.d_head), parameters(config)[name]
-    if name.endswith(("wte.weight", "lm_head.weight")):
-        return np.ascontiguousarray(matrix[: config.n_embd].T)
-    if d != padded and ".attn.c_attn." in name:
-        matrix = matrix.reshape(len(matrix), 3 * config.n_head, padded)[:, :, :d].reshape(len(matrix), -1)
-    if d != padded and name.endswith(".attn.c_proj.weight"):
-        matrix = matrix[: config.n_head * padded].reshape(config.n_head, padded, -1)[:, :d].reshape(config.n_embd, -1)
-    return np.ascontiguousarray(matrix[: shape[0]] if len(shape) > 1 else matrix[0])
+        return activations(network, ids)

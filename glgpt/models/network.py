@@ -1,0 +1,207 @@
+"""What the forward passes of all families share: textures of parameters and caches, products, the residual stream."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Container
+from dataclasses import dataclass
+from functools import partial
+
+from glgpt import ops
+from glgpt.models.spec import ModelConfig, in_block
+from glgpt.program.kernel import Kernel
+from glgpt.program.layout import Layout, fold, texels
+from glgpt.program.recorder import Recorder
+from glgpt.program.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences run side by side from position 0, without caches, so that they can be differentiated.
+
+    A tensor's rows are then t * size + sequence. `dropout` is the share dropped where GPT-2 does (embedding, pattern,
+    what each half of a block adds); `recompute` keeps only the blocks' inputs for the backward pass.
+    """
+
+    size: int
+    dropout: float = 0.0
+    recompute: bool = False
+
+
+class Network(ABC):
+    """A model recorded with one kernel and dtype; `names` are the activations to keep, which also stay unfused.
+
+    f32: every tensor is cut into the kernel's tiles. f16: weights and the inputs of products are packed halves in
+    8 x 2 tiles (4 x 2 with four draw buffers), the residual stream and attention stay f32.
+
+    With a `batch`, `prefill` runs one. `role` is that of the parameters' textures: "state" where training writes them.
+    A kernel that takes neighbouring columns gets f32 weights in panels, and all keys of a row at once.
+    """
+
+    config: ModelConfig
+
+    def __init__(
+        self,
+        rec: Recorder,
+        config: ModelConfig,
+        kernel: Kernel,
+        dtype: str = "f32",
+        names: Container[str] = (),
+        batch: Batch | None = None,
+        role: str = "weight",
+    ) -> None:
+        self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
+        self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
+        if dtype == "f16":
+            kernel = kernel.packed(rec.limits)
+        self.kernel = kernel
+        self.stream: list[Tensor] = []  # the residual stream of the last `prefill`, as `ModelConfig.stream` names it
+
+    # -- tensors ------------------------------------------------------------------------------------------------
+
+    def parameter(self, name: str) -> Tensor:
+        """The texture of a parameter."""
+        p, limit = self.config.parameters[name], self.rec.limits.max_texture_size
+        rows, cols = p.matrix
+        if not p.product:
+            layout = fold(rows, cols, limit)
+        elif self.kernel.near and self.dtype == "f32" and self.role == "weight":  # training writes no panels
+            layout = ops.panels(self.rec, texels(rows), cols)
+        else:
+            layout = fold(texels(rows), cols, limit, 2 if self.dtype == "f16" else 1, self.dtype)
+        return self.rec.fixed(name, layout, self.role)
+
+    def linear(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of a linear layer; None where the family has no biases."""
+        bias = f"{name}.bias"
+        return self.parameter(f"{name}.weight"), self.parameter(bias) if bias in self.config.parameters else None
+
+    @property
+    def head(self) -> Tensor:
+        """The weight that turns the last norm into logits, `[n_embd, vocab]`."""
+        return self.parameter(self.config.output)
+
+    def cache(self, i: int, part: str) -> Tensor:
+        """The state that holds q, k or v of layer i for every position; q is shared by all layers unless kept."""
+        name = in_block(i, f"attn.{part}")
+        shared = part == "q" and name not in self.names
+        layout = Layout(self.config.n_positions, self.heads_width(name))
+        return self.rec.fixed("q" if shared else name, layout, "state")
+
+    def heads_width(self, name: str) -> int:
+        """Columns of q, k or v: heads side by side, each padded to whole texels."""
+        activation = self.config.activations[name]
+        return activation.heads * texels(activation.width)
+
+    @property
+    def token(self) -> Tensor:
+        """The state that holds the token chosen last: texel (id, logit, 0, 0)."""
+        return self.rec.fixed("token", Layout(1, 4), "state")
+
+    def scale(self, i: int) -> float:
+        """What the scores of layer i are multiplied with."""
+        return float(self.config.d_head**-0.5)
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Lists a tensor among the entry's outputs if it is wanted."""
+        return self.rec.output(tensor) if tensor.name in self.names else tensor
+
+    def drop(self, x: Tensor, site: int) -> Tensor:
+        """x after dropout, where there is any."""
+        rate = self.batch.dropout
+        return ops.dropout(self.rec, x, rate, site, f"{x.name}.kept") if rate else x
+
+    # -- what a family defines ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def embed(self, t: int, out: Layout) -> Tensor:
+        """The embedding of t tokens of each sequence."""
+
+    @abstractmethod
+    def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
+        """Block i for t tokens of each sequence; `normed` is the layout of a norm's output."""
+
+    @abstractmethod
+    def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
+        """The norm of every row whose activation has this name."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """What must be played once when the weights are there, and again whenever they have changed."""
+
+    @abstractmethod
+    def decode(self) -> None:
+        """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`."""
+
+    @abstractmethod
+    def last_logits(self, x: Tensor, row: str) -> None:
+        """The logits of the row of x that the scalar `row` names, and its best token."""
+
+    # -- prefill ------------------------------------------------------------------------------------------------
+
+    def prefill(self, t: int) -> Tensor:
+        """The forward pass of t tokens at positions pos..: returns the residual stream after the last block, [t, C]."""
+        c, k, n = self.config, self.kernel, self.batch.size
+        tr = k.tile_rows if n == 1 and t > 1 else math.gcd(t, k.tile_rows)
+        tr = ops.score_tiles(self.rec, t, n, c.n_head, tr)
+        stream = Layout(t * n, c.n_embd, (tr, k.tile_cols if self.dtype == "f32" else 1))
+        normed = Layout(t * n, c.n_embd, (tr, k.tile_cols), self.dtype)
+        x = self.drop(self.keep(self.embed(t, stream)), 0)
+        self.stream = [x]
+        for i in range(c.n_layer):
+            block = partial(self.block, i=i, t=t, normed=normed)
+            weights = [self.parameter(p.name) for p in c.parameters.values() if p.layer == i]
+            x = self.rec.recomputed(block, x, weights) if self.batch.recompute else block(x)
+            self.stream.append(x)
+        return x
+
+    def logits(self, x: Tensor, name: str = "logits") -> Tensor:
+        """The final norm and the logits of every row, [t, vocab]."""
+        tc = self.kernel.tile_cols
+        y = self.keep(self.norm(x, "ln_f", Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
+        return self.rec.output(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc))
+
+    def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """The input that holds the ids of t tokens of each sequence and, for the backward pass, their sorted index."""
+        rec, rows = self.rec, t * self.batch.size
+        ids = rec.fixed(f"ids.{rows}", Layout(rows, 1), "input")
+        if not rec.tape:
+            return ids, None
+        order, starts = ops.index_layouts(rows, self.config.vocab_size, rec.limits.max_texture_size)
+        return ids, (rec.fixed("order", order, "input"), rec.fixed("starts", starts, "input"))
+
+    def heads_of(self, i: int, part: str, t: int) -> Tensor:
+        """What holds q, k or v of layer i for t tokens: their place in the caches, or a tensor of their own."""
+        if self.cached:
+            return self.cache(i, part)
+        name = in_block(i, f"attn.{part}")
+        return self.rec.scratch(name, Layout(t * self.batch.size, self.heads_width(name)))
+
+    def matmul(
+        self, x: Tensor, linear: str, name: str, act: str | None = None, residual: Tensor | None = None
+    ) -> Tensor:
+        """Every row through a linear layer."""
+        w, b = self.linear(linear)
+        rec, tc, parts = self.rec, self.kernel.tile_cols, 1
+        if self.cached and self.dtype == "f32":  # sums of packed products would take twice the layers
+            parts = ops.parts_for(rec, x.layout.height, texels(x.cols) // 4, -(-texels(w.cols) // (4 * tc)))
+        return ops.matmul(rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, parts=parts)
+
+    def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
+        """x + linear(y), in one pass unless the product `out` is wanted by itself, is packed, or dropped from."""
+        if out not in self.names and self.dtype == "f32" and not self.batch.dropout:
+            return self.keep(self.matmul(y, linear, total, residual=x))
+        product = self.drop(self.keep(self.matmul(y, linear, out)), site)
+        return self.keep(ops.add(self.rec, x, product, x.layout, total))
+
+    # -- decode -------------------------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> int:
+        """The least number of keys that one fragment of a row's attention takes."""
+        return self.config.n_positions if self.kernel.near else ops.KEYS
+
+    def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
+        """Partial sums of one row times a weight."""
+        return ops.matvec(self.rec, x, w, name, near=self.kernel.near)

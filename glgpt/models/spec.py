@@ -1,0 +1,353 @@
+"""What a model family says of itself: parameters, activations, its checkpoint's names, its network.
+
+Loading, saving, initialising, weight decay, capture, dumps, comparison, export and bench are loops over this spec;
+none of them knows a family.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Container, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import GlgptError, written
+from glgpt.program.layout import Floats, texels
+
+if TYPE_CHECKING:
+    from glgpt.models.network import Batch, Network
+    from glgpt.program.kernel import Kernel
+    from glgpt.program.recorder import Recorder
+
+MOST_LAYERS = 1000  # far beyond GPT-2 XL's 48; a program has each layer's passes written out
+MOST_SIZE = 1 << 24  # of a vocabulary, a width, a context
+MOST_PARAMETERS = 1 << 34  # ten times GPT-2 XL's, 64 GiB in f32
+
+EMBED, FINAL_NORM, LOGITS = "embed", "ln_f", "logits"
+Q, SCORES, PATTERN, RESID_POST = "attn.q", "attn.scores", "attn.pattern", "resid_post"
+
+
+def in_block(layer: int | str, part: str) -> str:
+    """The dotted name of an activation of one block, such as `h.0.attn.pattern`: the same in every family."""
+    return f"h.{layer}.{part}"
+
+
+def part_of(name: str) -> str:
+    """What `in_block` was given: `attn.pattern` of `h.0.attn.pattern`; other names are returned as they are."""
+    return re.sub(r"^h\.\d+\.", "", name)
+
+
+DIMS = {"scores": "head, T, T", "pattern": "head, T, T", "cache": "head, T, d_head"}  # of other kinds: T, width
+PER_HEAD = {Q: "cache", "attn.k": "cache", "attn.v": "cache", SCORES: "scores", PATTERN: "pattern"}
+
+
+def dims_of(name: str) -> str:
+    """The natural shape of an activation in words, for arrays that come without a model."""
+    return DIMS.get(PER_HEAD.get(part_of(name), ""), "T, width")
+
+
+@dataclass(frozen=True)
+class Heads:
+    """An axis of a parameter's matrix that consists of heads: `count` of them, `width` values each.
+
+    In textures every head is padded with zeros to whole texels, which stay zero through every product.
+    """
+
+    axis: int
+    count: int
+    width: int
+
+    @property
+    def padded(self) -> int:
+        """Values of a head in a texture."""
+        return texels(self.width)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor of a checkpoint, and the matrix that its texture holds.
+
+    `name` is Hugging Face's without the family's prefix, `shape` that of the checkpoint. The texture holds the
+    transpose where `transposed`, a vector as one row. `product`: it is the right factor of a product, and its rows are
+    padded to a multiple of four. Fresh values are normal of `mean` and `deviation`. `decayed`: AdamW decays it.
+    `layer` is the block that it belongs to.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    transposed: bool = False
+    product: bool = False
+    heads: Heads | None = None
+    mean: float = 0.0
+    deviation: float = 0.0
+    decayed: bool = False
+    layer: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def unpadded(self) -> tuple[int, int]:
+        """Rows and columns of the matrix before heads are padded."""
+        if len(self.shape) == 1:
+            return 1, self.shape[0]
+        rows, cols = self.shape
+        return (cols, rows) if self.transposed else (rows, cols)
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns of the matrix that the texture holds."""
+        rows, cols = self.unpadded
+        if self.heads is None:
+            return rows, cols
+        wide = self.heads.count * self.heads.padded
+        return (wide, cols) if self.heads.axis == 0 else (rows, wide)
+
+    def arrange(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The texture's matrix `[rows, cols]` from the checkpoint's array, which it shares memory with if it can."""
+        found = array.T if self.transposed else array.reshape(self.unpadded)
+        if self.heads is None or self.heads.padded == self.heads.width:
+            return found
+        split = (self.heads.count, self.heads.width)
+        pad = (0, self.heads.padded - self.heads.width)
+        if self.heads.axis == 0:
+            return np.pad(found.reshape(*split, -1), ((0, 0), pad, (0, 0))).reshape(self.matrix)
+        return np.pad(found.reshape(-1, *split), ((0, 0), (0, 0), pad)).reshape(self.matrix)
+
+    def restore(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """The checkpoint's array from the texture's matrix, which may have rows of padding: `arrange` undone."""
+        rows, cols = self.matrix
+        found = matrix[:rows, :cols]
+        if self.heads is not None and self.heads.padded != self.heads.width:
+            split = (self.heads.count, self.heads.padded)
+            if self.heads.axis == 0:
+                found = found.reshape(*split, -1)[:, : self.heads.width]
+            else:
+                found = found.reshape(-1, *split)[:, :, : self.heads.width]
+            found = found.reshape(self.unpadded)
+        return np.ascontiguousarray(found.T if self.transposed else found.reshape(self.shape))
+
+    def used(self, rows: int, cols: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """For rows and for columns of a texture: (period, how many of each period are no padding)."""
+        by_row, by_col = (rows, self.unpadded[0]), (cols, cols)
+        if self.heads is None:
+            return by_row, by_col
+        period = (self.heads.padded, self.heads.width)
+        return (period, by_col) if self.heads.axis == 0 else (by_row, period)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One named intermediate and how it lies in its matrix.
+
+    `kind`: `rows`, a row a token; `heads`, the same with each head padded to whole texels; `cache`, a row a position
+    with padded heads; `scores` and `pattern`, rows are token * heads + head and columns are keys. `width` is the number
+    of values of a row, or of a head where `kind` is `heads` or `cache`.
+    """
+
+    name: str
+    kind: str
+    width: int
+    heads: int = 1
+
+    @property
+    def square(self) -> bool:
+        """Whether its columns are tokens too."""
+        return self.kind in ("scores", "pattern")
+
+    @property
+    def per_head(self) -> bool:
+        """Whether its natural shape begins with the heads."""
+        return self.square or self.kind == "cache"
+
+    @property
+    def dims(self) -> str:
+        """Its natural shape in words: `head, T, T`, `head, T, d_head` or `T, width`."""
+        return DIMS.get(self.kind, "T, width")
+
+    def natural(self, matrix: Floats, start: int, valid: int, total: int) -> Floats:
+        """The rows of tokens start .. start + valid - 1 of `total`, in the natural shape and without padding.
+
+        Scores and patterns become `[heads, valid, total]`, caches `[heads, valid, d_head]`, others `[valid, width]`.
+        """
+        cube: Floats
+        if self.square:
+            cube = matrix.reshape(-1, self.heads, matrix.shape[1])[:valid, :, :total].transpose(1, 0, 2).copy()
+            if self.kind == "scores":
+                beyond = np.arange(total) > start + np.arange(valid)[:, None]
+                cube[:, beyond] = -np.inf
+            return cube
+        if self.kind == "cache":
+            rows = matrix[start : start + valid]
+            cube = rows.reshape(len(rows), self.heads, -1)[:, :, : self.width].transpose(1, 0, 2)
+            return cube
+        rows = matrix[:valid]
+        if self.kind == "heads":
+            rows = rows.reshape(len(rows), self.heads, -1)[:, :, : self.width].reshape(len(rows), -1)
+        return rows
+
+
+class ModelConfig(ABC):
+    """A model of one family: the fields of its `config.json` that change what is computed, and all that follows.
+
+    Subclasses are frozen dataclasses named `CONFIG` in `glgpt.models.<model_type>`.
+    """
+
+    model_type: ClassVar[str]  # of config.json
+    architecture: ClassVar[str]  # transformers' class
+    prefix: ClassVar[str]  # of every tensor in a checkpoint but the head
+    buffers: ClassVar[re.Pattern[str]]  # tensors of a checkpoint that are no parameters
+    head: ClassVar[str] = "lm_head.weight"
+    embedding: ClassVar[str]  # of tokens; the head too where they are tied
+
+    # Fields, or properties, of every family.
+    vocab_size: int
+    n_positions: int
+    n_embd: int
+    n_layer: int
+    n_head: int
+    tie_word_embeddings: bool
+
+    @property
+    @abstractmethod
+    def d_head(self) -> int:
+        """Width of one attention head."""
+
+    @property
+    def n_kv_head(self) -> int:
+        """How many heads keys and values have."""
+        return self.n_head
+
+    @cached_property
+    @abstractmethod
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter that a checkpoint must hold, by name, in the order of its use."""
+
+    @cached_property
+    @abstractmethod
+    def activations(self) -> dict[str, Activation]:
+        """Every named intermediate, in the order they are computed."""
+
+    @abstractmethod
+    def network(
+        self,
+        rec: Recorder,
+        kernel: Kernel,
+        dtype: str = "f32",
+        names: Container[str] = (),
+        batch: Batch | None = None,
+        role: str = "weight",
+    ) -> Network:
+        """The family's network over a recorder; see `glgpt.models.network.Network`."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> ModelConfig:
+        """Reads a parsed `config.json`. Raises GlgptError for a field that cannot be supported."""
+
+    @classmethod
+    @abstractmethod
+    def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> ModelConfig:
+        """A model of this size with the family's usual settings."""
+
+    @abstractmethod
+    def to_dict(self, dropout: float = 0.0) -> dict[str, Any]:
+        """The `config.json` that transformers reads."""
+
+    @staticmethod
+    @abstractmethod
+    def reference(network: Any, ids: list[int]) -> dict[str, NDArray[np.float64]]:
+        """Every activation that a transformers model of this family computes, in natural shapes."""
+
+    reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager"}  # of transformers' from_pretrained
+
+    @property
+    def tied(self) -> dict[str, str]:
+        """Tensors of a checkpoint that repeat a parameter: name -> the parameter."""
+        return {self.head: self.embedding} if self.tie_word_embeddings else {}
+
+    @property
+    def output(self) -> str:
+        """The parameter that turns the last norm into logits."""
+        return self.tied.get(self.head, self.head)
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers the model learns; a tied head counts once."""
+        return sum(p.count for p in self.parameters.values())
+
+    @property
+    def block_flops(self) -> int:
+        """Floating-point operations of a token through the products of all blocks, without attention and head."""
+        return 2 * sum(p.count for p in self.parameters.values() if p.product and p.layer is not None)
+
+    @property
+    def head_flops(self) -> int:
+        """Floating-point operations of the logits of a token."""
+        return 2 * self.parameters[self.output].count
+
+    def training_flops(self, context: int) -> int:
+        """Operations of a token in a training step: forward and twice that backward, products and attention.
+
+        6 N for the N weights of products and 12 L W T for attention (Kaplan et al. 2020).
+        """
+        attention = 12 * self.n_layer * self.n_head * self.d_head * context
+        return 3 * (self.block_flops + self.head_flops) + attention
+
+    def stored_name(self, name: str) -> str:
+        """A parameter's name in a checkpoint's file."""
+        return name if name == self.head else self.prefix + name
+
+    def fields(self) -> dict[str, Any]:
+        """All that decides what is computed, and the family's name; `glgpt.models.from_fields` reads it."""
+        own: Any = self  # a dataclass, as every family's is
+        return {"model_type": self.model_type, **asdict(own)}
+
+    def shape(self) -> dict[str, int]:
+        """The sizes that every family has, by name."""
+        names = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_kv_head", "d_head")
+        return {name: getattr(self, name) for name in names}
+
+    def stream(self) -> list[str]:
+        """The residual stream's names: after the embedding and after each block."""
+        return [EMBED, *(in_block(i, RESID_POST) for i in range(self.n_layer))]
+
+    def patterns(self) -> list[str]:
+        """The attention patterns' names, a layer each."""
+        return [in_block(i, PATTERN) for i in range(self.n_layer)]
+
+
+def check_sizes(config: ModelConfig, names: tuple[str, ...]) -> None:
+    """Raises GlgptError where a size is no positive whole number or beyond reason, or there are too many layers."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise GlgptError(f"config: {name} is {written(value)}; it must be a positive whole number")
+        if value > MOST_SIZE:
+            raise GlgptError(f"config: {name} is {written(value)}; at most {MOST_SIZE} is supported")
+    if config.n_layer > MOST_LAYERS:
+        raise GlgptError(f"config: n_layer is {config.n_layer}; at most {MOST_LAYERS} are supported")
+
+
+def check_count(config: ModelConfig) -> None:
+    """Raises GlgptError for a model of more parameters than any device takes."""
+    if config.parameter_count > MOST_PARAMETERS:
+        count = f"{config.parameter_count:,} parameters"
+        raise GlgptError(f"config: these sizes make {count}; at most {MOST_PARAMETERS:,} are supported")
+
+
+def activation_table(block: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> dict[str, Activation]:
+    """The activations of a decoder whose blocks have these: part -> (kind, width, heads)."""
+    table: dict[str, tuple[Any, ...]] = {EMBED: ("rows", config.n_embd)}
+    for i in range(config.n_layer):
+        table |= {in_block(i, part): about for part, about in block.items()}
+    table |= {FINAL_NORM: ("rows", config.n_embd), LOGITS: ("rows", config.vocab_size)}
+    return {name: Activation(name, *about) for name, about in table.items()}
