@@ -26,7 +26,7 @@ export class Capture {
     const unknown = names.find((name) => !(name in this.manifest.activations));
     if (unknown) throw new PageError(`${unknown} is no intermediate; they run from embed, h.0.ln_1 to logits.`);
     const found = new Map(names.map((name) => [name, this.empty(name, ids.length)] as const));
-    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known)) {
+    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning)) {
       const entry = `logits_${chunk.size}`;
       await this.player.prepare(entry);
       writeIds(this.player, ids, chunk);
@@ -56,7 +56,7 @@ export class Capture {
     return { shape, data: new Float32Array(shape.reduce((a, b) => a * b, 1)) };
   }
 
-  /** Puts a chunk's matrix where it belongs; see `glgpt/capture.py`. */
+  /** Puts a chunk's matrix where it belongs. */
   private place(name: string, matrix: Float32Array, cols: number, chunk: Chunk, to: Values): void {
     const { n_head, d_head } = this.manifest.config;
     const kind = this.manifest.activations[name];

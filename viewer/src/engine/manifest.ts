@@ -41,6 +41,16 @@ export interface Config {
   d_head: number;
 }
 
+/** Constants that the desktop and the page share, described in the schema. */
+export interface Tuning {
+  one_token: number;
+  per_chunk: number;
+  near_pays: number;
+  steady: number;
+  draw_flops: number;
+  ahead: number;
+}
+
 export interface Manifest {
   schema: number;
   glgpt: string;
@@ -50,6 +60,7 @@ export interface Manifest {
   recordings: Recording[];
   tokenizer: string | null;
   reference: string;
+  tuning: Tuning;
   /** What can be trained: the file that lists it. */
   training?: string | null;
   activations: Record<string, ActivationKind>;

@@ -1,4 +1,4 @@
-// numpy's PCG64 behind its SeedSequence, so that a seed gives the same choices here and on the desktop.
+// numpy's PCG64 seeded by its SeedSequence, so that a seed draws the same tokens here and on the desktop.
 
 const M32 = 0xffffffff;
 const M128 = (1n << 128n) - 1n;

@@ -7,8 +7,6 @@ import type { Device, Options } from "./device";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
 
-/** The most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset. */
-export const DRAW_FLOPS = 10e9;
 const BLOCKS = 8; // uniform buffers in turn, so that writing one never waits for a draw that reads it
 
 export type Texels = Float32Array | Uint32Array;
@@ -57,7 +55,8 @@ export class Player {
     readonly program: Program,
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
-    private readonly drawFlops = DRAW_FLOPS,
+    /** The most operations of one draw: a costlier pass is drawn in bands, since drivers reset after some 2 s. */
+    private readonly drawFlops = Infinity,
     reader?: Reader,
   ) {
     check(program, device);

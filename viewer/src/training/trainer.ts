@@ -1,10 +1,10 @@
-// Trains on a device: the desktop's `glgpt/trainer.py` over the page's player. What the passes compute it cannot tell.
+// Trains a model by playing a recorded training step. It does not know what the passes compute.
 
 import { plan, sizes, writeIds } from "../engine/chunks";
 import { ContextLost, type Device, type Options } from "../gl/device";
-import { DRAW_FLOPS, Player } from "../gl/player";
+import { Player } from "../gl/player";
 import { unpack } from "../engine/layout";
-import type { Offer } from "../engine/manifest";
+import type { Offer, Tuning } from "../engine/manifest";
 import { must, PageError } from "../gl/errors";
 import type { Program, View } from "../gl/program";
 import { Sampler, type Settings } from "../engine/sampling";
@@ -42,10 +42,10 @@ export class Trainer {
     readonly program: Program,
     options: Options,
     readonly seed: number,
-    drawFlops = DRAW_FLOPS,
+    private readonly tuning: Pick<Tuning, "one_token" | "per_chunk" | "draw_flops">,
   ) {
     this.generation = device.generation;
-    this.player = new Player(device, program, options, undefined, drawFlops);
+    this.player = new Player(device, program, options, undefined, tuning.draw_flops);
     this.known = [...sizes(Object.keys(program.entries), "prefill_"), 1];
   }
 
@@ -197,7 +197,7 @@ export class Trainer {
   }
 
   private prefill(ids: readonly number[]): void {
-    for (const chunk of plan(ids.length, this.offer.config.n_positions, this.known)) {
+    for (const chunk of plan(ids.length, this.offer.config.n_positions, this.known, this.tuning)) {
       if (chunk.size === 1) {
         this.decode(ids[chunk.start]!, chunk.start);
         continue;

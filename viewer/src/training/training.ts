@@ -1,6 +1,6 @@
 // Training in the page: what it offers, the session under way, and what is kept of it.
 
-import { check, DRAW_FLOPS } from "../gl/player";
+import { check } from "../gl/player";
 import { Turns } from "../gl/wait";
 import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../engine/manifest";
 import type { Model } from "../engine/model";
@@ -250,8 +250,8 @@ export class Training {
   }
 
   private async trainer({ offer, seed }: Plan, program: Program, begin: boolean): Promise<Trainer> {
-    const { device, options, wishes } = this.model();
-    const trainer = new Trainer(device, offer, program, options, seed, wishes.drawFlops ?? DRAW_FLOPS);
+    const { device, options, drawFlops, manifest } = this.model();
+    const trainer = new Trainer(device, offer, program, options, seed, { ...manifest.tuning, draw_flops: drawFlops });
     try {
       await trainer.open(begin);
     } catch (error) {

@@ -102,6 +102,7 @@ function GridCanvas({ total }: { total: number }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
+      if (!canvas.current) return; // the view was left meanwhile
       model.fill(state.ids.value.slice(0, total));
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
@@ -196,6 +197,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
+      if (!canvas.current) return; // the view was left meanwhile
       model.fill(tokens.map((tok) => tok.id));
       attention.drawHead(canvas.current, layer.value, head.value, total, kind.value);
     },

@@ -193,7 +193,7 @@ function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
 async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
   const { player } = model.capture;
   const known = sizes(Object.keys(player.program.entries), "logits_");
-  const chunks = plan(ids.length, model.manifest.config.n_positions, known);
+  const chunks = plan(ids.length, model.manifest.config.n_positions, known, model.manifest.tuning);
   const longest = chunks.reduce((a, b, i) => (b.valid > chunks[a]!.valid ? i : a), 0);
   const wanted = part < 0 ? longest : Math.min(part, chunks.length - 1);
   for (const chunk of chunks.slice(0, wanted + 1)) {

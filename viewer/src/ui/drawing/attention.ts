@@ -53,7 +53,7 @@ export class Attention {
   private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
     const { player, manifest } = this.model;
     const scores = kind !== "pattern";
-    for (const { start, valid, size } of plan(total, manifest.config.n_positions, this.known, from)) {
+    for (const { start, valid, size } of plan(total, manifest.config.n_positions, this.known, manifest.tuning, from)) {
       player.set("pos", start);
       for (const entry of kind === "raw" ? (["attention", "ahead"] as const) : (["attention"] as const)) {
         player.play(`${entry}_${layer}_${size}`);
