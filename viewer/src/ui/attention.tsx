@@ -94,6 +94,7 @@ function Choice({ label, of, count, set }: ChoiceProps) {
 
 function GridCanvas({ total }: { total: number }) {
   const canvas = useRef<HTMLCanvasElement>(null);
+  const shown = () => canvas.current;
   const grid = useSignal<Grid | null>(null);
   const { n_layer, n_head } = state.engine().model.manifest.config;
   const { layer, head, kind } = state.place;
@@ -102,7 +103,7 @@ function GridCanvas({ total }: { total: number }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
-      if (!canvas.current) return; // the view was left meanwhile
+      if (!shown()) return; // the view was left meanwhile
       model.fill(state.ids.value.slice(0, total));
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
@@ -180,6 +181,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
   const { n_positions } = state.engine().model.manifest.config;
   const { layer, head, kind } = state.place;
   const canvas = useRef<HTMLCanvasElement>(null);
+  const shown = () => canvas.current;
   const scroll = useRef<HTMLDivElement>(null);
   const zoom = useSignal(0); // pixels of a cell; 0: what fits
   const room = useSignal(480);
@@ -197,7 +199,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
-      if (!canvas.current) return; // the view was left meanwhile
+      if (!shown()) return; // the view was left meanwhile
       model.fill(tokens.map((tok) => tok.id));
       attention.drawHead(canvas.current, layer.value, head.value, total, kind.value);
     },
