@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from typing import Any
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import written_whole
+from glgpt.system.locks import lock_folder
 from glgpt.system.outputs import output_folder
 
 RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "state.safetensors"
@@ -72,13 +72,10 @@ class RunFolder:
                 raise TypeError
         except (ValueError, KeyError, TypeError):
             raise GlgptError(f"{path / RECORD} is damaged") from None
-        # The folder itself is locked, since files in it are replaced; the lock goes with the process.
-        self._lock = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise GlgptError(f"{path} is being trained by another process") from None
+        unlock = lock_folder(path)
+        if unlock is None:
+            raise GlgptError(f"{path} is being trained by another process")
+        self._unlock = unlock
         self._metrics = (path / METRICS).open("ab")
 
     def rewind(self, step: int) -> None:
@@ -137,7 +134,7 @@ class RunFolder:
         """Lets others train in the folder. Closing twice is harmless."""
         if not self._metrics.closed:
             self._metrics.close()
-            os.close(self._lock)
+            self._unlock()
 
     def __enter__(self) -> RunFolder:
         return self

@@ -13,7 +13,7 @@ import numpy as np
 from moderngl import TextureArray
 
 from glgpt import ops
-from glgpt.errors import GlgptError
+from glgpt.errors import DeviceError, GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.program.kernel import KERNELS, Kernel
@@ -87,7 +87,7 @@ def renders_float(device: Device) -> bool:
     try:
         device.release(device.framebuffer([(texture, 0)]))
         return True
-    except GlgptError:
+    except DeviceError:
         return False
     finally:
         device.release(texture)
