@@ -74,7 +74,7 @@ def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
         own = model.config.vocab_size == 50257  # GPT-2's, and so its tokenizer
         why = " files, and GPT-2's own is neither cached nor to be fetched" if own else ""
         raise GlgptError(f"{model.name} has no tokenizer{why}; give token ids with --ids")
-    return model.tokenizer.encode(text)
+    return model.tokenizer.prompt_prefix + model.tokenizer.encode(text)
 
 
 def report(args: argparse.Namespace, figures: Any, text: str) -> None:

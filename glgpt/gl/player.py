@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
+from glgpt.program.formats import Texels
 from glgpt.program.layout import Layout
 from glgpt.program.spec import Entry, Pass, Program, check
 
-Texels = NDArray[np.float32] | NDArray[np.uint32]
 DRAW_FLOPS = 10_000_000_000  # the most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset
 BAND_BYTES = 8 << 20  # of an upload
 SCALAR_FORMATS = {"int": "i", "float": "f"}
@@ -82,9 +82,9 @@ class Player:
 
     def write_matrix(self, name: str, layout: Layout, matrix: NDArray[np.floating]) -> None:
         """Packs and uploads a matrix in bands, so that no whole copy of it is ever made."""
-        band = max(1, BAND_BYTES // (layout.width * 16))
+        band = max(1, BAND_BYTES // (layout.texture_width * 16))
         for layer in range(layout.layers):
-            for y in range(0, layout.lines, band):
+            for y in range(0, layout.texture_height, band):
                 self.write(name, layer, layout.layer(matrix, layer, y, band), y)
 
     def clear(self, name: str) -> None:

@@ -87,7 +87,7 @@ class Decoder:
             self._write_token(ids[-1])
             self.player.play("decode", pos=len(ids) - 1)
         view = self.player.entry("decode").outputs["logits"]
-        return sampler.choose(programs.layout_of(view).unpack(self.player.read(view.texture))[0])
+        return sampler.choose(view.unpack(self.player.read(view.texture))[0])
 
     def _write_token(self, token: int) -> None:
         self.player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))

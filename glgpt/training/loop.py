@@ -248,7 +248,7 @@ class Loop:
         self.run.sync()
         self.hooks.part("saving a checkpoint")(0, 1)
         try:
-            self.trainer.save(self.run.path)
+            self.trainer.save(self.run.path, self.tokenizer.eos)
         except GlgptError as error:  # a step of a finite loss left parameters that are not
             raise self._broken(step, str(error)) from None
         self.saved = step

@@ -214,16 +214,16 @@ def test_info_announces_the_memory_that_a_model_then_takes(capsys: Capture) -> N
     text = capsys.readouterr().out
     assert figures["device"]["renderer"] in text and figures["choice"]["kernel"] in text
     rows = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.endswith(" ms")]
-    assert sorted(rows) == sorted(2 * ["4x4", "4x4-near", "4x8", "8x4", "8x4-near"])
+    assert sorted(rows) == sorted(2 * ["4x4", "4x4-contiguous", "4x8", "8x4", "8x4-contiguous"])
 
 
-@pytest.mark.parametrize(("near", "way"), [(0, "halves"), (2, "neighbours")])
-def test_info_says_how_one_row_products_take_their_columns(near: int, way: str) -> None:
+@pytest.mark.parametrize(("contiguous", "way"), [(0, "strided"), (4, "contiguous")])
+def test_info_says_how_one_row_products_take_their_columns(contiguous: int, way: str) -> None:
     figures = info.describe(device="software")
-    probe = {"4x4 textureLod": 2.0, "near textureLod": 3.0, "apart textureLod": 4.0, "near texelFetch": 9.0}
-    figures["choice"] |= {"near": near, "fetch": "textureLod", "probe_ms": probe}
+    probe = {"4x4 textureLod": 2.0, "contiguous textureLod": 3.0, "strided textureLod": 4.0, "strided texelFetch": 9.0}
+    figures["choice"] |= {"contiguous": contiguous, "fetch": "textureLod", "probe_ms": probe}
     text = info.render(figures)
-    assert f"\none-row products: {way} (near 3.00 ms, apart 4.00 ms)" in text and "9.00" not in text
+    assert f"\none-row products: {way} columns (strided 4.00 ms, contiguous 3.00 ms)" in text and "9.00" not in text
 
 
 def test_bench_runs_and_prints(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -165,9 +165,10 @@ def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[Path]:
-    """The 124M shape with random weights, 500 MB."""
+    """Half the layers and vocabulary of the 124M shape with random weights, 250 MB."""
+    config = GPT2Config(vocab_size=25000, n_layer=6)
     with tempfile.TemporaryDirectory() as folder:
-        yield save_checkpoint(Path(folder), GPT2Config(), random_weights(GPT2Config(), spread=0.02))
+        yield save_checkpoint(Path(folder), config, random_weights(config, spread=0.02))
 
 
 @pytest.mark.slow

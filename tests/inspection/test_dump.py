@@ -20,11 +20,13 @@ from glgpt.inference.model import GPT2
 from glgpt.inspection.dump import dump, parse_range, texel_image
 from glgpt.plots import activations as plots
 from glgpt.plots import figure, fonts, loss
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout
 
 WIDE = Path(__file__).parents[1] / "goldens/wide"  # 2 layers, 4 heads, no tokenizer
 IDS = [1, 5, 9, 5, 1, 77]
 Array = np.ndarray[Any, Any]
+F32 = FORMATS["f32"]
 
 
 def pixels(path: Path) -> Array:
@@ -155,23 +157,23 @@ def test_raw_textures_are_written_as_they_lie_in_memory(tmp_path: Path) -> None:
 def test_texels_are_scaled_to_their_range() -> None:
     texels = np.array([[[[0, 1, 2, 4]]], [[[np.nan, np.inf, -np.inf, 2]]]], np.float32)
     wanted = [[[0, 64, 128, 255], [0, 255, 0, 128]]]
-    picture, low, high = texel_image(texels, "f32")
+    picture, low, high = texel_image(texels, F32)
     assert (picture.tolist(), low, high) == (wanted, 0.0, 4.0)
-    assert texel_image(texels.view(np.uint32), "f32")[0].tolist() == wanted
-    assert texel_image(np.zeros((1, 1, 1, 4), np.float32), "f32")[0].tolist() == [[[0, 0, 0, 0]]]
+    assert texel_image(texels.view(np.uint32), F32)[0].tolist() == wanted
+    assert texel_image(np.zeros((1, 1, 1, 4), np.float32), F32)[0].tolist() == [[[0, 0, 0, 0]]]
 
 
-def test_packed_halves_come_apart_into_their_tiles() -> None:
+def test_column_tiles_that_share_texels_are_drawn_apart() -> None:
     layout = Layout(2, 16, (1, 2), "f16")
     matrix = np.arange(32, dtype=np.float32).reshape(2, 16)
-    picture, low, high = texel_image(layout.pack(matrix), "f16")
+    picture, low, high = texel_image(layout.pack(matrix), layout.format)
     assert (low, high) == (0.0, 31.0)
     assert picture.tolist() == np.round(matrix / 31 * 255).reshape(2, 4, 4).tolist()
 
 
 def test_masked_scores_stay_out_of_the_range(tmp_path: Path) -> None:
     texels = np.array([[[[-1e30, 1, 2, 3]]]], np.float32)
-    picture, low, high = texel_image(texels, "f32", -1e29)
+    picture, low, high = texel_image(texels, F32, -1e29)
     assert (picture.tolist(), low, high) == ([[[0, 0, 128, 255]]], 1.0, 3.0)
     with GPT2.from_pretrained(WIDE) as model:
         manifest = dump(model, IDS, tmp_path, ["h.0.attn.scores"], raw=True)

@@ -249,7 +249,7 @@ def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> N
     state = tmp_path / "state.safetensors"
     for damage in (state.read_bytes()[:-9], b"", b"x" * 100):
         state.write_bytes(damage)
-        with pytest.raises(GlgptError, match="is damaged"):
+        with pytest.raises(GlgptError, match=r"state\.safetensors is no whole safetensors file"):
             Trainer.load(tmp_path, device=DEVICE)
 
 
@@ -257,7 +257,7 @@ def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_thousand_steps_take_no_more_than_the_plan(device: Device) -> None:
+def test_steps_take_no_more_than_the_plan(device: Device) -> None:
     """Memory is not what was announced, or grows with steps, evaluations and samples."""
     before = dict(device.live), device.texture_bytes
     x, y = examples(config=TINY, context=4)
@@ -265,16 +265,16 @@ def test_a_thousand_steps_take_no_more_than_the_plan(device: Device) -> None:
         assert device.texture_bytes - before[1] == sum(t.memory.values()) == t.player.program.nbytes()
 
         def round_() -> None:
-            for _ in range(100):
+            for _ in range(40):
                 t.submit(x, y)
             t.evaluate(x, y)
             list(t.generate_ids([1], 3, temperature=0))
 
         round_()
         live, taken = dict(device.live), device.texture_bytes
-        for _ in range(9):
+        for _ in range(4):
             round_()
-        assert t.steps_done == 1000
+        assert t.steps_done == 200
         assert (device.live, device.texture_bytes) == (live, taken)
     t.close()
     assert (device.live, device.texture_bytes) == before

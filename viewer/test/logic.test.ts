@@ -1,29 +1,32 @@
 // What needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
 
 import { describe, expect, it, vi } from "vitest";
-import { plan, sizes } from "../src/chunks";
-import { memoryView, statistics } from "../src/field";
-import { pick } from "../src/gl/probe";
-import { blocks, fromHalf, unpack } from "../src/layout";
-import { digest, Loader } from "../src/loader";
-import { parseManifest, parseProgram, parseReference, parseTokenizer, type Recording } from "../src/manifest";
-import { furthest } from "../src/parity";
+import { plan, sizes } from "../src/engine/chunks";
+import { memoryView, statistics } from "../src/engine/field";
+import { pick } from "../src/engine/probe";
+import { blocks, fromHalf, unpack } from "../src/engine/layout";
+import { digest, Loader } from "../src/engine/loader";
+import { parseManifest, parseProgram, parseReference, parseTokenizer, type Recording } from "../src/engine/manifest";
+import { furthest } from "../src/engine/parity";
 import { check } from "../src/gl/player";
 import { header, shaderError } from "../src/gl/shaders";
-import { PageError, type Program } from "../src/program";
-import { Random, seedState } from "../src/random";
-import { alternatives, Sampler } from "../src/sampling";
-import type { Source } from "../src/source";
-import { Tokenizer } from "../src/tokenizer";
+import { PageError } from "../src/gl/errors";
+import type { Program } from "../src/gl/program";
+import { Random, seedState } from "../src/engine/random";
+import { alternatives, Sampler } from "../src/engine/sampling";
+import type { Source } from "../src/engine/source";
+import { Tokenizer } from "../src/engine/tokenizer";
 import { meaning, parts } from "../src/ui/names";
 import { split } from "../src/ui/source";
+
+const COSTS = { one_token: 4, per_chunk: 4 };
 
 describe("chunks", () => {
   it("cover every prompt length once, the last alone padded, never beyond the context", () => {
     const known = [256, 64, 16, 1];
     for (let tokens = 1; tokens <= 256; tokens++) {
       let at = 0;
-      for (const chunk of plan(tokens, 256, known)) {
+      for (const chunk of plan(tokens, 256, known, COSTS)) {
         expect(chunk.start).toBe(at);
         expect(chunk.start + chunk.size).toBeLessThanOrEqual(256);
         at += chunk.valid;
@@ -33,7 +36,7 @@ describe("chunks", () => {
     }
   });
   it("begin where the caches end", () => {
-    expect(plan(41, 256, [256, 64, 16, 1], 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
+    expect(plan(41, 256, [256, 64, 16, 1], COSTS, 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
   });
   it("are named by the entries", () => {
     expect(sizes(["decode", "prefill_16", "prefill_256", "prefill_x"], "prefill_")).toEqual([256, 16]);
@@ -107,12 +110,12 @@ describe("sampling", () => {
   const logits = Float32Array.from([1, 3, 2, 3, -1]);
   const settings = { temperature: 1, topK: null, topP: null, seed: 1 };
   it("is greedy at temperature 0, and of equals the first wins", () => {
-    expect(new Sampler({ ...settings, temperature: 0 }).choose(logits)).toBe(1);
+    expect(new Sampler({ ...settings, temperature: 0 }).draw(logits).id).toBe(1);
   });
   it("stays within top-k and top-p", () => {
     const seen = (more: object) => {
       const sampler = new Sampler({ ...settings, ...more });
-      return [...new Set(Array.from({ length: 200 }, () => sampler.choose(logits)))].sort();
+      return [...new Set(Array.from({ length: 200 }, () => sampler.draw(logits).id))].sort();
     };
     expect(seen({ topK: 2 })).toEqual([1, 3]);
     expect(seen({ topP: 0.39 })).toEqual([1]);
@@ -196,13 +199,13 @@ describe("the probe", () => {
     const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5,
       "4x4-near texelFetch": 7, "4x4-near textureLod": 6 };
     const rows = { "apart texelFetch": 5, "near texelFetch": 4, "apart textureLod": 1, "near textureLod": 0.9 };
-    expect(pick(all, both, { ...measured, ...rows })).toEqual({ recording: all[2], fetch: "texelFetch" });
+    expect(pick(all, both, { ...measured, ...rows }, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
     const paying = { ...measured, ...rows, "near textureLod": 0.7 };
-    expect(pick(all, both, paying)).toEqual({ recording: all[1], fetch: "textureLod" });
-    expect(pick(all, ["texelFetch"], paying)).toEqual({ recording: all[2], fetch: "texelFetch" });
+    expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
+    expect(pick(all, ["texelFetch"], paying, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
   });
   it("takes the first where there was nothing to measure", () => {
-    expect(pick([all[1]!], ["textureLod"], {})).toEqual({ recording: all[1], fetch: "textureLod" });
+    expect(pick([all[1]!], ["textureLod"], {}, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
   });
 });
 
@@ -268,6 +271,7 @@ describe("loader", () => {
       dtype: "f32",
       tokenizer: null,
       reference: "reference.json",
+      tuning: { ...COSTS, near_pays: 0.8, steady: 1.3, draw_flops: 1e10, ahead: 3 },
       activations: {},
       files: {},
       config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },

@@ -1,12 +1,13 @@
-// Trains on a device: the desktop's `glgpt/trainer.py` over the page's player. What the passes compute it cannot tell.
+// Trains a model by playing a recorded training step. It does not know what the passes compute.
 
-import { plan, sizes, writeIds } from "../chunks";
+import { plan, sizes, writeIds } from "../engine/chunks";
 import { ContextLost, type Device, type Options } from "../gl/device";
-import { DRAW_FLOPS, Player } from "../gl/player";
-import { unpack } from "../layout";
-import type { Offer } from "../manifest";
-import { must, PageError, type Program, type View } from "../program";
-import { Sampler, type Settings } from "../sampling";
+import { Player } from "../gl/player";
+import { unpack } from "../engine/layout";
+import type { Offer, Tuning } from "../engine/manifest";
+import { must, PageError } from "../gl/errors";
+import type { Program, View } from "../gl/program";
+import { Sampler, type Settings } from "../engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
 
@@ -41,10 +42,10 @@ export class Trainer {
     readonly program: Program,
     options: Options,
     readonly seed: number,
-    drawFlops = DRAW_FLOPS,
+    private readonly tuning: Pick<Tuning, "one_token" | "per_chunk" | "draw_flops">,
   ) {
     this.generation = device.generation;
-    this.player = new Player(device, program, options, undefined, drawFlops);
+    this.player = new Player(device, program, options, undefined, tuning.draw_flops);
     this.known = [...sizes(Object.keys(program.entries), "prefill_"), 1];
   }
 
@@ -189,14 +190,14 @@ export class Trainer {
       if (n && this.prepared) this.decode(text.at(-1)!, text.length - 1);
       else this.prefill(text);
       this.prepared = true;
-      const id = sampler.choose(unpack(view, await player.read(view.texture)));
+      const id = sampler.draw(unpack(view, await player.read(view.texture))).id;
       yield id;
       text.push(id);
     }
   }
 
   private prefill(ids: readonly number[]): void {
-    for (const chunk of plan(ids.length, this.offer.config.n_positions, this.known)) {
+    for (const chunk of plan(ids.length, this.offer.config.n_positions, this.known, this.tuning)) {
       if (chunk.size === 1) {
         this.decode(ids[chunk.start]!, chunk.start);
         continue;

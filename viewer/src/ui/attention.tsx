@@ -2,8 +2,9 @@
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import type { Kind } from "../attention";
-import type { Grid } from "../gl/painter";
+import type { Kind } from "./drawing/attention";
+import type { Grid } from "./drawing/painter";
+import { legendPlace, TICKS } from "./drawing/scale";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
@@ -101,6 +102,7 @@ function GridCanvas({ total }: { total: number }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
+      if (!canvas.current) return; // the view was left meanwhile
       model.fill(state.ids.value.slice(0, total));
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
@@ -195,6 +197,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
+      if (!canvas.current) return; // the view was left meanwhile
       model.fill(tokens.map((tok) => tok.id));
       attention.drawHead(canvas.current, layer.value, head.value, total, kind.value);
     },
@@ -280,12 +283,17 @@ function Labels({ list, side, at, shown }: { list: readonly state.Tok[]; side: s
   );
 }
 
+/** The colours by value; as in the picture, opacity is not linear in it. */
 function Legend({ kind }: { kind: Kind }) {
+  const name = (value: number) => (kind === "pattern" ? `${100 * value}%` : String(value).replace("-", "−"));
   return (
-    <span class={`ramp ${kind === "pattern" ? "" : "signed"}`}>
-      <small>{kind === "pattern" ? "0" : "−8"}</small>
-      <i aria-hidden="true" />
-      <small>{kind === "pattern" ? "100%" : "8"}</small>
+    <span class={`ramp ${kind === "pattern" ? "" : "signed"}`} role="img" aria-label={`Colours of ${KIND_NAMES[kind]}`}>
+      <i />
+      {TICKS[kind].map((value) => (
+        <small key={value} data-value={value} style={{ left: `${(100 * legendPlace(kind, value)).toFixed(2)}%` }}>
+          {name(value)}
+        </small>
+      ))}
     </span>
   );
 }

@@ -1,11 +1,12 @@
 // Every texture by its name: intermediates, weights, and what is kept between tokens.
 
 import { useSignal } from "@preact/signals";
-import type { Chunk } from "../chunks";
-import { plan, sizes, writeIds } from "../chunks";
-import { memoryView } from "../field";
-import type { Model } from "../model";
-import { must, type View } from "../program";
+import type { Chunk } from "../engine/chunks";
+import { plan, sizes, writeIds } from "../engine/chunks";
+import { memoryView } from "../engine/field";
+import type { Model } from "../engine/model";
+import { must } from "../gl/errors";
+import type { View } from "../gl/program";
 import { meaning, parts } from "./names";
 import { playTo } from "./passes";
 import { Plane, type Subject } from "./plane";
@@ -192,7 +193,7 @@ function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
 async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
   const { player } = model.capture;
   const known = sizes(Object.keys(player.program.entries), "logits_");
-  const chunks = plan(ids.length, model.manifest.config.n_positions, known);
+  const chunks = plan(ids.length, model.manifest.config.n_positions, known, model.manifest.tuning);
   const longest = chunks.reduce((a, b, i) => (b.valid > chunks[a]!.valid ? i : a), 0);
   const wanted = part < 0 ? longest : Math.min(part, chunks.length - 1);
   for (const chunk of chunks.slice(0, wanted + 1)) {
