@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,42 @@ assert list(Path('.').iterdir()) == []
 print('locked')
 """
     assert run(code, tmp_path).endswith("locked\n")
+
+
+WITHOUT = {  # Mesa held to what macOS has
+    "MESA_GL_VERSION_OVERRIDE": "4.1",
+    "MESA_GLSL_VERSION_OVERRIDE": "410",
+    "MESA_EXTENSION_OVERRIDE": (
+        "-GL_ARB_shading_language_packing -GL_ARB_ES3_compatibility -GL_ARB_ES3_1_compatibility"
+        " -GL_ARB_ES3_2_compatibility"
+    ),
+}
+SHADERS = """
+import numpy as np
+from glgpt import GPT2, GPT2Config, Trainer
+with GPT2.from_pretrained(None, "f16", device="software", kernel="4x4", fetch="textureLod") as model:
+    print(repr(model.generate("To be", 12, temperature=0).read()))
+with Trainer(GPT2Config(23, 10, 8, 1, 2), batch=2, context=4, device="software", kernel="4x4") as trainer:
+    print(round(trainer.step(np.zeros((2, 4), int), np.ones((2, 4), int)), 4))
+    version = trainer.device.version
+    print(trainer.device.header, trainer.device.packing, version.split()[0], "Mesa" in version)
+"""
+
+
+@pytest.mark.slow
+def test_opengl_4_1_without_packing_gives_the_same(tmp_path: Path) -> None:
+    """macOS: no shader compiled there."""
+
+    def said(**environment: str) -> list[str]:
+        command = [sys.executable, "-c", SHADERS]
+        found = subprocess.run(
+            command, env={**os.environ, **environment}, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert found.returncode == 0, found.stderr[-2000:]
+        return found.stdout.splitlines()
+
+    usual, held = said(), said(**WITHOUT)
+    if not usual[2].endswith("True"):
+        pytest.skip("the software driver is not Mesa's")
+    assert held[2] == "330 False 4.1 True" and usual[2] != held[2]
+    assert usual[:2] == held[:2]
