@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import GlgptError
-from glgpt.inference.model import DTYPES, GPT2
+from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.training import training_files
+from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
-from glgpt.system.files import data_path, written_whole
+from glgpt.system.files import data_path, named_errors, written_whole
+from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
 
 SCHEMA = 1  # of manifest.json
@@ -40,7 +42,7 @@ SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
 
 def export(
     name_or_path: str | Path | None,
-    out: Path,
+    out: str | Path,
     dtype: str = "f32",
     *,
     shard_size: int = SHARD_SIZE,
@@ -61,19 +63,20 @@ def export(
     step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
     something else, a viewer that was not built, or a model that cannot be loaded.
     """
-    out = Path(out).resolve()  # what a link leads to is replaced, and the link stays
     if single_file and embed:
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
-    _check_out(out, single_file)
-    if dtype not in DTYPES:
-        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
+    if dtype not in FORMATS:
+        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
     viewer = _viewer()
     made = [folder for folder in out.parents if not folder.exists()]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(named_errors(out))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+        stack.callback(_clean_up, work, made)
         folder = work / "page"
         if embed:
             shutil.copytree(viewer / "embed", folder)
@@ -87,32 +90,34 @@ def export(
                 file.write(single_page(folder, manifest).encode())
         else:
             folder.chmod(0o755)
+            checked_out(given, single_file)  # again: others may have written there meanwhile
             _swap(folder, out, work / "old")
-        return manifest
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        with contextlib.suppress(OSError):  # they hold the page by now, or are not wanted
-            for folder in made:
-                folder.rmdir()
+    return manifest
 
 
-def _check_out(out: Path, single_file: bool) -> None:
-    above = next(folder for folder in out.parents if folder.exists())
-    if not above.is_dir():
-        raise GlgptError(f"{above} is a file; {out} cannot be made below it")
+def _clean_up(work: Path, made: Sequence[Path]) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    with contextlib.suppress(OSError):  # they hold the page by now, or are not wanted
+        for folder in made:
+            folder.rmdir()
+
+
+def checked_out(out: str | Path, single_file: bool) -> Path:
+    """Where a page may be written: a free name, an empty folder, or an earlier export. Raises FileError for others."""
     if single_file:
-        if out.is_dir() or out.suffix != ".html":
-            raise GlgptError(f"{out}: a single file is an .html file")
-        if out.exists():
-            with out.open("rb") as file:
-                if b"<title>glgpt</title>" not in file.read(4096):
-                    raise GlgptError(f"{out} exists and is no earlier export; name another file, or remove it")
-    elif out.is_file() or (out.is_dir() and any(out.iterdir()) and not _is_export(out)):
-        raise GlgptError(f"{out} exists and is no earlier export; name another folder, or remove it")
-    elif out.is_dir() and (other := next((p.name for p in sorted(out.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
-        raise GlgptError(
-            f"{out} holds {other}, which no export wrote and replacing it would delete: move it away first"
+        return output_file(out, ".html", ("earlier export", _is_single_page), parents=True)
+    path = output_folder(out, ("earlier export", _is_export))
+    if path.is_dir() and (other := next((p.name for p in sorted(path.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
+        raise FileError(
+            f"--out {quoted(out)} holds {quoted(other)}, which no export wrote and replacing it would delete: "
+            "move it away first"
         )
+    return path
+
+
+def _is_single_page(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return b"<title>glgpt</title>" in opened.read(4096)
 
 
 def _is_export(folder: Path) -> bool:
@@ -243,27 +248,49 @@ def _validator(schema: str) -> Any:
 
 
 def single_page(folder: Path, manifest: dict[str, Any]) -> str:
-    """The folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements."""
+    """The folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements.
+
+    Its Content-Security-Policy allows those scripts and styles by their SHA-256, and no connection.
+    """
     page = (folder / "index.html").read_text(encoding="utf-8")
+    inline: dict[str, list[str]] = {"script": [], "style": []}
 
     def style(match: re.Match[str]) -> str:
-        return f"<style>{(folder / match[1]).read_text(encoding='utf-8')}</style>"
+        inline["style"].append((folder / match[1]).read_text(encoding="utf-8"))
+        return f"<style>{inline['style'][-1]}</style>"
 
     def script(match: re.Match[str]) -> str:
-        code = (folder / match[1]).read_text(encoding="utf-8").replace("</script", "<\\/script")
-        return f'<script type="module">{code}</script>'
+        inline["script"].append((folder / match[1]).read_text(encoding="utf-8").replace("</script", "<\\/script"))
+        return f'<script type="module">{inline["script"][-1]}</script>'
 
     page = re.sub(r'<link rel="stylesheet"[^>]*href="\./([^"]+)"[^>]*>', style, page)
     page = re.sub(r'<script type="module"[^>]*src="\./([^"]+)"[^>]*></script>', script, page)
     page = re.sub(r'<link rel="(?:modulepreload|manifest)"[^>]*>', "", page)
     if 'src="./' in page:
         raise GlgptError("the built page loads a file that a single file cannot hold")
+    page, policies = re.subn(
+        r'(http-equiv="Content-Security-Policy"\s+content=")([^"]*)"', lambda m: f'{m[1]}{_policy(m[2], inline)}"', page
+    )
+    if policies != 1:
+        raise GlgptError("the built page has no Content-Security-Policy; build it anew: make viewer")
     names = ["manifest.json", *manifest["files"], *(shard["file"] for shard in manifest["shards"])]
     blocks = []
     for name in names:
         data = base64.b64encode(gzip.compress((folder / name).read_bytes(), 6, mtime=0)).decode()
         blocks.append(f'<script type="application/octet-stream" data-file="{name}">{data}</script>')
     return page.replace("</body>", "\n".join(blocks) + "\n</body>")
+
+
+def _policy(folders: str, inline: dict[str, list[str]]) -> str:
+    """The policy of a single file, from that of a folder: inline scripts and styles by hash, nothing from elsewhere."""
+    directives = []
+    for directive in folders.split(";"):
+        name, *sources = directive.split()
+        hashes = [hashlib.sha256(text.encode()).digest() for text in inline.get(name.removesuffix("-src"), [])]
+        allowed = [source for source in sources if source != "'self'"]
+        allowed += [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes]
+        directives.append(" ".join([name, *(allowed or ["'none'"])]))
+    return "; ".join(directives)
 
 
 def _digest(data: bytes) -> dict[str, Any]:

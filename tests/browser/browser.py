@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from glgpt.errors import GlgptError
-from glgpt.page.serve import server
+from glgpt.page.serve import application, serving
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
@@ -25,12 +26,22 @@ def find_chromium() -> str:
     return found
 
 
+def wait_without_eval(page: Any) -> Any:
+    """The page with a `wait_for_function` that asks from outside: Playwright's needs eval, which the policy forbids."""
+
+    def wait_for_function(expression: str, timeout: float = 90_000) -> None:
+        end = time.monotonic() + timeout / 1000
+        while not page.evaluate(f"Boolean({expression})"):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{expression} did not come true within {timeout:.0f} ms")
+            page.wait_for_timeout(50)
+
+    page.wait_for_function = wait_for_function
+    return page
+
+
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of a folder, served as `glgpt serve` does until the block ends."""
-    with server(folder, 0) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{running.server_address[1]}/"
-        finally:
-            running.shutdown()
+    with serving(application(folder)) as address:
+        yield address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import FLAGS, find_chromium
+from browser import FLAGS, find_chromium, wait_without_eval
 from playwright.sync_api import sync_playwright
 
 from glgpt.errors import GlgptError
@@ -65,23 +66,19 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[..., str]]:
     """Serves a folder and gives its address: as `glgpt serve` does, or (`plain`) as `python -m http.server` does."""
-    from glgpt.page.serve import server
+    from glgpt.page.serve import application, serving
 
-    running: list[ThreadingHTTPServer] = []
+    with contextlib.ExitStack() as stack:
 
-    def start(folder: Path, plain: bool = False) -> str:
-        if plain:
-            made = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-        else:
-            made = server(folder, 0)
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        running.append(made)
-        return f"http://127.0.0.1:{made.server_address[1]}/"
+        def start(folder: Path, plain: bool = False) -> str:
+            if not plain:
+                return stack.enter_context(serving(application(folder)))
+            made = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))))
+            threading.Thread(target=made.serve_forever, daemon=True).start()
+            stack.callback(made.shutdown)
+            return f"http://127.0.0.1:{made.server_address[1]}/"
 
-    yield start
-    for made in running:
-        made.shutdown()
-        made.server_close()
+        yield start
 
 
 @pytest.fixture
@@ -110,7 +107,7 @@ def browse(chromium: str, tmp_path: Path, complaints: list[str]) -> Iterator[Cal
                 **options,
             )
             contexts.append(context)
-            page = context.pages[0]
+            page = wait_without_eval(context.pages[0])
             page.set_default_timeout(90_000)
             context.on("weberror", lambda event: complaints.append(str(event.error)))
             context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)

@@ -40,7 +40,7 @@ def steps() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
         assert losses[0] == pytest.approx(more.mean_loss(CONFIG, fresh, x, y), rel=1e-6)
         gradients = t.gradients()
         losses.append(t.step(x, y))
-        return fresh, [gradients, t.parameters()], losses, list(t.generate([1, 2], 4, temperature=0))
+        return fresh, [gradients, t.parameters()], losses, list(t.generate_ids([1, 2], 4, temperature=0))
 
 
 @cache

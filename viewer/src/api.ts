@@ -1,15 +1,17 @@
 // What the console, an embedding page and the tests drive: `globalThis.glgpt`.
 
 import { Device } from "./gl/device";
-import { Loader, type Progress } from "./loader";
+import { Loader, type Progress } from "./engine/loader";
 import { Turns } from "./gl/wait";
-import { Model, type ModelOptions, type Token } from "./model";
-import { parity, type Parity } from "./parity";
-import { PageError } from "./program";
-import { EmbeddedSource, HttpSource, type Source } from "./source";
+import { Model, type ModelOptions, type Token } from "./engine/model";
+import { parity, type Parity } from "./engine/parity";
+import { PageError } from "./gl/errors";
+import { EmbeddedSource, folder, HOST } from "./document";
+import { HttpSource, type Source } from "./engine/source";
+import { Store } from "./training/store";
 import { Training, type Trained, type TrainOptions } from "./training/training";
 import type { Files } from "./training/files";
-import type { Values } from "./capture";
+import type { Values } from "./engine/capture";
 
 export interface GenerateOptions {
   prompt?: string;
@@ -43,13 +45,13 @@ export class Glgpt {
   readonly ready: Promise<void>;
   model!: Model;
   /** What `train` drives; the sessions that the page shows. */
-  readonly training = new Training(() => this.model);
+  readonly training = new Training(() => this.model, new Store(folder().pathname));
   onProgress: (progress: Progress) => void = () => {};
   private last: number[] = [];
   private readonly turns = new Turns(); // there is one set of caches
 
   constructor(
-    source: Source = EmbeddedSource.here() ?? new HttpSource(new URL(".", document.baseURI)),
+    source: Source = EmbeddedSource.here() ?? new HttpSource(folder()),
     options: ModelOptions = {},
   ) {
     this.ready = this.open(source, options);
@@ -57,7 +59,7 @@ export class Glgpt {
   }
 
   private async open(source: Source, options: ModelOptions): Promise<void> {
-    const device = new Device();
+    const device = new Device(HOST);
     const loader = await Loader.open(source);
     loader.onProgress = (p) => this.onProgress(p);
     this.model = await Model.load(device, loader, options);
@@ -88,7 +90,7 @@ export class Glgpt {
   encode(text: string): number[] {
     if (!this.model.tokenizer) throw new PageError("This model has no tokenizer; give ids.");
     if (typeof text !== "string") throw new PageError(`A text was asked for; this is ${JSON.stringify(text)}.`);
-    return this.model.tokenizer.encode(text);
+    return this.model.tokenizer.prompt(text);
   }
 
   decode(ids: Iterable<number>): string {

@@ -1,20 +1,21 @@
 // What needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
 
 import { describe, expect, it, vi } from "vitest";
-import { plan, sizes } from "../src/chunks";
-import { memoryView, statistics } from "../src/field";
-import { pick } from "../src/gl/probe";
-import { blocks, fromHalf, unpack } from "../src/layout";
-import { digest, Loader } from "../src/loader";
-import { parseManifest, parseProgram, parseReference, parseTokenizer, type Recording } from "../src/manifest";
-import { furthest } from "../src/parity";
+import { plan, sizes } from "../src/engine/chunks";
+import { memoryView, statistics } from "../src/engine/field";
+import { pick } from "../src/engine/probe";
+import { blocks, fromHalf, unpack } from "../src/engine/layout";
+import { digest, Loader } from "../src/engine/loader";
+import { parseManifest, parseProgram, parseReference, parseTokenizer, type Recording } from "../src/engine/manifest";
+import { furthest } from "../src/engine/parity";
 import { check } from "../src/gl/player";
 import { header, shaderError } from "../src/gl/shaders";
-import { PageError, type Program } from "../src/program";
-import { Random, seedState } from "../src/random";
-import { alternatives, Sampler } from "../src/sampling";
-import type { Source } from "../src/source";
-import { Tokenizer } from "../src/tokenizer";
+import { PageError } from "../src/gl/errors";
+import type { Program } from "../src/gl/program";
+import { Random, seedState } from "../src/engine/random";
+import { alternatives, Sampler } from "../src/engine/sampling";
+import type { Source } from "../src/engine/source";
+import { Tokenizer } from "../src/engine/tokenizer";
 import { meaning, parts } from "../src/ui/names";
 import { split } from "../src/ui/source";
 
@@ -107,12 +108,12 @@ describe("sampling", () => {
   const logits = Float32Array.from([1, 3, 2, 3, -1]);
   const settings = { temperature: 1, topK: null, topP: null, seed: 1 };
   it("is greedy at temperature 0, and of equals the first wins", () => {
-    expect(new Sampler({ ...settings, temperature: 0 }).choose(logits)).toBe(1);
+    expect(new Sampler({ ...settings, temperature: 0 }).draw(logits).id).toBe(1);
   });
   it("stays within top-k and top-p", () => {
     const seen = (more: object) => {
       const sampler = new Sampler({ ...settings, ...more });
-      return [...new Set(Array.from({ length: 200 }, () => sampler.choose(logits)))].sort();
+      return [...new Set(Array.from({ length: 200 }, () => sampler.draw(logits).id))].sort();
     };
     expect(seen({ topK: 2 })).toEqual([1, 3]);
     expect(seen({ topP: 0.39 })).toEqual([1]);

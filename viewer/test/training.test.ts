@@ -3,7 +3,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { check, Player } from "../src/gl/player";
 import type { Device } from "../src/gl/device";
-import type { Program } from "../src/program";
+import type { Program } from "../src/gl/program";
 import made from "./bpe.json";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../src/training/batches";
 import { BpeError, encodeText, trainBpe } from "../src/training/bpe";

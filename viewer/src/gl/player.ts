@@ -1,8 +1,8 @@
 // Plays a program: textures, shaders and framebuffers are built once, then a call is a flat list of GL commands.
 // Nothing here knows what the passes compute.
 
-import { must, PageError, type Pass, type Program, type TextureSpec } from "../program";
-import type { Block, Texels } from "../layout";
+import { must, PageError } from "./errors";
+import type { Pass, Program, TextureSpec } from "./program";
 import type { Device, Options } from "./device";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
@@ -10,6 +10,19 @@ import { compileAll } from "./shaders";
 /** The most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset. */
 export const DRAW_FLOPS = 10e9;
 const BLOCKS = 8; // uniform buffers in turn, so that writing one never waits for a draw that reads it
+
+export type Texels = Float32Array | Uint32Array;
+
+/** `rows` rows of `width` texels from (x, y) on in a layer, which lie in rows of `stride` texels, `skip` into each. */
+export interface Block {
+  layer: number;
+  x: number;
+  y: number;
+  width: number;
+  rows: number;
+  stride: number;
+  skip: number;
+}
 
 /** One draw with its whole state; `row` is the index of the scalar that is the viewport's y, or -1. */
 interface Step {
@@ -36,6 +49,8 @@ export class Player {
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
   private turn = 0;
+  /** Hears how many of the shaders that `prepare` needs are compiled. */
+  onCompiled: (compiled: number, shaders: number) => void = () => {};
 
   constructor(
     readonly device: Device,
@@ -138,7 +153,8 @@ export class Player {
           texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
       }
     }
-    for (const [name, program] of await compileAll(this.device, texts, this.options)) this.shaders.set(name, program);
+    const compiled = await compileAll(this.device, texts, this.options, (n, all) => this.onCompiled(n, all));
+    for (const [name, program] of compiled) this.shaders.set(name, program);
     this.device.still(generation);
     for (const name of todo) this.laidOut(name, texts);
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);

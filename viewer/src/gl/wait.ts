@@ -12,8 +12,8 @@ export function pause(): Promise<void> {
   });
 }
 
-export function sleep(ms: number): Promise<void> {
-  if (document.hidden) return tick(ms);
+export function sleep(ms: number, hidden = false): Promise<void> {
+  if (hidden) return tick(ms);
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 

@@ -1,7 +1,7 @@
 // What a step is fed with: the same windows, index and learning rate as on the desktop (`glgpt/data.py`, `presets.py`).
 
-import type { Schedule } from "../manifest";
-import { PageError } from "../program";
+import type { Schedule } from "../engine/manifest";
+import { PageError } from "../gl/errors";
 
 export type Ids = Uint16Array;
 

@@ -1,8 +1,8 @@
 // What a trained model is saved as: Hugging Face's files, and the state that the desktop's `Trainer.load` goes on from.
 
 import { strToU8, unzipSync, zipSync } from "fflate";
-import type { Offer } from "../manifest";
-import { PageError } from "../program";
+import type { Offer } from "../engine/manifest";
+import { PageError } from "../gl/errors";
 import { EOS, LETTERS, type Bpe } from "./bpe";
 
 export interface Tensor {

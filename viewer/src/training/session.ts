@@ -2,8 +2,8 @@
 
 import type { Device } from "../gl/device";
 import { pause, Turns } from "../gl/wait";
-import type { Offer } from "../manifest";
-import { PageError } from "../program";
+import type { Offer } from "../engine/manifest";
+import { PageError } from "../gl/errors";
 import { checkRate, fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
 import { encodeText, type Bpe } from "./bpe";
 import { MOMENTS, modelFiles, type About, type Files } from "./files";

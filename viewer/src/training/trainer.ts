@@ -1,12 +1,13 @@
 // Trains on a device: the desktop's `glgpt/trainer.py` over the page's player. What the passes compute it cannot tell.
 
-import { plan, sizes, writeIds } from "../chunks";
+import { plan, sizes, writeIds } from "../engine/chunks";
 import { ContextLost, type Device, type Options } from "../gl/device";
 import { DRAW_FLOPS, Player } from "../gl/player";
-import { unpack } from "../layout";
-import type { Offer } from "../manifest";
-import { must, PageError, type Program, type View } from "../program";
-import { Sampler, type Settings } from "../sampling";
+import { unpack } from "../engine/layout";
+import type { Offer } from "../engine/manifest";
+import { must, PageError } from "../gl/errors";
+import type { Program, View } from "../gl/program";
+import { Sampler, type Settings } from "../engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
 
@@ -189,7 +190,7 @@ export class Trainer {
       if (n && this.prepared) this.decode(text.at(-1)!, text.length - 1);
       else this.prefill(text);
       this.prepared = true;
-      const id = sampler.choose(unpack(view, await player.read(view.texture)));
+      const id = sampler.draw(unpack(view, await player.read(view.texture))).id;
       yield id;
       text.push(id);
     }

@@ -2,14 +2,15 @@
 
 import { check, DRAW_FLOPS } from "../gl/player";
 import { Turns } from "../gl/wait";
-import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../manifest";
-import type { Model } from "../model";
-import { must, PageError, type Program } from "../program";
+import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../engine/manifest";
+import type { Model } from "../engine/model";
+import { must, PageError } from "../gl/errors";
+import type { Program } from "../gl/program";
 import { checkRate, type Ids, type Rates } from "./batches";
 import type { Bpe } from "./bpe";
 import { readModel, zip, type About, type Files } from "./files";
 import { Session, type Checkpoint, type Plan, type Point } from "./session";
-import { forget, keep, kept } from "./store";
+import type { Store } from "./store";
 import { tokenise } from "./tokenise";
 import { fitting, Trainer } from "./trainer";
 
@@ -72,7 +73,10 @@ export class Training {
 
   private readonly turns = new Turns(); // of sessions that take another's place
 
-  constructor(private readonly model: () => Model) {}
+  constructor(
+    private readonly model: () => Model,
+    private readonly store: Store,
+  ) {}
 
   /** Reads what is offered, once. */
   async ready(): Promise<TrainingIndex> {
@@ -135,8 +139,8 @@ export class Training {
 
   private async restored(): Promise<Session | null> {
     await this.ready();
-    const run = await kept<Run>(RUN).catch(() => undefined);
-    const state = await kept<Kept>(STATE).catch(() => undefined);
+    const run = await this.store.kept<Run>(RUN).catch(() => undefined);
+    const state = await this.store.kept<Kept>(STATE).catch(() => undefined);
     if (!run || !state || state.run !== run.id) return null;
     if (!this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer)) return null;
     return this.open(run, state);
@@ -259,11 +263,11 @@ export class Training {
 
   private async keep(run: Run, checkpoint: Checkpoint): Promise<void> {
     try {
-      if ((await kept<Run>(RUN))?.id !== run.id) {
-        await forget(STATE);
-        await keep(RUN, run);
+      if ((await this.store.kept<Run>(RUN))?.id !== run.id) {
+        await this.store.forget(STATE);
+        await this.store.keep(RUN, run);
       }
-      await keep(STATE, { ...checkpoint, run: run.id } satisfies Kept);
+      await this.store.keep(STATE, { ...checkpoint, run: run.id } satisfies Kept);
       this.unkept = "";
     } catch (error) {
       this.unkept = error instanceof Error ? error.message : String(error); // it goes on without
@@ -275,7 +279,7 @@ export class Training {
     return this.turns.take(async () => {
       await this.session?.close();
       this.session = null;
-      await Promise.allSettled([forget(RUN), forget(STATE)]);
+      await Promise.allSettled([this.store.forget(RUN), this.store.forget(STATE)]);
       this.onSession();
     });
   }

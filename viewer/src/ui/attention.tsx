@@ -2,8 +2,9 @@
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import type { Kind } from "../attention";
-import type { Grid } from "../gl/painter";
+import type { Kind } from "./drawing/attention";
+import type { Grid } from "./drawing/painter";
+import { legendPlace, TICKS } from "./drawing/scale";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
@@ -280,12 +281,17 @@ function Labels({ list, side, at, shown }: { list: readonly state.Tok[]; side: s
   );
 }
 
+/** The colours by value; as in the picture, opacity is not linear in it. */
 function Legend({ kind }: { kind: Kind }) {
+  const name = (value: number) => (kind === "pattern" ? `${100 * value}%` : String(value).replace("-", "−"));
   return (
-    <span class={`ramp ${kind === "pattern" ? "" : "signed"}`}>
-      <small>{kind === "pattern" ? "0" : "−8"}</small>
-      <i aria-hidden="true" />
-      <small>{kind === "pattern" ? "100%" : "8"}</small>
+    <span class={`ramp ${kind === "pattern" ? "" : "signed"}`} role="img" aria-label={`Colours of ${KIND_NAMES[kind]}`}>
+      <i />
+      {TICKS[kind].map((value) => (
+        <small key={value} data-value={value} style={{ left: `${(100 * legendPlace(kind, value)).toFixed(2)}%` }}>
+          {name(value)}
+        </small>
+      ))}
     </span>
   );
 }

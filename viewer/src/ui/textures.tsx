@@ -1,11 +1,12 @@
 // Every texture by its name: intermediates, weights, and what is kept between tokens.
 
 import { useSignal } from "@preact/signals";
-import type { Chunk } from "../chunks";
-import { plan, sizes, writeIds } from "../chunks";
-import { memoryView } from "../field";
-import type { Model } from "../model";
-import { must, type View } from "../program";
+import type { Chunk } from "../engine/chunks";
+import { plan, sizes, writeIds } from "../engine/chunks";
+import { memoryView } from "../engine/field";
+import type { Model } from "../engine/model";
+import { must } from "../gl/errors";
+import type { View } from "../gl/program";
 import { meaning, parts } from "./names";
 import { playTo } from "./passes";
 import { Plane, type Subject } from "./plane";

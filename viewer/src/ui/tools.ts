@@ -2,9 +2,9 @@
 
 import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { Attention } from "../attention";
-import { Painter } from "../gl/painter";
-import type { Model } from "../model";
+import { Attention } from "./drawing/attention";
+import { Painter } from "./drawing/painter";
+import type { Model } from "../engine/model";
 import { engine } from "./state";
 
 interface Tools {

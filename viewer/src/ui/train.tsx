@@ -2,8 +2,8 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { Painter } from "../gl/painter";
-import { PALETTES } from "../palettes";
+import { Painter } from "./drawing/painter";
+import { PALETTES } from "./drawing/palettes";
 import type { Session } from "../training/session";
 import { Curves } from "./curves";
 import { NumberField } from "./number";

@@ -1,0 +1,62 @@
+// A recorded program: plain data, as `glgpt/program.py` writes it.
+
+export interface TextureSpec {
+  name: string;
+  width: number;
+  height: number;
+  layers: number;
+  format: "float" | "uint";
+  role: "weight" | "state" | "input" | "scratch";
+}
+
+/**
+ * The matrix `[rows, cols]` that a texture holds, cut into `tiles` (rows, columns of tiles), of which `stack` column
+ * tiles lie below each other in a layer.
+ */
+export interface View {
+  texture: string;
+  rows: number;
+  cols: number;
+  tiles: [number, number];
+  dtype: "f32" | "f16";
+  stack: number;
+}
+
+/** One draw of one triangle: `inputs` are (sampler, texture), `outputs` (texture, layer). */
+export interface Pass {
+  label: string;
+  shader: string;
+  inputs: [string, string][];
+  outputs: [string, number][];
+  viewport: [number, number];
+  row: string | null;
+  flops: number;
+  nbytes: number;
+}
+
+/** What a caller can play; after it the two states of each of `flips` (old, new) change names. */
+export interface Entry {
+  name: string;
+  inputs: string[];
+  passes: Pass[];
+  outputs: Record<string, View>;
+  flips?: [string, string][];
+}
+
+export interface Program {
+  schema: number;
+  textures: Record<string, TextureSpec>;
+  shaders: Record<string, string>;
+  entries: Record<string, Entry>;
+  views: Record<string, View>;
+  scalars: Record<string, "int" | "float">;
+}
+
+/** Bytes of one texel. */
+export const TEXEL = 16;
+
+export function textureBytes(program: Program, roles?: readonly string[]): number {
+  return Object.values(program.textures)
+    .filter((t) => !roles || roles.includes(t.role))
+    .reduce((sum, t) => sum + t.width * t.height * t.layers * TEXEL, 0);
+}
