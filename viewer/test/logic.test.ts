@@ -22,15 +22,17 @@ import { split } from "../src/ui/source";
 describe("chunks", () => {
   it("cover every prompt length once, the last alone padded, never beyond the context", () => {
     const known = [256, 64, 16, 1];
-    for (let tokens = 1; tokens <= 256; tokens++) {
-      let at = 0;
-      for (const chunk of plan(tokens, 256, known)) {
-        expect(chunk.start).toBe(at);
-        expect(chunk.start + chunk.size).toBeLessThanOrEqual(256);
-        at += chunk.valid;
-        if (at < tokens) expect(chunk.valid).toBe(chunk.size);
+    for (const context of [256, 71]) {
+      for (let tokens = 1; tokens <= context; tokens++) {
+        let at = 0;
+        for (const chunk of plan(tokens, context, known)) {
+          expect(chunk.start).toBe(at);
+          expect(chunk.start + chunk.size).toBeLessThanOrEqual(context);
+          at += chunk.valid;
+          if (at < tokens) expect(chunk.valid).toBe(chunk.size);
+        }
+        expect(at).toBe(tokens);
       }
-      expect(at).toBe(tokens);
     }
   });
   it("begin where the caches end", () => {
@@ -119,6 +121,16 @@ describe("sampling", () => {
     expect(seen({ topP: 0.39 })).toEqual([1]);
     expect(seen({ topP: 0.5 })).toEqual([1, 3]);
     expect(seen({ temperature: 3 })).toEqual([0, 1, 2, 3, 4]);
+  });
+  it("flattens the distribution by the temperature", () => {
+    const sampler = new Sampler({ ...settings, temperature: 2 });
+    const total = [1, 3, 2, 3, -1].reduce((sum, x) => sum + Math.exp(x / 2), 0);
+    for (let i = 0; i < 20; i++) {
+      const { id, p } = sampler.draw(logits);
+      expect(p).toBeCloseTo(Math.exp(logits[id]! / 2) / total, 6);
+    }
+    const drawn = Array.from({ length: 2000 }, () => sampler.draw(logits).id);
+    expect(drawn.filter((id) => id === 2).length / 2000).toBeCloseTo(Math.exp(1) / total, 1);
   });
   it("names the likeliest with their probabilities", () => {
     const { top, p } = alternatives(logits, 2, 0);
@@ -233,7 +245,7 @@ describe("the tokenizer", () => {
   const ranks = [...Array(256).keys()].map((i) => btoa(String.fromCharCode(i)));
   const data = {
     ...{ schema: 1, pattern: "\\S+| +", ranks: [...ranks, btoa("ab")].join(" "), ids: null, others: {} },
-    ...{ special: { "<end>": 300 }, prefix_space: false, eos: 300, vocab_size: 301 },
+    ...{ special: { "<end>": 300 }, prefix: [], prefix_space: false, eos: 300, vocab_size: 301 },
   };
   it("merges by rank, keeps special texts whole, and decodes what it encoded", () => {
     const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
