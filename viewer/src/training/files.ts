@@ -1,4 +1,4 @@
-// What a trained model is saved as: Hugging Face's files, and the state that the desktop's `Trainer.load` goes on from.
+// What a trained model is saved as: Hugging Face's files, and the state that `Trainer.load` on the desktop resumes from.
 
 import { strToU8, unzipSync, zipSync } from "fflate";
 import type { Offer } from "../engine/manifest";
