@@ -49,8 +49,8 @@ class StepResult:
 class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
 
-    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name or
-    folder, or a loaded GPT2, whose checkpoint is read. A step takes `accumulate` micro-batches of `batch` sequences of
+    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name
+    or folder, or a loaded GPT2, whose checkpoint is read. A step takes `accumulate` micro-batches of `batch` sequences of
     `context` tokens (None: as many as it is given; its program is recorded and compiled when a shape is first met, and
     again whenever another follows, which is logged as a warning: it can take half a minute).
     Its loss is the mean over all targets in all its micro-batches together, except those that are -1, as torch's
