@@ -49,10 +49,10 @@ class StepResult:
 class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
 
-    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name or
-    folder, or a loaded GPT2, whose checkpoint is read. A step takes `accumulate` micro-batches of `batch` sequences of
-    `context` tokens (None: as many as it is given; its program is recorded and compiled when a shape is first met, and
-    again whenever another follows, which is logged as a warning: it can take half a minute).
+    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name
+    or folder, or a loaded GPT2, whose checkpoint is read. A step takes `accumulate` micro-batches of `batch` sequences
+    of `context` tokens (None: as many as it is given; its program is recorded and compiled when a shape is first met,
+    and again whenever another follows, which is logged as a warning: it can take half a minute).
     Its loss is the mean over all targets in all its micro-batches together, except those that are -1, as torch's
     `cross_entropy` has it with `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are
     zero. Raises GlgptError for settings that do not fit the model or the device, TypeError for a model of another kind.
