@@ -214,7 +214,9 @@ def _write(
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
         "tuning": TUNING,
-        "activations": {name: activation.kind for name, activation in config.activations.items()},
+        "activations": {
+            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
+        },
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
         "weights": {name: list(layout.tiles) for name, layout in layouts.items()},

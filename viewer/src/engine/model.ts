@@ -1,4 +1,4 @@
-// A model on a device: weights in, tokens, logits and named intermediates out. What the passes compute it cannot tell.
+// A model on a device: weights in, tokens, logits and named intermediates out. It does not know what the passes compute.
 
 import { ContextLost, Device, type Options } from "../gl/device";
 import { Player } from "../gl/player";
@@ -15,7 +15,7 @@ import { textureBytes, type Program } from "../gl/program";
 import { alternatives, certain, Sampler, type Candidate, type Settings } from "./sampling";
 import { Tokenizer } from "./tokenizer";
 
-const UPLOAD = 4 << 20; // bytes of one upload, between which the page gets a turn
+const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
 const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
 
 export interface ModelOptions {
@@ -198,7 +198,7 @@ export class Model {
     if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${vocab_size}.`);
   }
 
-  /** Continues `ids`; a token comes as soon as it is known. Goes on where it was if the context is lost and comes back. */
+  /** Continues `ids`; a token comes as soon as it is known. Resumes if the context is lost and restored. */
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
     this.check(ids);
     const { temperature = 1, topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;

@@ -6,8 +6,8 @@ import type { Device, Options } from "../gl/device";
 import { Player } from "../gl/player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
-const TURNS = 4;
-const MOST_TURNS = 10; // on a machine that is not steady
+const ROUNDS = 4;
+const MOST_ROUNDS = 10; // on a machine that is not steady
 const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
 const MOST = 512;
 const VERSION = 7; // of what a remembered probe means
@@ -125,7 +125,7 @@ async function measure(
     // Other work only ever adds time: the least of each length, and only then their difference, which leaves out what
     // a read costs. The least difference would be that of a short run which was held up.
     const runs = players.map(() => ({ once: [] as number[], more: [] as number[] }));
-    for (let turn = 0, steady = false; turn < TURNS || (turn < MOST_TURNS && !steady); turn++) {
+    for (let round = 0, steady = false; round < ROUNDS || (round < MOST_ROUNDS && !steady); round++) {
       for (const [i, [name, player, output]] of players.entries()) {
         runs[i]!.once.push(await run(player, output, 1));
         runs[i]!.more.push(await run(player, output, 1 + repeats.get(name)!));

@@ -56,8 +56,8 @@ export class Random {
   next(): number {
     this.step();
     const value = BigInt.asUintN(64, this.state >> 64n) ^ BigInt.asUintN(64, this.state);
-    const turn = this.state >> 122n;
-    const rotated = BigInt.asUintN(64, (value >> turn) | (value << (-turn & 63n)));
+    const rotation = this.state >> 122n;
+    const rotated = BigInt.asUintN(64, (value >> rotation) | (value << (-rotation & 63n)));
     return Number(rotated >> 11n) / 2 ** 53;
   }
 }
