@@ -216,14 +216,14 @@ def main(targets: Sequence[Any]) -> int:
     for i, target in enumerate(chosen):
         start = time.monotonic()
         until = start + float(seconds) / len(chosen) if seconds else None
-        verdicts, findings = fuzz(target, 10**9 if seconds else count, seed, until)
+        verdicts, findings = fuzz(target, count, seed, until)
         before = list(limited(target, list(regressions(target).values())))
         again = sum(what not in ("refused", "accepted") for what in before)
         bad += len(findings) + again
         took = time.monotonic() - start
         figures = ", ".join(f"{verdicts[kind]:,} {kind}" for kind in ("refused", "accepted"))
         print(f"{target.name:16} {verdicts.total():7,} cases: {figures}, {verdicts['finding']:,} findings"
-              f" ({len(before)} regressions, {again} fail) in {took:.0f} s [{i + 1}/{len(chosen)}]", flush=True)  # fmt: skip
+              f" ({len(before)} kept, {again} fail) in {took:.0f} s [{i + 1}/{len(chosen)}]", flush=True)  # fmt: skip
         for finding in findings:
             print(f"    {finding.what}\n    kept in {kept(target, finding)}", flush=True)
     return 1 if bad else 0
