@@ -18,8 +18,8 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer lint bench bench-web wheel-check viewer demo \
-  pictures node browsers lock clean
+.PHONY: help setup generate test test-fast test-reference test-viewer fuzz fuzz-signals lint bench bench-web wheel-check \
+  viewer demo pictures node browsers lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,6 +38,12 @@ test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
 
 test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
 	$(BIN)/python -m pytest tests/live
+
+fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config
+	$(BIN)/python tests/fuzz
+
+fuzz-signals: setup $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3
+	$(BIN)/python tests/fuzz/signals_.py
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
 	$(BIN)/ruff check .

@@ -319,7 +319,9 @@ def _request(folder: Path) -> None:
     coming = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive() -> dict[str, Any]:
-        return coming.pop() if coming else {"type": "http.disconnect"}
+        if not coming:
+            await asyncio.Event().wait()  # the client stays
+        return coming.pop()
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(dict(message))
