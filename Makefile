@@ -20,8 +20,8 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer mutants lint bench bench-web wheel-check viewer demo demo-page \
-  pictures node browsers lock clean
+.PHONY: help setup generate test test-fast test-reference test-viewer mutants fuzz fuzz-signals lint bench bench-web \
+  wheel-check viewer demo demo-page pictures node browsers lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -43,6 +43,12 @@ test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformer
 
 mutants: setup $(VENV)/dev node  ## small faults made one by one, which the tests must catch: make mutants ARGS="norm"
 	$(BIN)/python tests/mutants.py $(ARGS)
+
+fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config
+	$(BIN)/python tests/fuzz
+
+fuzz-signals: setup $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3
+	$(BIN)/python tests/fuzz/signals_.py
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
 	$(BIN)/ruff check .

@@ -10,9 +10,10 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
-from glgpt.errors import GlgptError
+from pydantic import TypeAdapter, ValidationError
+
+from glgpt.errors import GlgptError, quoted, written
 from glgpt.program.layout import View
 
 SCHEMA = 1
@@ -99,21 +100,19 @@ class Program:
     @classmethod
     def from_json(cls, text: str) -> Program:
         """Reads `to_json`'s text. Raises GlgptError for another schema version or a malformed document."""
+
         try:
             data = json.loads(text)
             if data["schema"] != SCHEMA:
-                raise GlgptError(f"program: schema {data['schema']} is not {SCHEMA}; export it again with this version")
-            return cls(
-                {k: Texture(**v) for k, v in data["textures"].items()},
-                data["shaders"],
-                {k: _entry(v) for k, v in data["entries"].items()},
-                {k: _view(v) for k, v in data["views"].items()},
-                data["scalars"],
-            )
-        except GlgptError:
-            raise
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise GlgptError(f"program: not a glgpt program: {error!r}") from error
+                found = written(data["schema"])
+                raise GlgptError(f"program: schema {found} is not {SCHEMA}; export it again with this version")
+            return TypeAdapter(cls).validate_json(text, strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = quoted(".".join(map(str, first["loc"])), 200)
+            raise GlgptError(f"program: not a glgpt program: {where}: {quoted(first['msg'])}") from None
+        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
+            raise GlgptError(f"program: not a glgpt program: {quoted(repr(error), 200)}") from error
 
     def digest(self) -> str:
         """SHA-256 of the program's JSON, in hexadecimal."""
@@ -123,27 +122,6 @@ class Program:
         """Texture memory of the given roles in bytes."""
         wanted = set(roles)
         return sum(t.nbytes for t in self.textures.values() if t.role in wanted)
-
-
-def _entry(data: dict[str, Any]) -> Entry:
-    passes = tuple(
-        Pass(
-            **{
-                **p,
-                "inputs": tuple((s, t) for s, t in p["inputs"]),
-                "outputs": tuple((t, layer) for t, layer in p["outputs"]),
-                "viewport": (p["viewport"][0], p["viewport"][1]),
-            }
-        )
-        for p in data["passes"]
-    )
-    outputs = {k: _view(v) for k, v in data["outputs"].items()}
-    flips = tuple((a, b) for a, b in data.get("flips", ()))
-    return Entry(data["name"], tuple(data["inputs"]), passes, outputs, flips)
-
-
-def _view(data: dict[str, Any]) -> View:
-    return View(**{**data, "tiles": (data["tiles"][0], data["tiles"][1])})
 
 
 @dataclass(frozen=True)
@@ -165,13 +143,14 @@ def check(program: Program, limits: Limits | None = None) -> None:
     """
     limits = limits or Limits()
     for t in program.textures.values():
+        name = quoted(t.name)
         if t.format not in TEXTURE_FORMATS or t.role not in ROLES:
-            raise GlgptError(f"program: texture {t.name} has format {t.format!r} and role {t.role!r}")
+            raise GlgptError(f"program: texture {name} has format {written(t.format)} and role {written(t.role)}")
         if min(t.width, t.height, t.layers) < 1:
-            raise GlgptError(f"program: texture {t.name} is empty ({t.width} x {t.height} x {t.layers})")
+            raise GlgptError(f"program: texture {name} is empty ({t.width} x {t.height} x {t.layers})")
         if max(t.width, t.height) > limits.max_texture_size or t.layers > limits.max_layers:
             raise GlgptError(
-                f"program: texture {t.name} is {t.width} x {t.height} x {t.layers}, "
+                f"program: texture {name} is {t.width} x {t.height} x {t.layers}, "
                 f"beyond {limits.max_texture_size} squared x {limits.max_layers}"
             )
     if 4 * len(program.scalars) > limits.max_uniform_block:
@@ -190,7 +169,7 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
     }
 
     def fail(what: str) -> None:
-        raise GlgptError(f"program: entry {entry.name}, {what}")
+        raise GlgptError(quoted(f"program: entry {entry.name}, {what}", 600))
 
     for name in entry.inputs:
         if name not in textures or textures[name].role not in ("input", "state"):

@@ -92,7 +92,8 @@ def read_bytes(path: Path, most: int = MOST_JSON) -> bytes:
     """All of a file. Raises FileError as `open_input` does, and for one of more than `most` bytes."""
     with open_input(path) as file:
         try:
-            data = file.read(most + 1)
+            size = os.fstat(file.fileno()).st_size  # to read more would take the memory for it
+            data = file.read(min(size, most) + 1)
         except OSError as error:
             raise FileError(f"{quoted(path, 300)} cannot be read: {error.strerror}") from None
     if len(data) > most:

@@ -216,15 +216,15 @@ def main(targets: Sequence[Any]) -> int:
     for i, target in enumerate(chosen):
         start = time.monotonic()
         until = start + float(seconds) / len(chosen) if seconds else None
-        verdicts, findings = fuzz(target, 10**9 if seconds else count, seed, until)
+        verdicts, findings = fuzz(target, count, seed, until)
         before = list(limited(target, list(regressions(target).values())))
         again = sum(what not in ("refused", "accepted") for what in before)
         bad += len(findings) + again
         took = time.monotonic() - start
         figures = ", ".join(f"{verdicts[kind]:,} {kind}" for kind in ("refused", "accepted"))
         counted = f"{verdicts.total():7,} cases: {figures}, {verdicts['finding']:,} findings"
-        kept_ones = f"({len(before)} regressions, {again} fail) in {took:.0f} s [{i + 1}/{len(chosen)}]"
-        print(f"{target.name:16} {counted} {kept_ones}", flush=True)
+        before_them = f"({len(before)} kept, {again} fail) in {took:.0f} s [{i + 1}/{len(chosen)}]"
+        print(f"{target.name:16} {counted} {before_them}", flush=True)
         for finding in findings:
             print(f"    {finding.what}\n    kept in {kept(target, finding)}", flush=True)
     return 1 if bad else 0

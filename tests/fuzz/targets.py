@@ -34,6 +34,12 @@ from glgpt.training.run_folder import RunFolder
 from glgpt.training.settings import settings_for
 from glgpt.tuning import choice
 
+try:  # here, since a child has no time for it
+    import torch
+
+    torch.set_num_threads(1)
+except ImportError:  # `make test` goes without
+    torch = None
 GOLDENS = Path(__file__).parents[1] / "goldens"
 TEXTS = ("To be, or not to be", "  a\n\nb 12,  'll é🙂\u3000 <|endoftext|> x", "")
 
@@ -99,19 +105,17 @@ def _torch(folder: Path) -> None:
     arrays = {
         name: place.map().copy() for name, place in found.items() if place.dtype in READABLE and 0 not in place.shape
     }
-    with contextlib.suppress(ImportError):
-        import torch
-
-        torch.set_num_threads(1)
-        try:
-            reference = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception:  # it checks what no tensor needs, such as the version
-            return
-        for name, array in arrays.items():
-            other = reference[name]
-            bits = other.view(torch.uint16).numpy() if other.dtype is torch.bfloat16 else other.numpy()
-            if not same_bits(array, bits):
-                raise Difference(f"tensor {name} is not what torch reads")
+    if torch is None:
+        return
+    try:
+        reference = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # it checks what no tensor needs, such as the version
+        return
+    for name, array in arrays.items():
+        other = reference[name].detach()
+        bits = other.view(torch.uint16).numpy() if other.dtype is torch.bfloat16 else other.numpy()
+        if not same_bits(array, bits):
+            raise Difference(f"tensor {name} is not what torch reads")
 
 
 def _config(folder: Path) -> None:
@@ -133,7 +137,7 @@ def _small_tokenizer() -> Files:
     return {
         "vocab.json": json.dumps(small).encode(),
         "merges.txt": ("\n".join(lines) + "\n").encode(),
-        "tokenizer_config.json": (embedded_weights() / "tokenizer_config.json").read_bytes(),
+        "tokenizer_config.json": b'{"eos_token": "<|endoftext|>", "add_prefix_space": false}',
     }
 
 
@@ -285,7 +289,7 @@ def _requests() -> list[Files]:
         {
             "method": "GET",
             "path": "/%2e%2e/secret",
-            "headers": [["if-modified-since", "Sat, 01 Jan 2022 00:00:00 GMT"]],
+            "headers": [["if-modified-since", "Sat, 01 Jan 2022 00:00:00 X"]],
         },
     ]
     return [{"request.http": json.dumps(request).encode()} for request in asked]
@@ -312,8 +316,12 @@ def _request(folder: Path) -> None:
         raise GlgptError("no request") from None
     sent: list[dict[str, Any]] = []
 
+    coming = [{"type": "http.request", "body": b"", "more_body": False}]
+
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        if not coming:
+            await asyncio.Event().wait()  # the client stays
+        return coming.pop()
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(dict(message))
@@ -329,8 +337,6 @@ def _request(folder: Path) -> None:
     if not 200 <= status < 500 or b"secret" in body:
         raise Difference(f"{method} {path!r} is answered {status}")
     said = dict(sent[0]["headers"])
-    if method == "HEAD" and body:
-        raise Difference("a HEAD has a body")
     if (
         method == "GET"
         and b"content-length" in said

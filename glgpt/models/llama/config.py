@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, written
 from glgpt.models.spec import (
     PATTERN,
     RESID_POST,
@@ -75,11 +75,12 @@ class LlamaConfig(ModelConfig):
             self, ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_kv_head", "n_inner", "d_head")
         )
         if not isinstance(self.tie_word_embeddings, bool):
-            raise GlgptError(f"config: tie_word_embeddings is {self.tie_word_embeddings!r}; it must be true or false")
+            found = written(self.tie_word_embeddings)
+            raise GlgptError(f"config: tie_word_embeddings is {found}; it must be true or false")
         for name, low, high in (("layer_norm_epsilon", 0, 1), ("rope_theta", 1, math.inf)):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value < high:
-                raise GlgptError(f"config: {NAMES.get(name, name)} is {value!r}; it must be a number from {low}")
+                raise GlgptError(f"config: {NAMES.get(name, name)} is {written(value)}; it must be a number from {low}")
             object.__setattr__(self, name, float(value))  # JSON's 0 is an int, which GLSL would not take
         if self.rope_scaling is not None:
             object.__setattr__(self, "rope_scaling", tuple(map(float, self.rope_scaling)))
@@ -109,14 +110,14 @@ class LlamaConfig(ModelConfig):
         """
         for name, only in UNSUPPORTED.items():
             if config.get(name, only) != only:
-                raise GlgptError(f"config: {name} is {config[name]!r}; glgpt runs Llama with {only!r}")
+                raise GlgptError(f"config: {name} is {written(config[name])}; glgpt runs Llama with {only!r}")
         known = {"vocab_size", "head_dim", "rope_theta", "tie_word_embeddings"}
         fields = {name: config[name] for name in known if name in config}
         fields |= {ours: config[theirs] for ours, theirs in NAMES.items() if theirs in config}
         fields["kv_heads"] = config.get("num_key_value_heads")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if not isinstance(rope, Mapping):
-            raise GlgptError(f"config: rope_scaling is {rope!r}; it must be an object")
+            raise GlgptError(f"config: rope_scaling is {written(rope)}; it must be an object")
         if "rope_theta" in rope:
             fields["rope_theta"] = rope["rope_theta"]
         return cls(**fields, rope_scaling=_scaling(rope))
@@ -243,7 +244,7 @@ def _scaling(rope: Mapping[str, Any]) -> tuple[float, float, float, float] | Non
     if kind == "default":
         return None
     if kind != "llama3":
-        raise GlgptError(f"config: rope_type is {kind!r}; glgpt runs 'default' and 'llama3'")
+        raise GlgptError(f"config: rope_type is {written(kind)}; glgpt runs 'default' and 'llama3'")
     values = [rope.get(name) for name in SCALING]
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < math.inf for v in values):
         raise GlgptError(f"config: llama3's rope scaling must give {', '.join(SCALING)} as numbers above 0")

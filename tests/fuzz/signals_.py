@@ -1,0 +1,123 @@
+"""Kills and interrupts at random moments: nothing is lost, and what was begun can be gone on with.
+
+`make fuzz-signals`, COUNT=500, SEED=0. A loss: a run that does not resume, a folder half written under its own name, a
+traceback, an exit code that is none of 0, 130, 143 and the signal's.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+TESTS = Path(__file__).parents[1]
+FAKE = str(TESTS / "fake_trainer.py")
+PLAY = TESTS / "data/shakespeare-validation.txt"
+SMALL = "--n-layer 1 --n-embd 8 --n-head 1 --context 16 --batch 4 --eval-tokens 320 --eval-every 30".split()
+SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
+MAIN = """
+import os, signal, sys
+from glgpt.__main__ import LINES, entry, leave
+for number in LINES:  # as `entry` does first of all
+    signal.signal(number, leave)
+open(os.environ["FAKE_STARTED"], "w").close()
+sys.exit(entry())
+"""
+
+
+def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
+    """A command, once its own code runs: what loads the tests' trainer before is no part of glgpt."""
+    mark = folder / "started"
+    mark.unlink(missing_ok=True)
+    environment = os.environ | {"FAKE_SECONDS": "0.005", "FAKE_STARTED": str(mark)}
+    process = subprocess.Popen(
+        [sys.executable, *line],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not mark.exists() and process.poll() is None:
+        time.sleep(0.01)
+    return process
+
+
+def struck(line: list[str], folder: Path, number: int, after: float) -> str:
+    """Ends a command after some seconds; what was wrong with how it ended, or nothing."""
+    process = started(line, folder)
+    time.sleep(after)
+    process.send_signal(number)
+    try:
+        _, err = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return f"{signal.Signals(number).name} was not heeded within a minute"
+    wanted = {0, -number} if number == signal.SIGKILL else {0, 128 + number}
+    if process.returncode not in wanted or "Traceback" in err:
+        return f"exit {process.returncode} after {signal.Signals(number).name}: {err[-300:]!r}"
+    return ""
+
+
+def training(folder: Path, draw: random.Random, number: int) -> str:
+    """The run resumes from what it had saved; one that was ended before its first checkpoint is not there."""
+    run = folder / "run"
+    line = [FAKE, "train", "play.txt", "--out", "run", "--save-every", "10", "--sample-tokens", "5", *SMALL]
+    if run.exists():
+        line = [FAKE, "train", "--resume", "run"]
+    wrong = struck(line, folder, number, draw.uniform(0.0, 2.5))
+    if wrong or not run.exists():
+        return wrong
+    try:
+        reached = int(load_file(run / "state.safetensors")["step"][0])
+    except Exception as error:
+        return f"the state is lost: {error}"
+    again = started([FAKE, "train", "--resume", "run", "--steps", str(reached + 3), "--warmup", "0"], folder)
+    _, err = again.communicate(timeout=120)
+    if draw.random() < 0.2:
+        shutil.rmtree(run)
+    return "" if again.returncode == 0 else f"resuming: exit {again.returncode}: {err[-300:]!r}"
+
+
+def tokenizers(folder: Path, draw: random.Random, number: int) -> str:
+    line = ["-c", MAIN, "tokenizer", "train", "play.txt", "--vocab", "1024", "--out", "bpe"]
+    wrong = struck(line, folder, number, draw.uniform(0.0, 1.0))
+    there = {p.name for p in (folder / "bpe").glob("[!.]*")}
+    shutil.rmtree(folder / "bpe", ignore_errors=True)
+    whole = {"vocab.json", "merges.txt", "tokenizer_config.json"}
+    return wrong or ("" if number == signal.SIGKILL or there in (set(), whole) else f"bpe holds {sorted(there)}")
+
+
+def main() -> int:
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # which a shell's background jobs ignore, and their children
+    count, draw = int(os.environ.get("COUNT") or 500), random.Random(int(os.environ.get("SEED") or 0))
+    tally, losses = Counter[str](), []
+    with tempfile.TemporaryDirectory(prefix="glgpt-signals-") as name:
+        folder = Path(name)
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        shutil.copyfile(PLAY, folder / "play.txt")
+        for i in range(count):
+            kind, number = (training, tokenizers)[i % 2], draw.choice(SIGNALS)
+            wrong = kind(folder, draw, number)
+            tally[f"{kind.__name__} {signal.Signals(number).name}"] += 1
+            if wrong:
+                losses.append(f"{kind.__name__}: {wrong}")
+                print(losses[-1], flush=True)
+    print(f"{count} strikes, {len(losses)} losses: " + ", ".join(f"{k} {n}" for k, n in sorted(tally.items())))
+    return 1 if losses else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""A short, seeded part of `make fuzz`, and every case that it once found."""
+
+from __future__ import annotations
+
+import pytest
+from harness import SECONDS, fuzz, limited, regressions
+from targets import TARGETS, Parser
+
+SHORT = 150  # cases of each parser
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_hostile_files_are_refused_or_read_rightly(target: Parser) -> None:
+    verdicts, findings = fuzz(target, SHORT, seed=1)
+    assert not findings, "\n".join(f"{f.what} (seed {f.seed}, steps {f.steps})" for f in findings)
+    assert verdicts["refused"] + verdicts["accepted"] == SHORT
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_what_was_found_stays_mended(target: Parser) -> None:
+    kept = regressions(target)
+    found = dict(zip(kept, limited(target, list(kept.values())), strict=True))
+    assert all(what in ("refused", "accepted") for what in found.values()), found
+
+
+class Broken:
+    """A parser with each kind of fault."""
+
+    name = "broken"
+
+    def seeds(self) -> list[dict[str, bytes]]:
+        return [{"a.json": b"{}"}]
+
+    def run(self, folder: object) -> None:
+        kind = (folder / "kind").read_text()  # type: ignore[operator]
+        if kind == "hang":
+            while True:
+                pass
+        if kind == "memory":
+            bytearray(4 << 30)
+        if kind == "crash":
+            import os
+
+            os.abort()
+        if kind == "raise":
+            raise KeyError(kind)
+        if kind == "lines":
+            from glgpt.errors import GlgptError
+
+            raise GlgptError("two\nlines")
+
+
+def test_every_kind_of_fault_is_found() -> None:
+    kinds = ["fine", "raise", "memory", "lines", "crash", "hang", "fine"]
+    found = list(limited(Broken(), [{"kind": kind.encode()} for kind in kinds]))
+    wanted = [
+        "accepted",
+        "KeyError",
+        "MemoryError",
+        "a message",
+        "the process ended",
+        f"more than {SECONDS:g}",
+        "accepted",
+    ]
+    assert len(found) == len(wanted) and all(a.startswith(b) for a, b in zip(found, wanted, strict=True)), found
