@@ -48,7 +48,7 @@ class GPT2:
         if dtype not in FORMATS:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
-        self.name = checkpoint.name
+        self.name, self.path = checkpoint.name, checkpoint.path
         self.device = open_device(device)
         self.choice = choose(self.device, kernel, fetch, storage)
         program = programs.fitting_program(

@@ -92,9 +92,12 @@ class Loop:
     def _step(self, step: int) -> None:
         s = self.settings
         inputs, targets = batch(self.data.train, s.seed, step, self._rows, s.context)
+        first = step == self.first + 1
+        if first:
+            self.hooks.part("compiling")(0, 1)
         results = self.trainer.submit(inputs, targets, s.lr_at(step))
         due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
-        if not due and step > self.first + 1:  # the first compiles, and is waited for
+        if not due and not first:  # which compiles, and is waited for
             for result in results:
                 self._recent.append((result.step, self._busy()))
             if len(self._recent) > 1:
@@ -102,6 +105,8 @@ class Loop:
             self._take(results)
             return
         results += self._drain()
+        if first:
+            self.hooks.part("compiling")(1, 1)
         self._take(results[:-1])
         with self._aside():
             evaluated = self._due(s.eval_every, step) and self._evaluate(step)

@@ -12,7 +12,7 @@ import numpy as np
 from moderngl import TextureArray
 
 from glgpt import ops
-from glgpt.errors import GlgptError
+from glgpt.errors import DeviceError, GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.program.formats import FORMATS
@@ -59,7 +59,7 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
             raise GlgptError(f"{name} {value!r} is not one of auto, {', '.join(known)}")
     # Mesa's software drivers convert halves more slowly than shaders do in integer operations
     texels = "float" if storage == "auto" else storage
-    options = Options(header=device.header, storage=texels, packing=not device.software)
+    options = Options(header=device.header, storage=texels, packing=device.packing and not device.software)
     fitting = {k: v for k, v in KERNELS.items() if v.tile_rows * v.tile_cols <= device.limits.max_draw_buffers}
     if kernel != "auto" and kernel not in fitting:
         raise GlgptError(f"kernel {kernel} needs more draw buffers than the {device.limits.max_draw_buffers} here")
@@ -92,7 +92,7 @@ def renders_float(device: Device) -> bool:
     try:
         device.release(device.framebuffer([(texture, 0)]))
         return True
-    except GlgptError:
+    except DeviceError:
         return False
     finally:
         device.release(texture)

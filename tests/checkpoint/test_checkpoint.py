@@ -219,8 +219,8 @@ def test_refuses_lfs_pointers(folder, name):
 
 def test_refuses_config_faults(folder):
     config = folder / "config.json"
-    reconfigure(folder, model_type="llama")
-    refusal(folder, "config.json", "model_type is 'llama'")
+    reconfigure(folder, model_type="bert")
+    refusal(folder, "config.json", "model_type is 'bert'")
     reconfigure(folder, model_type="gpt2", n_layer=10**9)
     refusal(folder, "config.json", "n_layer")
     for text in ("{", "[1]", "\xff", "", "null", "[" * 100_000):

@@ -25,7 +25,7 @@ describe("chunks", () => {
     for (const context of [256, 71]) {
       for (let tokens = 1; tokens <= context; tokens++) {
         let at = 0;
-        for (const chunk of plan(tokens, context, known)) {
+        for (const chunk of plan(tokens, context, known, COSTS)) {
           expect(chunk.start).toBe(at);
           expect(chunk.start + chunk.size).toBeLessThanOrEqual(context);
           at += chunk.valid;

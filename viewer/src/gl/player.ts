@@ -7,9 +7,7 @@ import type { Device, Options } from "./device";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
 
-/** The most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset. */
-export const DRAW_FLOPS = 10e9;
-const BLOCKS = 8; // uniform buffers in turn, so that writing one never waits for a draw that reads it
+const BLOCKS = 8; // uniform buffers used in rotation, so that writing one never waits for a draw that reads it
 
 export type Texels = Float32Array | Uint32Array;
 
@@ -40,15 +38,15 @@ export class Player {
   private readonly own: WebGLTexture[] = [];
   private readonly shaders = new Map<string, WebGLProgram>();
   private readonly framebuffers = new Map<string, WebGLFramebuffer>();
-  /** Of an entry and the way in which the pairs that it touches lie. */
+  /** By entry and the state of the ping-pong pairs that it touches. */
   private readonly steps = new Map<string, Step[]>();
-  private readonly pairs: Pairs;
+  private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
   private readonly reader: Reader;
   private readonly names: string[];
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
-  private turn = 0;
+  private block = 0;
   /** Hears how many of the shaders that `prepare` needs are compiled. */
   onCompiled: (compiled: number, shaders: number) => void = () => {};
 
@@ -57,11 +55,12 @@ export class Player {
     readonly program: Program,
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
-    private readonly drawFlops = DRAW_FLOPS,
+    /** The most operations of one draw: a costlier pass is drawn in bands, since drivers reset after some 2 s. */
+    private readonly drawFlops = Infinity,
     reader?: Reader,
   ) {
     check(program, device);
-    this.pairs = new Pairs(program);
+    this.pingPong = new PingPong(program);
     this.reader = reader ?? new Reader(device);
     this.names = Object.keys(program.scalars);
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
@@ -146,7 +145,7 @@ export class Player {
   async prepare(...entries: string[]): Promise<void> {
     const { generation } = this.device;
     const texts = new Map<string, string>();
-    const todo = entries.filter((name) => !this.steps.has(this.pairs.key(name)));
+    const todo = entries.filter((name) => !this.steps.has(this.pingPong.key(name)));
     for (const name of todo) {
       for (const p of must(this.program.entries[name], `entry ${name}`).passes) {
         if (!this.shaders.has(p.shader))
@@ -160,9 +159,9 @@ export class Player {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
 
-  /** An entry's commands as the pairs lie now: laid out once for each way; `fresh` are shaders not used before. */
+  /** An entry's commands for the current state of its ping-pong pairs, built once for each; `fresh`: shaders not used before. */
   private laidOut(entry: string, fresh = new Map<string, string>()): Step[] {
-    const key = this.pairs.key(entry);
+    const key = this.pingPong.key(entry);
     let found = this.steps.get(key);
     if (!found) {
       const { passes } = must(this.program.entries[entry], `entry ${entry}`);
@@ -213,7 +212,7 @@ export class Player {
   play(entry: string, first = 0, end = Infinity): void {
     const { gl } = this.device;
     const steps = this.laidOut(entry);
-    const block = this.blocks[(this.turn = (this.turn + 1) % BLOCKS)]!;
+    const block = this.blocks[(this.block = (this.block + 1) % BLOCKS)]!;
     gl.bindBuffer(gl.UNIFORM_BUFFER, block);
     gl.bufferSubData(gl.UNIFORM_BUFFER, 0, this.scalars);
     gl.bindBufferBase(gl.UNIFORM_BUFFER, 0, block);
@@ -235,7 +234,7 @@ export class Player {
       if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
       else this.banded(s);
     }
-    if (last === steps.length) this.pairs.flip(entry, this.textures);
+    if (last === steps.length) this.pingPong.flip(entry, this.textures);
   }
 
   private banded(s: Step): void {
@@ -266,8 +265,8 @@ export class Player {
   }
 }
 
-/** The pairs of states that change names (`Entry.flips`), and how they lie. */
-class Pairs {
+/** The ping-pong pairs of an entry (`Entry.flips`): which texture of each is the current one. */
+class PingPong {
   private readonly flipped: boolean[] = [];
   private readonly of = new Map<string, number[]>(); // the pairs that an entry flips
   private readonly touched = new Map<string, number[]>();
@@ -290,7 +289,7 @@ class Pairs {
     }
   }
 
-  /** The entry's name, and how the pairs that it touches lie. */
+  /** The entry's name, and the state of the ping-pong pairs that it touches. */
   key(entry: string): string {
     const touched = this.touched.get(entry) ?? [];
     return touched.length ? `${entry} ${touched.map((i) => Number(this.flipped[i])).join("")}` : entry;

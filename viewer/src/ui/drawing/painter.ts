@@ -15,7 +15,7 @@ export interface Grid {
   heads: number;
 }
 
-/** Rows (or, turned, columns) `start`.. of one layer's scores or weights, as an entry left them. */
+/** Rows (or, transposed, columns) `start`.. of one layer's scores or weights, as an entry left them. */
 export interface Slab {
   texture: WebGLTexture;
   view: View;
@@ -24,7 +24,7 @@ export interface Slab {
   /** Scores, not probabilities. */
   scores: boolean;
   /** Rows are keys and columns queries: the half above the diagonal. */
-  turned: boolean;
+  transposed: boolean;
 }
 
 type Uniform = number | boolean | readonly number[] | Float32Array;
@@ -152,7 +152,7 @@ export class Painter {
       u_rows: [start, valid, Math.ceil(view.rows / view.tiles[0]), head],
       u_origin: [box[0], box[1]],
       u_scores: slab.scores,
-      u_turned: slab.turned,
+      u_transposed: slab.transposed,
     });
     gl.drawArrays(gl.TRIANGLES, 0, 3);
   }

@@ -19,7 +19,7 @@ uniform ivec4 u_cell;  // pixels of a cell, pixels from one cell to the next, to
 uniform ivec4 u_rows;  // first row, rows, rows of a tile, head (-1: all)
 uniform ivec2 u_origin;
 uniform bool u_scores;
-uniform bool u_turned; // rows are keys: what lies above the diagonal
+uniform bool u_transposed; // rows are keys: what lies above the diagonal
 float at(int row, int column, int head) {
   row = (row - u_rows.x) * u_cell.w + head;
   return TO_FLOAT(texelFetch(u_x, ivec3(column / 4, row % u_rows.z, row / u_rows.z), 0))[column % 4];
@@ -29,13 +29,13 @@ void main() {
   p.y = u_cell.x - 1 - p.y;
   int head = u_rows.w < 0 ? p.x / u_cell.y : u_rows.w, x = u_rows.w < 0 ? p.x % u_cell.y : p.x;
   if (x >= u_cell.x || head >= u_cell.w) discard;
-  if (u_turned) { int y = p.y; p.y = x; x = y; }
+  if (u_transposed) { int y = p.y; p.y = x; x = y; }
   ivec2 first = ivec2(x, p.y) * u_cell.z / u_cell.x;
   ivec2 end = max(first + 1, min((ivec2(x, p.y) + 1) * u_cell.z / u_cell.x, first + 16));
   float best = 0.0;
   bool some = false;
   for (int t = max(first.y, u_rows.x); t < min(end.y, u_rows.x + u_rows.y); t++) {
-    for (int s = first.x; s < min(end.x, u_turned ? t : t + 1); s++) {
+    for (int s = first.x; s < min(end.x, u_transposed ? t : t + 1); s++) {
       some = true;
       float v = at(t, s, head);
       v = u_scores ? sign(v) * (1.0 - exp(-abs(v) / ${SCORE_SCALE.toFixed(2)})) : pow(v, ${WEIGHT_EXPONENT.toFixed(2)});
