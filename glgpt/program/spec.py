@@ -11,8 +11,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 
-from pydantic import TypeAdapter, ValidationError
-
 from glgpt.errors import GlgptError, quoted, written
 from glgpt.program.layout import View
 

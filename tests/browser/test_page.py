@@ -187,6 +187,7 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
     assert_same(page, desktop)
 
 
+@pytest.mark.alone
 def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, browse: Browse) -> None:
     """Tasks of 50 ms and more, beyond what holds up a worker that does nothing but look at the clock.
 

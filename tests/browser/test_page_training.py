@@ -153,6 +153,7 @@ def test_a_lost_context_goes_on_to_the_same_bits(page: Any) -> None:
     assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5, temperature: 0}).then((r) => r.ids.length)") == 5
 
 
+@pytest.mark.alone
 def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(site) + "#tokens=1", HIDDEN)
     page.evaluate("glgpt.ready")

@@ -187,6 +187,7 @@ def test_a_pause_waits_for_the_training_that_is_being_made(page: Any) -> None:
     assert page.evaluate(script, options) == ["paused", True, "done", 9]
 
 
+@pytest.mark.alone
 def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
     """Of ten steps behind one that compiles. The median of five such runs."""
     script = """async ([options, tokens]) => {
@@ -205,6 +206,7 @@ def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
     assert abs(np.median(found) - 1) < 0.15, found
 
 
+@pytest.mark.alone
 def test_a_newcomer_sees_it_learn_within_two_minutes(
     tmp_path: Path, serve: Serve, browse: Browse, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,10 +127,8 @@ describe("sampling", () => {
   it("flattens the distribution by the temperature", () => {
     const sampler = new Sampler({ ...settings, temperature: 2 });
     const total = [1, 3, 2, 3, -1].reduce((sum, x) => sum + Math.exp(x / 2), 0);
-    for (let i = 0; i < 20; i++) {
-      const { id, sampled } = sampler.draw(logits);
-      expect(sampled(id)).toBeCloseTo(Math.exp(logits[id]! / 2) / total, 6);
-    }
+    const { sampled } = sampler.draw(logits);
+    for (const id of logits.keys()) expect(sampled(id)).toBeCloseTo(Math.exp(logits[id]! / 2) / total, 6);
     const drawn = Array.from({ length: 2000 }, () => sampler.draw(logits).id);
     expect(drawn.filter((id) => id === 2).length / 2000).toBeCloseTo(Math.exp(1) / total, 1);
   });
