@@ -6,37 +6,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glgpt.errors import GlgptError
+    from glgpt.errors import ArgumentError, DeviceError, FileError, GlgptError
     from glgpt.inference.capture import RawTexture
-    from glgpt.inference.decoder import Run
+    from glgpt.inference.generation import Generation, Run, TokenStream
     from glgpt.inference.model import GPT2
     from glgpt.models.gpt2.config import GPT2Config
     from glgpt.models.spec import ModelConfig
+    from glgpt.text.tokenizer import StreamDecoder
     from glgpt.training.run import train
     from glgpt.training.trainer import StepResult, Trainer
 
 __all__ = [
     "GPT2",
+    "ArgumentError",
+    "DeviceError",
+    "FileError",
     "GPT2Config",
+    "Generation",
     "GlgptError",
     "ModelConfig",
     "RawTexture",
     "Run",
     "StepResult",
+    "StreamDecoder",
+    "TokenStream",
     "Trainer",
     "train",
 ]
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "ArgumentError": "errors",
+    "DeviceError": "errors",
+    "FileError": "errors",
     "GPT2": "inference.model",
     "GPT2Config": "models.gpt2.config",
+    "Generation": "inference.generation",
     "GlgptError": "errors",
-    "RawTexture": "inference.capture",
-    "Run": "inference.decoder",
-    "StepResult": "training.trainer",
-    "Trainer": "training.trainer",
     "ModelConfig": "models.spec",
+    "RawTexture": "inference.capture",
+    "Run": "inference.generation",
+    "StepResult": "training.trainer",
+    "StreamDecoder": "text.tokenizer",
+    "TokenStream": "inference.generation",
+    "Trainer": "training.trainer",
     "train": "training.run",
 }
 

@@ -8,6 +8,11 @@ float slope1(float x) {
 }
 #elif ACT == 2
 float slope1(float x) { return normal_cdf(x) + x * 0.39894228040 * exp(max(-0.5 * x * x, -88.0)); }
+#elif ACT == 4
+float slope1(float x) {
+  float g = 1.0 / (1.0 + exp(min(-x, 88.0)));
+  return g + clamp(x, -88.0, 88.0) * g * (1.0 - g);
+}
 #else
 float slope1(float x) { return x > 0.0 ? 1.0 : 0.0; }
 #endif

@@ -6,7 +6,7 @@ float greatest(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
-  int c4 = p.x, head = c4 / D4, s = p.y * KEYS, keys = min(s + KEYS, pos + 1);
+  int head = p.x / D4, c4 = head / GROUP * D4 + p.x % D4, s = p.y * KEYS, keys = min(s + KEYS, pos + 1);
   float m = -3.0e38;
   vec4 acc[1], logs[1];
   acc[0] = vec4(0.0);

@@ -1,19 +1,23 @@
-// y[s, head] = SCALE * sum over t >= s of x[s, head, t] dz[t, head], for every sequence of the batch: what keys and
-// values get back, x being the turned pattern. The row tiles are far-apart s that share each fetched texel of dz.
+// y[s, head] = SCALE * sum over t >= s of x[s, head, t] dz[t, head], for every sequence of the batch: the gradient of
+// keys or values, x being the transposed pattern. GROUP heads share one head of y, which gets the sum of theirs.
+// The row tiles are far-apart s that share each fetched texel of dz.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
-  int b = p.y % BATCH, row = p.y * N_HEAD + p.x / D4, last = Y_ROWS / BATCH - 1;
+  int b = p.y % BATCH, last = Y_ROWS / BATCH - 1;
   vec4 acc[Y_N];
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
-  for (int t4 = p.y / BATCH / 4; 4 * t4 <= last; t4++) {
-#define GIVEN(o) DZ(0, min(4 * t4 + o, last) * BATCH + b, p.x)
-    vec4 d0 = GIVEN(0), d1 = GIVEN(1), d2 = GIVEN(2), d3 = GIVEN(3);
+  for (int g = 0; g < GROUP; g++) {
+    int head = p.x / D4 * GROUP + g, row = p.y * N_HEAD + head, column = head * D4 + p.x % D4;
+    for (int t4 = p.y / BATCH / 4; 4 * t4 <= last; t4++) {
+#define GIVEN(o) DZ(0, min(4 * t4 + o, last) * BATCH + b, column)
+      vec4 d0 = GIVEN(0), d1 = GIVEN(1), d2 = GIVEN(2), d3 = GIVEN(3);
 #define ADD(n, i, j) { \
-      vec4 w = X(i, row, t4); \
-      acc[n] += w.x * d0 + w.y * d1 + w.z * d2 + w.w * d3; \
+        vec4 w = X(i, row, t4); \
+        acc[n] += w.x * d0 + w.y * d1 + w.z * d2 + w.w * d3; \
+      }
+      Y_TILES(ADD)
     }
-    Y_TILES(ADD)
   }
 #define SCALED(n, i, j) acc[n] *= SCALE;
   Y_TILES(SCALED)

@@ -2,6 +2,19 @@
 // x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers gain_w and bias_w hold
 // gain w and bias w (+ the layer's own).
 // MOMENTS holds (mean, squared deviations, count) of parts of the row; they are added in one loop without a division.
+// Without these samplers the norm is an RMS norm: x' w = (x gain) w / root mean square.
+#ifndef GAIN_W_W
+vec2 mean_and_scale() {
+  float sum = 0.0;
+  for (int i = 0; i < MOMENTS_W; i++) {
+    vec4 m = MOMENTS(0, 0, i);
+    sum += m.y + m.z * m.x * m.x;
+  }
+  return vec2(0.0, 1.0 / sqrt(sum / float(WIDTH) + EPSILON));
+}
+
+vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
+#else
 vec2 mean_and_scale() {
   float origin = MOMENTS(0, 0, 0).x;  // sums about it lose nothing to a mean that all parts share
   vec3 sum = vec3(0.0);  // of deviations from it, of their squares, of squares within the parts
@@ -17,3 +30,4 @@ vec2 mean_and_scale() {
 vec4 normed(vec4 product, int c4, vec2 row) {
   return (product - row.x * gain_w_at(0, c4)) * row.y + bias_w_at(0, c4);
 }
+#endif

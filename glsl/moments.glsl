@@ -12,3 +12,13 @@ vec3 texel_moments(vec4 v, int lanes) {
   vec4 d = (v - mean) * mask;
   return vec3(mean, dot(d, d), float(lanes));
 }
+
+// What a norm subtracts from a row of these moments, and multiplies it with; an RMS norm (Zhang and Sennrich 2019)
+// subtracts nothing.
+vec2 norm_of(vec3 moments, float count, float epsilon) {
+#ifdef RMS_NORM
+  return vec2(0.0, 1.0 / sqrt(moments.y / count + moments.x * moments.x + epsilon));
+#else
+  return vec2(moments.x, 1.0 / sqrt(moments.y / count + epsilon));
+#endif
+}

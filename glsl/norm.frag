@@ -1,5 +1,10 @@
-// y = (x - mean) / sqrt(variance + eps) * gain + bias, from the moments of each row's parts (Ba et al. 2016).
+// y = (x - mean) / sqrt(variance + eps) * gain + bias, or with RMS_NORM x / sqrt(mean square + eps) * gain, from the moments of each row's parts (Ba et al. 2016).
 #include "moments.glsl"
+#ifdef BIAS_W
+#define PLUS_BIAS(c4) + bias_at(0, c4)
+#else
+#define PLUS_BIAS(c4)
+#endif
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
@@ -9,7 +14,7 @@ void main() {
     int r = min(i * Y_H + p.y, Y_ROWS - 1); \
     vec3 sum = vec3(0.0); \
     for (int s = 0; s < STATS_W; s++) sum = merge_moments(sum, STATS(0, r, s).xyz); \
-    row[n] = vec2(sum.x, 1.0 / sqrt(sum.y / float(X_COLS) + EPSILON)); \
+    row[n] = norm_of(sum, float(X_COLS), EPSILON); \
   }
   Y_ROWTILES(ROW)
 #define NORM(n, i, j) { \
@@ -17,7 +22,7 @@ void main() {
     v[n] = vec4(0.0); \
     if (4 * c4 < Y_COLS) { \
       vec4 x = x_at(min(i * Y_H + p.y, Y_ROWS - 1), c4); \
-      v[n] = (x - row[i - Y_I].x) * row[i - Y_I].y * gain_at(0, c4) + bias_at(0, c4); \
+      v[n] = (x - row[i - Y_I].x) * row[i - Y_I].y * gain_at(0, c4) PLUS_BIAS(c4); \
     } \
   }
   Y_TILES(NORM)

@@ -6,15 +6,17 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec3 moments = vec3(0.0);
   for (int s = 0; s < STATS_W; s++) moments = merge_moments(moments, STATS(0, p.y, s).xyz);
-  float mean = moments.x, scale = 1.0 / sqrt(moments.y / float(X_COLS) + EPSILON);
+  vec2 row = norm_of(moments, float(X_COLS), EPSILON);
   vec4 a = vec4(0.0), b = vec4(0.0);
   int end = min((p.x + 1) * PART, C4);
   for (int c4 = p.x * PART; c4 < end; c4++) {
     vec4 g = gain_at(0, c4) * dy_at(p.y, c4);
+#ifndef RMS_NORM  // whose mean is no function of x
     a += g;
-    b += g * (x_at(p.y, c4) - mean) * scale;
+#endif
+    b += g * (x_at(p.y, c4) - row.x) * row.y;
   }
   vec4 v[1];
-  v[0] = vec4(dot(a, vec4(1.0)), dot(b, vec4(1.0)), mean, scale);
+  v[0] = vec4(dot(a, vec4(1.0)), dot(b, vec4(1.0)), row);
   STORE_Y(v)
 }

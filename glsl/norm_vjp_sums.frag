@@ -1,4 +1,4 @@
-// Sums over `ROWS` rows: dy x', the gradient of the norm's gain, and dy, that of its bias.
+// Sums over `ROWS` rows: dy x', the gradient of the norm's gain, and dy, that of its bias where it has one.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 g[1], b[1];
@@ -10,5 +10,7 @@ void main() {
     b[0] += dy;
   }
   STORE_G(g)
+#ifdef B_N
   STORE_B(b)
+#endif
 }

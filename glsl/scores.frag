@@ -1,5 +1,6 @@
 // scores[t * n_head + head, s] = scale * q[pos + t, head] . k[s, head]; beyond the position, MASKED.
 // With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, rows of q and k are t * BATCH + sequence.
+// With fewer heads on one side, K_GROUP or Q_GROUP of the scores' heads share one (Ainslie et al. 2023).
 // Texel column = four keys; the row tiles are far-apart t of the same head, so they share every fetched key.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
@@ -10,11 +11,11 @@ void main() {
 #define T_OF(i) ((i * Y_H + p.y) / (N_HEAD * BATCH))
   if (first <= pos + T_OF((Y_I + Y_NR - 1))) {
     int last = K_H / BATCH - 1;
-    for (int d = head * D4; d < (head + 1) * D4; d++) {
-#define KEY(s) K(0, min(s, last) * BATCH + b, d)
+    for (int d = 0; d < D4; d++) {
+#define KEY(s) K(0, min(s, last) * BATCH + b, head / K_GROUP * D4 + d)
       vec4 k0 = KEY(first), k1 = KEY(first + 1), k2 = KEY(first + 2), k3 = KEY(first + 3);
       vec4 q[Y_N];
-#define QUERY(n, i, j) q[n] = Q(0, min(pos + T_OF(i), last) * BATCH + b, d);
+#define QUERY(n, i, j) q[n] = Q(0, min(pos + T_OF(i), last) * BATCH + b, head / Q_GROUP * D4 + d);
       Y_TILES(QUERY)
 #define DOT(n, i, j) acc[n] += vec4(dot(q[n], k0), dot(q[n], k1), dot(q[n], k2), dot(q[n], k3));
       Y_TILES(DOT)

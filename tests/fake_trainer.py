@@ -84,7 +84,7 @@ class Trainer:
         assert inputs.shape == targets.shape and inputs.shape[1] == self.context
         return self._loss(targets)[0]
 
-    def generate(self, ids: Any, tokens: int, *, temperature: float, top_k: Any = None, seed: int) -> Iterator[int]:
+    def generate_ids(self, ids: Any, tokens: int, *, temperature: float, top_k: Any = None, seed: int) -> Iterator[int]:
         assert len(ids) + tokens <= self.context + 1
         p = np.exp(self.logits / temperature)
         yield from np.random.default_rng(seed).choice(len(p), tokens, p=p / p.sum()).tolist()
@@ -92,9 +92,13 @@ class Trainer:
     def not_finite(self) -> str | None:
         return "h.0.mlp.c_fc.weight"
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, eos: int | None = None) -> None:
         with written_whole(Path(folder) / "config.json") as file:
-            file.write(json.dumps({"model_type": "gpt2"} | asdict(self.config)).encode())
+            file.write(
+                json.dumps(
+                    {"model_type": "gpt2", "bos_token_id": eos, "eos_token_id": eos} | asdict(self.config)
+                ).encode()
+            )
         with written_whole(Path(folder) / "state.safetensors") as file:
             tensors = {"logits": self.logits, "moment": self.moment, "step": np.array([self.steps_done, self.seed])}
             about = {"config": json.dumps(asdict(self.config)), "context": str(self.context)}

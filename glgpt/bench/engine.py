@@ -23,8 +23,8 @@ from glgpt.gl.device import Device, Options, open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.model import GPT2
-from glgpt.inference.programs import layout_of
 from glgpt.models.spec import ModelConfig
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.tuning.choice import FETCHES, as_dict, choose, product_program
 
@@ -64,6 +64,8 @@ def run_bench(
 
     `quick` takes fewer rounds and leaves the 1024-row products out.
     """
+    if model is not None:
+        Checkpoint.open(model)  # refused now, not after minutes
     opened = open_device(device)
     choice = choose(opened, kernel, fetch, storage)
     rounds = 3 if quick else 5
@@ -74,7 +76,7 @@ def run_bench(
         report(f"products of {m} rows")
         rows += products(opened, choice.kernel, choice.options, m, peaks["fma_gflops"], rounds)
     report("the model")
-    rate = max(r["gflops"] for r in rows if r["name"] == ("matmul f16" if dtype == "f16" else "matmul"))
+    rate = max(r["gflops"] for r in rows if r["name"] == _product_name(dtype))
     model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, device, kernel, fetch, storage)
     return {
         "schema": 1,
@@ -87,7 +89,7 @@ def run_bench(
 def products(
     device: Device, kernel: Kernel, options: Options, m: int, peak: float, rounds: int
 ) -> list[dict[str, Any]]:
-    """[m, 768] x [768, 3072] by the engine in f32 and f16 and by two other kernels, each with its own best fetch."""
+    """[m, 768] x [768, 3072] by the engine in every format and by two other kernels, each with its own best fetch."""
     k, n = SHAPE
     random = np.random.default_rng(0)
     x, w = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
@@ -95,10 +97,9 @@ def products(
     own: list[Any] = []
     for fetch in FETCHES:
         chosen = Options(options.header, fetch, options.storage)
-        for name, dtype in (("matmul", "f32"), ("matmul f16", "f16")):
-            block = kernel if dtype == "f32" else kernel.packed(device.limits)
-            own.append(product_player(device, block, chosen, x, w, dtype))
-            measure.add(f"{name}|{fetch}", lambda player=own[-1]: player.play("probe"))  # type: ignore[misc]
+        for dtype in FORMATS:
+            own.append(product_player(device, kernel, chosen, x, w, dtype))
+            measure.add(f"{_product_name(dtype)}|{fetch}", lambda player=own[-1]: player.play("probe"))  # type: ignore[misc]
         for name in ("one_output", "block2x2"):
             own.append(Baseline(device, name, fetch, x, w))
             measure.add(f"{name}|{fetch}", own[-1].play)
@@ -106,12 +107,16 @@ def products(
     for item in own:
         item.close()
     rows = []
-    for name in ("matmul", "matmul f16", "one_output", "block2x2"):
+    for name in (*map(_product_name, FORMATS), "one_output", "block2x2"):
         fetch = min(FETCHES, key=lambda f: seconds[f"{name}|{f}"])
         rows.append(
             _row(name, f"[{m},{k}]x[{k},{n}]", seconds[f"{name}|{fetch}"], 2 * m * k * n, peak) | {"fetch": fetch}
         )
     return rows
+
+
+def _product_name(dtype: str) -> str:
+    return "matmul" if dtype == "f32" else f"matmul {dtype}"
 
 
 def product_player(
@@ -121,7 +126,7 @@ def product_player(
     program = product_program(device.limits, kernel, dtype, (*x.shape, w.shape[1]))
     player = Player(device, program, options)
     for name, values in (("x", x), ("w", w)):
-        player.write_matrix(name, layout_of(program.views[name]), values)
+        player.write_matrix(name, program.views[name], values)
     return player
 
 
@@ -160,7 +165,7 @@ def model_bench(
             flops = c.block_flops * t + c.head_flops
             rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
         f32_bytes = 4 * c.parameter_count
-        weights = f32_bytes // 2 if dtype == "f16" else f32_bytes
+        weights = 4 * f32_bytes // FORMATS[dtype].values_per_texel
         for t in contexts:
             rows.append(_read_row("decode", f"context {t}", seconds[f"decode {t}"], weights, peaks["read_gbs"]))
         figures = {
@@ -220,7 +225,8 @@ def render(result: dict[str, Any]) -> str:
     lines = [
         f"{d['renderer']}: {d['fma_gflops']:.0f} GFLOPS of multiply-adds, reads {d['read_gbs']:.1f} GB/s, "
         f"empty pass {d['empty_pass_us']:.1f} us, binding {d['bound_pass_us']:.1f} us more",
-        f"kernel {c['kernel']} with {c['fetch']}, one-row products by {'neighbours' if c['near'] else 'halves'}",
+        f"kernel {c['kernel']} with {c['fetch']}, "
+        f"one-row products over {'contiguous' if c['contiguous'] else 'strided'} columns",
         "",
         f"{'what':<12} {'shape':<22} {'ms':>10} {'rate':>14}  share",
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
-from glgpt.program.layout import Layout, stacked
+from glgpt.program.layout import Layout, in_panels
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.tuning.choice import FETCHES
@@ -107,7 +107,9 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
         rec.output(last[0])
 
     small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows a fragment, as the engine's own
-    panels = stacked(large.rows, large.cols, device.limits.max_texture_size, 32)  # read by 4 x 2 pixels from end to end
+    panels = in_panels(
+        large.rows, large.cols, device.limits.max_texture_size, 32
+    )  # read by 4 x 2 pixels from end to end
     fma, flops = fma_program(device.limits)
     add("fma", fma)
     for across, by, layout in (
@@ -115,7 +117,7 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
         *((4, 2, panels), (4, 8, panels)),
     ):
         for fetch in FETCHES:
-            program(f"read {across} {by} {layout.width} {fetch}", layout, read(across, by), fetch)
+            program(f"read {across} {by} {layout.texture_width} {fetch}", layout, read(across, by), fetch)
     program("empty", small, empty)
     program("touch", small, touch)
     seconds = measure.seconds()

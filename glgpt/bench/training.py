@@ -133,7 +133,7 @@ def _product_rate(trainer: Trainer, rounds: int) -> float:
     with contextlib.ExitStack() as stack:
         measure = Measure(device, rounds)
         for shape in shapes:
-            program = product_program(device.limits, replace(trainer.choice.kernel, near=0), "f32", shape)
+            program = product_program(device.limits, replace(trainer.choice.kernel, contiguous=0), "f32", shape)
             player = stack.enter_context(Player(device, program, trainer.choice.options))
             measure.add(str(shape), partial(player.play, "probe"))
         seconds = sum(measure.seconds().values())

@@ -5,60 +5,59 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import signal
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
+from glgpt.system.files import named_errors
+from glgpt.system.signals import Terminated, unwinding
 
 # What a shell reports for a program ended by SIGINT, SIGPIPE, SIGTERM
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
+LONGEST = 1000  # characters of an error
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code."""
-    before = _clean_up_when_terminated()
+def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | None = None) -> int:
+    """Runs one command line and returns its exit code.
+
+    `leave` ends the process at once, with the exit code of a signal: for one that comes again while the first is
+    being heeded.
+    """
     try:
         _ready_streams()
         from glgpt.cli.parser import build_parser  # here, since an interrupt may come while it loads
 
         args = build_parser().parse_args(argv)
-        code: int = args.run(args)
-        sys.stdout.flush()
+        if getattr(args, "hint", None):
+            print(f"glgpt: hint: {args.hint}", file=sys.stderr)
+        with unwinding(leave):
+            code: int = args.run(args)
+            with named_errors(Path("stdout")):
+                sys.stdout.flush()
     except GlgptError as error:
         return _fail(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush must not fail too
         return BROKEN_PIPE
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return _fail(f"{quoted(error.filename)}: {error.strerror}" if error.filename else str(error))
+    except Terminated:
+        return _stopped(TERMINATED, "terminated", leave)
     except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return INTERRUPTED
-    except _TerminatedError:
-        return TERMINATED
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        return _stopped(INTERRUPTED, "interrupted", leave)
     return code
 
 
-class _TerminatedError(BaseException):
-    """SIGTERM came: what is half done is undone on the way out, as it is for Ctrl-C."""
-
-
-def _clean_up_when_terminated() -> Any:
-    """Turns SIGTERM into an exception; returns the handler there was, None where there is nothing to turn."""
-
-    def end(*_: object) -> None:
-        raise _TerminatedError
-
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        return None
-    return signal.signal(signal.SIGTERM, end)
+def _stopped(code: int, how: str, leave: Callable[[int], object] | None) -> int:
+    """Says in one line which signal ended the command, where `leave` does not."""
+    if leave:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        leave(code - 128)
+    with contextlib.suppress(OSError):
+        print(f"glgpt: {how}", file=sys.stderr, flush=True)
+    return code
 
 
 def _ready_streams() -> None:
@@ -73,5 +72,5 @@ def _ready_streams() -> None:
 
 def _fail(message: str) -> int:
     with contextlib.suppress(OSError):  # a full or closed stderr changes nothing of the exit code
-        print(f"glgpt: error: {message}", file=sys.stderr, flush=True)
+        print(f"glgpt: error: {quoted(message, LONGEST)}", file=sys.stderr, flush=True)
     return 2

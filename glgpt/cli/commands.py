@@ -16,15 +16,15 @@ from typing import Any
 from glgpt.bench import engine as bench
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
-from glgpt.errors import GlgptError
-from glgpt.inference.generation import Generation
+from glgpt.errors import GlgptError, quoted
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
 from glgpt.inspection.compare import Tolerance, compare, render
-from glgpt.inspection.dump import dump
+from glgpt.inspection.dump import checked_out, dump
 from glgpt.inspection.evaluate import evaluate
-from glgpt.inspection.logits import save_logits
+from glgpt.inspection.logits import checked_file, save_logits
 from glgpt.inspection.reference import load_reference, run_transformers
+from glgpt.system.files import named_errors
 
 START = "\n\n"  # what text without a prompt continues; it is not shown
 SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
@@ -73,12 +73,13 @@ def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
         own = model.config.vocab_size == 50257  # GPT-2's, and so its tokenizer
         why = " files, and GPT-2's own is neither cached nor to be fetched" if own else ""
         raise GlgptError(f"{model.name} has no tokenizer{why}; give token ids with --ids")
-    return model.tokenizer.encode(text)
+    return model.tokenizer.prompt_prefix + model.tokenizer.encode(text)
 
 
 def report(args: argparse.Namespace, figures: Any, text: str) -> None:
     """Prints the figures as JSON, or as text."""
-    print(json.dumps(finite(figures), indent=1, ensure_ascii=False, allow_nan=False) if args.json else text)
+    with named_errors(Path("stdout")):
+        print(json.dumps(finite(figures), indent=1, ensure_ascii=False, allow_nan=False) if args.json else text)
 
 
 def finite(figures: Any) -> Any:
@@ -92,44 +93,33 @@ def finite(figures: Any) -> Any:
 
 def run_generate(args: argparse.Namespace) -> int:
     """`glgpt generate`."""
-    if args.model is None and args.ids is None and _is_model(args.prompt):
-        args.model, args.prompt = args.prompt, None  # `glgpt generate RUN`
     text = prompt_text(args, default=START)
     sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "stop")}
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
-        run = Generation(model, ids, args.tokens, args.seed, **sampling)
-        pieces: list[str] = []
+        run = model.generate(ids, args.tokens, seed=args.seed, **sampling)
 
         def show(piece: str) -> None:
             if not args.json:
-                print(piece, end="", flush=True)
+                with named_errors(Path("stdout")):
+                    print(piece, end="", flush=True)
 
         try:
-            written = iter(run)
             with progress(f"reading {len(ids)} tokens"):
-                first = next(written, "")
+                first = next(run, "")
             show("" if args.prompt is None and args.ids is None else start)
-            for piece in itertools.chain([first], written):
-                pieces.append(piece)
+            for piece in itertools.chain([first], run):
                 show(piece)
         finally:
             show("\n")
         figures = run.figures()
         figures["context"] = model.config.n_positions
     if args.json:
-        report(args, {"prompt": start, "text": "".join(pieces), "ids": run.ids, **figures}, "")
+        report(args, {"prompt": start, "text": run.text, "ids": run.ids, **figures}, "")
     else:
         print(_speed(args, figures), file=sys.stderr)
     return 0
-
-
-def _is_model(text: str | None) -> bool:
-    try:
-        return text is not None and (Path(text) / "config.json").is_file()
-    except (OSError, ValueError):  # a prompt may be no possible name at all
-        return False
 
 
 def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
@@ -143,20 +133,13 @@ def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
 
 def run_logits(args: argparse.Namespace) -> int:
     """`glgpt logits`."""
-    text, out = prompt_text(args), _out_file(args.out)
+    text, out = prompt_text(args), checked_file(args.out)
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         with progress(f"reading {len(ids)} tokens"):
             shape = save_logits(model, ids, out)
-    report(args, {"file": str(out), "shape": shape}, f"{out}: tokens [{shape[0]}], logits {list(shape)}")
+    report(args, {"file": args.out, "shape": shape}, f"{quoted(args.out)}: tokens [{shape[0]}], logits {list(shape)}")
     return 0
-
-
-def _out_file(name: str) -> Path:
-    path = Path(name)
-    if path.suffix != ".npz" or not path.parent.is_dir() or path.is_dir():
-        raise GlgptError(f"--out {name}: must be a .npz file in a folder that exists")
-    return path
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -167,7 +150,7 @@ def run_compare(args: argparse.Namespace) -> int:
     cases = [] if live else load_reference(args.reference)
     if args.activations and not live and all(set(case.arrays) == {"logits"} for case in cases):
         raise GlgptError(f"{args.reference} holds logits only; --activations needs intermediates too")
-    tolerance = Tolerance(args.atol, args.rtol)
+    tolerance = Tolerance.of(args.dtype, args.atol, args.rtol)
     with open_model(args) as model:
         if live:
             texts = args.prompt or ([] if args.ids else [SENTENCE])
@@ -188,15 +171,14 @@ def run_compare(args: argparse.Namespace) -> int:
 
 def run_dump(args: argparse.Namespace) -> int:
     """`glgpt dump`."""
-    text, out = prompt_text(args), Path(args.out)
-    if out.exists() and not out.is_dir():
-        raise GlgptError(f"--out {out} is a file; name a folder")
+    text = prompt_text(args)
+    checked_out(args.out)
     with open_model(args) as model, progress("drawing", "file") as show:
         ids = encode(model, text, args.ids)
         layers, heads = (",".join(given) if given else None for given in (args.layers, args.heads))
         wanted = {"layers": layers, "heads": heads, "raw": args.raw}
-        manifest = dump(model, ids, out, args.what or ["attention"], **wanted, progress=show)
-    report(args, manifest, f"{out}: {len(manifest['files'])} files and manifest.json")
+        manifest = dump(model, ids, args.out, args.what or ["attention"], **wanted, progress=show)
+    report(args, manifest, f"{quoted(args.out)}: {len(manifest['files'])} files and manifest.json")
     return 0
 
 
@@ -249,18 +231,18 @@ def run_export(args: argparse.Namespace) -> int:
 
     if args.preset and not args.train:
         raise GlgptError("--preset names what the page can train; give --train with it")
-    out = Path(args.out)
+    out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
     options = wanted | device_options(args)
     with progress("exporting", "B") as show:
-        manifest = export(args.model, out, progress=show, **options)
+        manifest = export(args.model, args.out, progress=show, **options)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
     figures = {key: manifest[key] for key in ("model", "dtype")}
     hint = f"open {out}" if args.single_file else f"see it with: glgpt serve {out}"
     report(
         args,
-        figures | {"out": str(out), "weights_bytes": weights, "shards": len(manifest["shards"])},
+        figures | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
         f"{out}: {manifest['model']} {manifest['dtype']}, {weights / 1e6:.0f} MB of weights; {hint}",
     )
     return 0

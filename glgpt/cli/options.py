@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from pathlib import Path
 from typing import Any, NoReturn
+
+from glgpt.errors import quoted
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LONGEST = 400  # characters of an error
@@ -15,7 +18,8 @@ DIGITS = 18  # of a whole number
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, and whose help keeps the line breaks of its example."""
 
-    late: str | None = None  # the optional positional that may also stand last, behind options
+    late: str | None = None  # the optional positional, PROMPT or FILE, that may also stand last, behind options
+    most = 0  # words that are no options; one more than `late` takes is the model, as it was once named
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
@@ -23,16 +27,52 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
         """As argparse does, which alone takes an optional positional only right behind the one before it."""
         found, rest = super().parse_known_args(args, namespace)
-        plain = rest[1:] if rest[:1] == ["--"] else [text for text in rest if text == "-" or text[:1] != "-"]
-        if self.late and getattr(found, self.late) is None and len(plain) == 1 and rest in (plain, ["--", *plain]):
-            setattr(found, self.late, plain[0])
-            rest = []
+        if self.most:
+            first = getattr(found, self.late) if self.late else None
+            words = [] if first is None else [first]
+            plain = rest[1:] if rest[:1] == ["--"] else [text for text in rest if text == "-" or text[:1] != "-"]
+            if rest in (plain, ["--", *plain]) and len(words) + len(plain) <= self.most:
+                words, rest = words + plain, []
+            self._settle(found, words)
         return found, rest
+
+    def _settle(self, found: argparse.Namespace, words: list[str]) -> None:
+        """Which word is the model and which the prompt or file; `found.hint` says how to write an old form."""
+        model = None
+        if len(words) > bool(self.late):
+            model = words.pop(0)
+        elif words and self.late == "prompt" and found.model is None:
+            no_prompt = self.most == 2 and found.ids is not None
+            model = words.pop() if no_prompt or is_model(words[0]) else None
+        if self.late:
+            setattr(found, self.late, words[0] if words else None)
+        if self.late == "file" and found.file is None:
+            self.error("the following arguments are required: FILE")
+        found.hint = None
+        if model is not None:
+            if found.model is not None:
+                self.error(f"unrecognized arguments: {model}")
+            found.model, found.hint = model, f"name the model as --model {quoted(model)}"
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """As argparse does, which before Python 3.13 takes `--` out of `OPTION=--` too, and leaves an empty list."""
+        if action.option_strings and arg_strings == ["--"]:
+            value = self._get_value(action, "--")
+            self._check_value(action, value)
+            return value if action.nargs is None else [value]
+        return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with 2 and one line."""
-        short = message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
-        self.exit(2, f"{self.prog}: error: {short} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: error: {quoted(message, LONGEST)} (see {self.prog} --help)\n")
+
+
+def is_model(word: str) -> bool:
+    """Whether a word is the folder of a model."""
+    try:
+        return (Path(word) / "config.json").is_file()
+    except (OSError, ValueError):  # a prompt may be no possible name at all
+        return False
 
 
 def count(text: str) -> int:
@@ -89,7 +129,7 @@ def size(text: str) -> int:
 def ids(text: str) -> list[int]:
     """Token ids: whole numbers between commas or spaces."""
     parts = text.replace(",", " ").split()
-    if not all(part.isdecimal() for part in parts):
+    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids such as 464,3290")
     return [int(part) for part in parts]
 

@@ -26,21 +26,24 @@ def build_parser() -> argparse.ArgumentParser:
     p = add(
         "generate", commands.run_generate, "stream text from a model", 'glgpt generate "To be" --tokens 60 --seed 1'
     )
-    _prompt(p, "the text to continue, - to read it from stdin, or a model's folder alone (default: none)")
-    p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default)")
+    _prompt(p, "the text to continue, or - to read it from stdin (default: none)", most=1)
+    _model(p)
     p.add_argument("--tokens", type=count, default=200, metavar="N", help="how many tokens to add (default 200)")
     p.add_argument("--temperature", type=not_negative, default=0.8, metavar="T", help="0 is greedy (default 0.8)")
     p.add_argument("--top-k", type=positive, metavar="K", help="sample from the K likeliest tokens")
     p.add_argument("--top-p", type=fraction, metavar="P", help="sample from the likeliest tokens that make up P")
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
-    p.add_argument("--stop", metavar="TEXT", help="end before this text")
+    p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")
     _figures(p)
 
     p = add(
-        "logits", commands.run_logits, "write a prompt's logits to a file", 'glgpt logits gpt2 "To be" --out logits.npz'
+        "logits",
+        commands.run_logits,
+        "write a prompt's logits to a file",
+        'glgpt logits "To be" --model gpt2 --out logits.npz',
     )
-    p.add_argument("model", metavar="MODEL", help=MODEL)
-    _prompt(p, "the text, or - for stdin")
+    _prompt(p, "the text, or - for stdin", most=2)
+    _model(p)
     p.add_argument("--out", required=True, metavar="FILE.npz", help="holds `tokens` and `logits`")
     _figures(p)
 
@@ -48,25 +51,26 @@ def build_parser() -> argparse.ArgumentParser:
         "compare",
         commands.run_compare,
         "measure a model against reference logits; exit 1 beyond the tolerance",
-        "glgpt compare shakespeare --reference transformers --prompt 'To be' --activations",
+        "glgpt compare --model gpt2 --reference transformers --prompt 'To be' --activations",
     )
-    p.add_argument("model", metavar="MODEL", help=MODEL)
+    p.most = 1
+    _model(p)
     p.add_argument("--reference", required=True, metavar="FILE.npz|transformers", help="stored, or run now in float64")
     p.add_argument("--prompt", action="append", metavar="TEXT", help="with transformers: what to run (may repeat)")
     p.add_argument("--ids", action="append", type=ids, metavar="ID,ID,...", help="token ids, in place of a prompt")
     p.add_argument("--activations", action="store_true", help="walk all intermediates and name the first that is off")
-    p.add_argument("--atol", type=not_negative, default=2e-4, metavar="A", help="absolute tolerance (default 2e-4)")
-    p.add_argument("--rtol", type=not_negative, default=1e-5, metavar="R", help="relative tolerance (default 1e-5)")
+    p.add_argument("--atol", type=not_negative, metavar="A", help="absolute tolerance (default 2e-4, of f16 2e-2)")
+    p.add_argument("--rtol", type=not_negative, metavar="R", help="relative tolerance (default 1e-5, of f16 1e-3)")
     _figures(p)
 
     p = add(
         "dump",
         commands.run_dump,
         "draw attention patterns and other intermediates as PNGs",
-        'glgpt dump shakespeare "To be, or not to be" --out pictures --layers 0,3-5',
+        'glgpt dump "To be, or not to be" --out pictures --layers 0,3-5',
     )
-    p.add_argument("model", metavar="MODEL", help=MODEL)
-    _prompt(p, "the text, or - for stdin")
+    _prompt(p, "the text, or - for stdin", most=2)
+    _model(p)
     p.add_argument("--out", required=True, metavar="DIR", help="folder to write to")
     p.add_argument(
         "--what",
@@ -81,10 +85,14 @@ def build_parser() -> argparse.ArgumentParser:
     _figures(p, "print the manifest as JSON")
 
     p = add(
-        "eval", commands.run_evaluate, "a model's loss on a text file", "glgpt eval shakespeare play.txt --window 256"
+        "eval",
+        commands.run_evaluate,
+        "a model's loss on a text file",
+        "glgpt eval play.txt --model runs/play --window 256",
     )
-    p.add_argument("model", metavar="MODEL", help=MODEL)
-    p.add_argument("file", metavar="FILE", help="UTF-8 text, or - for stdin")
+    p.late, p.most = "file", 2
+    p.add_argument("file", nargs="?", metavar="FILE", help="UTF-8 text, or - for stdin")
+    _model(p)
     p.add_argument("--window", type=positive, metavar="N", help="tokens of context at most (default: the model's)")
     _figures(p)
 
@@ -108,10 +116,11 @@ def build_parser() -> argparse.ArgumentParser:
         "export",
         commands.run_export,
         "write a model as a static web page",
-        "glgpt export --out page\n  glgpt export gpt2 --dtype f16 --out site/gpt2\n  glgpt export --embed --out module"
-        "\n  glgpt export --train --out page",
+        "glgpt export --out page\n  glgpt export --model gpt2 --dtype f16 --out site/gpt2"
+        "\n  glgpt export --embed --out module\n  glgpt export --train --out page",
     )
-    p.add_argument("model", nargs="?", metavar="MODEL", help=f"{MODEL} (default: the embedded model)")
+    p.most = 1
+    _model(p)
     p.add_argument("--out", required=True, metavar="DIR", help="folder to write, or an .html file with --single-file")
     p.add_argument("--shard-size", type=size, default=24 << 20, metavar="SIZE", help="of a weight file (24MiB)")
     p.add_argument("--single-file", action="store_true", help="one HTML file that opens from disk, for small models")
@@ -132,8 +141,12 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _prompt(parser: Parser, text: str) -> None:
-    parser.late = "prompt"
+def _model(parser: Parser) -> None:
+    parser.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default)")
+
+
+def _prompt(parser: Parser, text: str, most: int) -> None:
+    parser.late, parser.most = "prompt", most
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=text)
     parser.add_argument("--ids", type=ids, metavar="ID,ID,...", help="token ids in place of a text")
 

@@ -12,11 +12,13 @@ from typing import Any
 from glgpt.cli.commands import report
 from glgpt.cli.options import Parser, count, device, not_negative, positive
 from glgpt.cli.progress import progress
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
+from glgpt.system.files import staged_folder
+from glgpt.system.outputs import output_folder
 from glgpt.training.settings import PRESETS, SCHEDULES, Settings
 
 SIZES = "nano (0.8 M parameters), tiny (2.8 M), small (11 M), medium (28 M), large (65 M), gpt2 (124 M)"
-INTERRUPTED, DIVERGED = 130, 1
+DIVERGED = 1
 
 
 def add_train_options(p: Parser) -> None:
@@ -71,11 +73,14 @@ def run_train(args: argparse.Namespace) -> int:
     from glgpt.cli.panel import watcher
     from glgpt.training.events import DivergedError
     from glgpt.training.run import train
+    from glgpt.training.run_folder import check_new
 
     given = {field.name: getattr(args, field.name, None) for field in fields(Settings)}
     where = {name: getattr(args, name) for name in ("out", "preset", "init", "resume")}
     if args.resume and not Path(args.resume).is_dir():
         raise GlgptError(f"--resume {args.resume}: there is no such folder")
+    if args.out is not None:
+        check_new(args.out)
     try:
         with watcher() as watched:
             done = train(args.files, **where, **watched.hooks(), **given)
@@ -94,7 +99,7 @@ def run_train(args: argparse.Namespace) -> int:
     )
     figures = asdict(done) | {"folder": str(done.folder)}
     report(args, figures, f"{done.folder}: {done.step} steps{losses}\n{further}")
-    return INTERRUPTED if done.interrupted else 0
+    return 128 + done.signal if done.signal else 0
 
 
 def add_tokenizer_commands(p: Parser) -> None:
@@ -115,15 +120,12 @@ def run_tokenizer_train(args: argparse.Namespace) -> int:
     from glgpt.text.files import Text
     from glgpt.text.tokenizer_training import FILES, train_bpe
 
-    out = Path(args.out)
-    if out.exists() and not out.is_dir():
-        raise GlgptError(f"--out {out} is a file; name a folder")
-    if any((out / name).exists() for name in FILES):
-        raise GlgptError(f"--out {out} holds a tokenizer already; give another folder")
+    held = "a tokenizer already; give another folder", lambda path: any((path / name).exists() for name in FILES)
+    out = output_folder(args.out, held=held)
     text = Text.of_files(args.files)
-    with progress("training", "B") as show:
-        train_bpe(text, args.vocab, out, show)
-    figures = {"out": str(out), "vocab_size": args.vocab, "text_bytes": text.size}
-    hint = f"use it with: glgpt train FILE --tokenizer {shlex.quote(str(out))}"
-    report(args, figures, f"{out}: {args.vocab} tokens from {text.size:,} bytes; {hint}")
+    with progress("training", "B") as show, staged_folder(out) as folder:
+        train_bpe(text, args.vocab, folder, show)
+    figures = {"out": args.out, "vocab_size": args.vocab, "text_bytes": text.size}
+    hint = f"use it with: glgpt train FILE --tokenizer {shlex.quote(args.out)}"
+    report(args, figures, f"{quoted(args.out)}: {args.vocab} tokens from {text.size:,} bytes; {hint}")
     return 0

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +22,8 @@ from glgpt.system.signals import handled
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
-HEADERS = {
-    "300 es": "#version 300 es\n",
-    "330": "#version 330\n#extension GL_ARB_shading_language_packing : require\n",
-}
+HEADERS = {"300 es": "#version 300 es\n", "330": "#version 330\n"}
+PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # GLSL ES has it
 VERTEX = """
 // One triangle over the whole viewport, made from the vertex's number alone.
 void main() {
@@ -35,11 +34,15 @@ void main() {
 
 @dataclass(frozen=True)
 class Options:
-    """How shaders are built on a device: header, how a texel is fetched, how float texels are stored."""
+    """How shaders are built on a device: header, how a texel is fetched, how float texels are stored.
+
+    `packing`: whether halves are converted by packHalf2x16 and unpackHalf2x16, or in integer operations.
+    """
 
     header: str = "300 es"
     fetch: str = "texelFetch"
     storage: str = "float"
+    packing: bool = True
 
 
 class Device:
@@ -59,6 +62,7 @@ class Device:
         )
         self.live: dict[int, str] = {}  # id of every GL object alive -> what it is; the tests watch it
         self.texture_bytes = 0
+        self._abandoned: deque[list[Any]] = deque()
         self._gl: dict[str, Callable[..., Any]] = {}
         self.header = "300 es" if self._compiles("300 es") else "330"
         self._thread = threading.get_ident()
@@ -87,6 +91,10 @@ class Device:
     def preamble(self, options: Options) -> str:
         """What comes before a shader's text."""
         lines = [HEADERS[options.header]]
+        if not options.packing:
+            lines.append("#define NO_PACKING\n")
+        elif options.header == "330":
+            lines.append(PACKING)
         if options.fetch == "textureLod":
             lines.append("#define FETCH_LOD\n")
         if options.storage == "uint":
@@ -158,12 +166,17 @@ class Device:
             else:
                 item.release()
 
+    def abandon(self, objects: list[Any]) -> None:
+        """Has GL objects released when the device is next used: finalizers run in any thread, GL in one."""
+        self._abandoned.append(objects)
+
     def _delete_framebuffer(self, name: ctypes.c_uint) -> None:
         self.gl("glDeleteFramebuffers", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(1, ctypes.byref(name))
 
     def use(self) -> None:
-        """Makes this device's context the current one. It stays so: switching back and forth would flush each time.
+        """Makes this device's context the current one, and releases what was abandoned.
 
+        It stays current: switching back and forth would flush each time.
         Raises GlgptError in another thread than the one that opened it, where a context cannot be current too.
         """
         if _here.current is not self:
@@ -173,6 +186,8 @@ class Device:
                 )
             self.ctx.__enter__()  # type: ignore[no-untyped-call]
             _here.current = self
+        while self._abandoned:
+            self.release(*reversed(self._abandoned.popleft()))
 
 
 def _shader_error(name: str, text: str, message: str) -> str:

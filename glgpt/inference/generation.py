@@ -1,79 +1,103 @@
-"""Streaming a continuation: text as soon as it is certain, up to a stop text."""
+"""Generating, as token ids or as text that appears as soon as it is certain, up to a stop text."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from glgpt.inference.decoder import Run
-from glgpt.inference.model import GPT2
-from glgpt.text.tokenizer import StreamDecoder
+from glgpt.errors import ArgumentError
+from glgpt.text.tokenizer import StreamDecoder, Tokenizer
+
+
+@dataclass
+class Run:
+    """How a generation went so far; seconds are wall time, `stopped` is why it ended: tokens, eos, context or text."""
+
+    prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    decode_tokens: int = 0
+    decode_s: float = 0.0
+    stopped: str = "tokens"
+
+
+class TokenStream(Iterator[int]):
+    """Token ids as they are generated; `stats` says how it went."""
+
+    def __init__(self, ids: Iterator[int], stats: Run) -> None:
+        self._ids, self.stats = ids, stats
+
+    def __next__(self) -> int:
+        return next(self._ids)
 
 
 class StopText:
-    """Passes a stream of text on until `stop` appears in it; a beginning of `stop` waits until it is certain."""
+    """Passes a stream of text on until one of `stops` appears in it; what may begin one waits until it is certain."""
 
-    def __init__(self, stop: str | None) -> None:
-        self.stop, self.held, self.found = stop, "", False
+    def __init__(self, stops: str | Sequence[str] | None) -> None:
+        self.stops = [text for text in ([stops] if isinstance(stops, str) else stops or []) if text]
+        if not all(isinstance(text, str) for text in self.stops):
+            raise ArgumentError(f"stop is {stops!r}; it must be a text, or a list of texts")
+        self.held, self.found = "", False
 
     def push(self, text: str) -> str:
         """The text that may be shown now. Once `found`, nothing more."""
-        if not self.stop:
-            return text
         if self.found:
             return ""
         text, self.held = self.held + text, ""
-        before, self.found = text.partition(self.stop)[0], self.stop in text
-        if self.found:
-            return before
-        keep = next(n for n in range(min(len(self.stop) - 1, len(text)), -1, -1) if text.endswith(self.stop[:n]))
-        self.held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        ends = [at for at in map(text.find, self.stops) if at >= 0]
+        waiting = min((self._begun(text, stop) for stop in self.stops), default=len(text))
+        if ends and min(ends) <= waiting:  # no longer stop text, still incomplete, begins before it
+            self.found = True
+            return text[: min(ends)]
+        self.held = text[waiting:]
+        return text[:waiting]
+
+    @staticmethod
+    def _begun(text: str, stop: str) -> int:
+        """Where the end of `text` may be the beginning of `stop`; its length where it is not."""
+        most = min(len(stop) - 1, len(text))
+        return len(text) - next(n for n in range(most, -1, -1) if text.endswith(stop[:n]))
 
     def flush(self) -> str:
         """What still waited when the stream ended."""
         text, self.held = self.held, ""
-        return text
+        ends = [at for at in map(text.find, self.stops) if at >= 0]
+        self.found = self.found or bool(ends)
+        return text[: min(ends, default=len(text))]
 
 
-class Generation:
-    """One continuation: iterate over it for the text; afterwards `figures()` says how it went.
+class Generation(Iterator[str]):
+    """A continuation as text: iterate over it for pieces of whole characters, or take all of it with `read()`.
 
-    Without a tokenizer the text is the ids with a space before each. Without a seed, a new one is drawn.
+    `ids` and `text` are what there is so far, `stats` says how it went, and the same `seed` gives the same text.
+    Without a tokenizer the text is the ids with a space before each.
     """
 
-    def __init__(self, model: GPT2, ids: Sequence[int], tokens: int, seed: int | None, **sampling: Any) -> None:
-        self.model, self.prompt_ids, self.ids = model, list(ids), list[int]()
-        self.stop = StopText(sampling.pop("stop", None))
-        self.seed = secrets.randbelow(2**32) if seed is None else seed
-        self._run = Run()
-        self._tokens = self._started(model.generate(self.prompt_ids, tokens, seed=self.seed, **sampling))
-
-    def _started(self, tokens: Iterator[int]) -> Iterator[int]:
-        """The tokens; `last_run` is this generation's when the first is there, and another's once that one starts."""
-        first = next(tokens, None)
-        self._run = self.model.last_run
-        if first is not None:
-            yield first
-            yield from tokens
-
-    def __iter__(self) -> Iterator[str]:
-        tokenizer = self.model.tokenizer
+    def __init__(
+        self, tokens: TokenStream, tokenizer: Tokenizer | None, seed: int, stop: str | Sequence[str] | None = None
+    ) -> None:
+        self.ids, self.text, self.seed, self.stats = list[int](), "", seed, tokens.stats
         decoder = StreamDecoder(tokenizer) if tokenizer else None
-        for token in self._tokens:
-            self.ids.append(token)
-            yield self.stop.push(decoder.push(token) if decoder else f" {token}")
-            if self.stop.found:
-                return
-        yield self.stop.push(decoder.flush() if decoder else "") + self.stop.flush()
+        self._pieces = _written(tokens, self.ids, decoder, StopText(stop))
+
+    def __next__(self) -> str:
+        piece = next(filter(None, self._pieces))  # a token may end no character, or begin a stop text
+        self.text += piece
+        return piece
+
+    def read(self) -> str:
+        """Generates to the end; returns all the text."""
+        for _ in self:
+            pass
+        return self.text
 
     def figures(self) -> dict[str, Any]:
-        """Seed, tokens, seconds and rates, and why it stopped: tokens, eos, context or text."""
-        run = self._run
+        """Seed, tokens, seconds and rates, and why it stopped."""
+        run = self.stats
         return {
             "seed": self.seed,
-            "stopped": "text" if self.stop.found else run.stopped,
+            "stopped": run.stopped,
             "prefill_tokens": run.prefill_tokens,
             "prefill_s": run.prefill_s,
             "prefill_tokens_per_s": run.prefill_tokens / run.prefill_s if run.prefill_s else 0.0,
@@ -81,3 +105,16 @@ class Generation:
             "decode_s": run.decode_s,
             "decode_tokens_per_s": run.decode_tokens / run.decode_s if run.decode_s else 0.0,
         }
+
+
+def _written(tokens: TokenStream, ids: list[int], decoder: StreamDecoder | None, stop: StopText) -> Iterator[str]:
+    """The pieces of a generation; the tokens are noted in `ids`."""
+    for token in tokens:
+        ids.append(token)
+        yield stop.push(decoder.push(token) if decoder else f" {token}")
+        if stop.found:
+            break
+    else:
+        yield stop.push(decoder.flush() if decoder else "") + stop.flush()
+    if stop.found:
+        tokens.stats.stopped = "text"

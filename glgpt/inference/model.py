@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.capture import Captures, RawTexture
-from glgpt.inference.decoder import Decoder, Run
-from glgpt.inference.sampling import Sampler, whole
-from glgpt.program.layout import Floats
+from glgpt.inference.decoder import Decoder
+from glgpt.inference.generation import Generation, Run, TokenStream
+from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
+from glgpt.program.formats import FORMATS, Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.choice import as_dict, choose
 
-DTYPES = ("f32", "f16")
 Progress = Callable[[int, int], None]
 
 
@@ -44,11 +45,10 @@ class GPT2:
         max_texture_memory: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        if dtype not in DTYPES:
-            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        if dtype not in FORMATS:
+            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
         self.name = checkpoint.name
-        self.last_run = Run()
         self.device = open_device(device)
         self.choice = choose(self.device, kernel, fetch, storage)
         program = programs.fitting_program(
@@ -80,10 +80,12 @@ class GPT2:
         total, done = sum(layout.nbytes for layout in layouts.values()), 0
         for name, layout in layouts.items():
             matrix = self.config.parameters[name].arrange(checkpoint.read(name))
-            if self.dtype == "f16" and layout.dtype == "f16" and matrix.dtype != np.float16:
+            if float(np.finfo(matrix.dtype).max) > layout.format.largest:
                 peak = float(np.abs(matrix).max())
-                if peak > 65504:
-                    raise GlgptError(f"{checkpoint.path}: {name} holds {peak:.3g}, beyond float16; use --dtype f32")
+                if peak > layout.format.largest:
+                    raise GlgptError(
+                        f"{checkpoint.path}: {name} holds {peak:.3g}, beyond {layout.dtype}; use --dtype f32"
+                    )
             self.player.write_matrix(name, layout, matrix)
             done += layout.nbytes
             if progress:
@@ -94,8 +96,15 @@ class GPT2:
     # -- public -------------------------------------------------------------------------------------------------
 
     def logits(self, ids: Sequence[int]) -> Floats:
-        """Logits of every position, float32 `[T, vocab]`. Raises GlgptError for unusable ids."""
-        return self.run_with_cache(ids, ())[0]
+        """Logits of every position, float32 `[T, vocab]`.
+
+        Raises GlgptError for unusable ids, and where a logit is not a finite number (`run_with_cache` then shows which
+        intermediate is the first that is not).
+        """
+        logits = self.run_with_cache(ids, ())[0]
+        if not np.isfinite(logits).all():
+            raise GlgptError(NOT_FINITE)
+        return logits
 
     def run_with_cache(
         self, ids: Sequence[int], names: Iterable[str] | None = None
@@ -111,7 +120,7 @@ class GPT2:
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
         for chunk, name, raw in self._captures.play(ids, wanted):
-            matrix = programs.layout_of(raw.view).unpack(raw.texels)
+            matrix = raw.view.unpack(raw.texels)
             pieces[name].append(self.config.activations[name].natural(matrix, chunk.start, chunk.valid, total))
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
         logits = joined["logits"]
@@ -136,29 +145,46 @@ class GPT2:
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | None = None,
-    ) -> Iterator[int]:
-        """Yields up to `tokens` ids; ends early at the tokenizer's end of text or a full context (see `last_run`).
+        stop: str | Sequence[str] | None = None,
+    ) -> Generation:
+        """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
-        The prompt is text or ids. Generators of one model may be interleaved: each refills the caches as it needs.
-        Raises GlgptError for an unusable prompt or setting.
+        Ends early at the tokenizer's end of text, a full context, or before any text of `stop`. Temperature 0 is
+        greedy; without a `seed` a new one is drawn (see `Generation.seed`). Generations of one model may be
+        interleaved: each refills the caches as it needs. Raises GlgptError for an unusable prompt or setting.
         """
+        seed = secrets.randbelow(2**32) if seed is None else seed
+        stream = self.generate_ids(prompt, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        return Generation(stream, self.tokenizer, seed, stop)
+
+    def generate_ids(
+        self,
+        prompt: str | Sequence[int],
+        tokens: int = 100,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+    ) -> TokenStream:
+        """As `generate`, but the result gives token ids; those of a character that spans tokens come apart."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         if whole("tokens", tokens) < 0:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
-        return self._generate(ids, tokens, Sampler(temperature, top_k, top_p, seed))
-
-    def _generate(self, ids: list[int], tokens: int, sampler: Sampler) -> Iterator[int]:
-        self.last_run = Run()
+        sampler, stats = Sampler(temperature, top_k, top_p, seed), Run(len(ids))
         eos = self.tokenizer.eos if self.tokenizer else None
-        yield from self._decoder.generate(ids, tokens, sampler, eos, self.last_run)
+        return TokenStream(self._decoder.generate(ids, tokens, sampler, eos, stats), stats)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text. Raises GlgptError where the model has no tokenizer or the text is empty."""
+        """Token ids of a prompt, with what the tokenizer puts before one.
+
+        Raises GlgptError where the model has no tokenizer or the text is empty.
+        """
         if self.tokenizer is None:
             raise GlgptError(f"{self.name} has no tokenizer files; give token ids instead")
         if not text:
             raise GlgptError("the prompt is empty; give at least one character")
-        return self.tokenizer.encode(text)
+        return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
 
     def check_ids(self, ids: Sequence[int]) -> list[int]:
         """The ids as a list of ints; refuses none, more than the context, and any outside the vocabulary."""

@@ -12,14 +12,21 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.inspection.reference import Case, shared_start
+from glgpt.program.formats import FORMATS
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a value may be from its reference: `atol + rtol * |reference|`."""
+    """How far a value may be from its reference: `atol + rtol * |reference|`; by default as f32 keeps it."""
 
-    atol: float = 2e-4
-    rtol: float = 1e-5
+    atol: float = FORMATS["f32"].tolerance[0]
+    rtol: float = FORMATS["f32"].tolerance[1]
+
+    @classmethod
+    def of(cls, dtype: str, atol: float | None = None, rtol: float | None = None) -> Tolerance:
+        """What models of this dtype keep, but where a number is given."""
+        usual = FORMATS[dtype].tolerance
+        return cls(usual[0] if atol is None else atol, usual[1] if rtol is None else rtol)
 
     def excess(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         """Error over allowed error, element by element: 1 is the limit; inf where only one of the two is finite."""
@@ -137,9 +144,10 @@ def _greedy(model: GPT2, case: Case) -> tuple[int, int] | None:
     eos = model.tokenizer.eos if model.tokenizer else None
     if eos in wanted:
         wanted = wanted[: wanted.index(eos) + 1]
-    got = list(model.generate(case.greedy[:start], len(wanted), temperature=0.0))
-    if eos is not None and model.last_run.stopped == "eos":
-        got.append(eos)  # `generate` ends at it and does not give it
+    tokens = model.generate_ids(case.greedy[:start], len(wanted), temperature=0.0)
+    got = list(tokens)
+    if eos is not None and tokens.stats.stopped == "eos":
+        got.append(eos)  # `generate_ids` ends at it and does not give it
     return shared_start(got, wanted), len(wanted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,20 @@ import numpy as np
 
 from glgpt.inference.model import GPT2
 from glgpt.system.files import written_whole
+from glgpt.system.outputs import output_file
+
+
+def checked_file(name: str | Path) -> Path:
+    """Where logits may be written: a free name, or such a file. Raises FileError for others."""
+    return output_file(name, ".npz", ("file of logits", _holds_logits))
+
+
+def _holds_logits(file: Path) -> bool:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return {"tokens.npy", "logits.npy"} <= set(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def save_logits(model: GPT2, ids: Sequence[int], path: Path) -> tuple[int, ...]:

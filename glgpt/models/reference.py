@@ -31,15 +31,24 @@ class Hooks:
 
         self._handles.append(module.register_forward_hook(hook))
 
-    def run(self, network: Any, ids: list[int], scales: Sequence[float]) -> dict[str, Any]:
-        """One forward pass of `ids`; adds logits, patterns and scores, for which each layer's scale is needed."""
+    def run(
+        self,
+        network: Any,
+        ids: list[int],
+        scales: Sequence[float],
+        change: Callable[[dict[str, Any]], dict[str, Any]] = lambda found: found,
+    ) -> dict[str, Any]:
+        """One forward pass of `ids`, all that the hooks kept after `change`, logits, patterns and scores.
+
+        `scales` are what each layer multiplies its scores with.
+        """
         import torch
 
         with torch.no_grad():
             output = network(torch.tensor([ids]), output_attentions=True, use_cache=False)
         for handle in self._handles:
             handle.remove()
-        found = self.found | {LOGITS: output.logits[0]}
+        found = change(self.found) | {LOGITS: output.logits[0]}
         future = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
         for i, pattern in enumerate(output.attentions):
             q, k = found[in_block(i, "attn.q")], found[in_block(i, "attn.k")]

@@ -5,15 +5,18 @@ from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import KEYS, attend, attend_row, score_tiles, scores, softmax, split_qkv
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.loss import cross_entropy
-from glgpt.ops.matmul import combine, matmul, matvec, panels, parts_for
-from glgpt.ops.norm import folded_norm, norm, norm_fold, row_sum
-from glgpt.ops.partial_sums import AttendedRow, NormedRow, PartialSums, Row
-from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, place_row, transpose
+from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
+from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
+from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row
+from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, multiply, place_row, transpose
+from glgpt.ops.rotary import rotary
 
 __all__ = [
     "ACTIVATIONS",
+    "CONTIGUOUS",
     "KEYS",
     "AttendedRow",
+    "Normed",
     "NormedRow",
     "PartialSums",
     "Row",
@@ -33,17 +36,20 @@ __all__ = [
     "index_layouts",
     "matmul",
     "matvec",
+    "multiply",
     "norm",
     "norm_fold",
     "normal",
     "panels",
-    "parts_for",
     "place_row",
+    "rms_norm",
+    "rotary",
     "row_sum",
     "score_tiles",
     "scores",
     "softmax",
     "sorted_index",
+    "split_k_for",
     "split_qkv",
     "transpose",
 ]

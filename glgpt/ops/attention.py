@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glgpt.ops.matmul import norm_inputs
-from glgpt.ops.partial_sums import AttendedRow, NormedRow, PartialSums, Row
+from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row
 from glgpt.ops.pointwise import copy, plus
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
@@ -28,7 +29,7 @@ def split_qkv(
     k: Tensor,
     v: Tensor,
     label: str,
-    normed: tuple[NormedRow, tuple[Tensor, Tensor]] | None = None,
+    normed: Normed | None = None,
 ) -> None:
     """Writes rows pos.. of the states q, k, v `[n_positions, n_head * d]` from x `[T, 3 * n_head * d]`.
 
@@ -81,29 +82,37 @@ def scores(
 ) -> Tensor:
     """scores[t * n_head + head, s] = scale * q[pos + t] . k[s] per head for `rows` rows t, `masked` where s > pos + t.
 
-    With a `batch`, rows of q and k are t * batch + sequence, and each of `rows` rows t stands for all sequences. It is
-    differentiated from position 0, with the q and k of just these rows.
+    Where q or k has fewer heads than `n_head`, neighbouring heads share one (grouped-query attention, Ainslie et al.
+    2023). With a `batch`, rows of q and k are t * batch + sequence, and each of `rows` rows t stands for all
+    sequences. It is differentiated from position 0, with the q and k of just these rows.
     """
     padded = -(-rows // tile_rows) * tile_rows
     y = rec.scratch(name, Layout(padded * n_head * batch, k.rows // batch, (tile_rows, 1)))
-    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": masked}
-    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, flops=2 * rows * k.rows * q.cols)
+    width = max(q.cols, k.cols)  # of all heads
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "MASKED": masked}
+    defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols}
+    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, flops=2 * rows * k.rows * width)
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
-        dq = attend(rec, d[0], k, rows, n_head, f"d.{q.name}", "f32", batch, scale)
-        dk = _attend_vjp(rec, d[0], q, n_head, f"d.{k.name}", batch, scale)
+        dq = attend(rec, d[0], k, rows, n_head, f"d.{q.name}", "f32", batch, scale, width // k.cols)
+        dk = _attend_vjp(rec, d[0], q, n_head, f"d.{k.name}", batch, scale, width // k.cols)
         return [plus(rec, dq, sums[0]), plus(rec, dk, sums[1])]
 
     rec.differentiable(y, (q, k), vjp)
     return y
 
 
-def _attend_vjp(rec: Recorder, x: Tensor, dz: Tensor, n_head: int, name: str, batch: int, scale: float = 1.0) -> Tensor:
-    """y[s] = scale * sum over t of x[t, s] dz[t], per head and sequence: what keys and values get back."""
+def _attend_vjp(
+    rec: Recorder, x: Tensor, dz: Tensor, n_head: int, name: str, batch: int, scale: float, group: int
+) -> Tensor:
+    """y[s] = scale * sum over t of x[t, s] dz[t], per head and sequence: the gradient of keys or values.
+
+    `group` heads share one head of keys and values, which gets the sum of theirs.
+    """
     turned = rec.scratch(f"{x.name}.turned", x.layout)
     rec.emit("turn_pattern", {"x": x}, {"y": turned}, {"N_HEAD": n_head * batch, "ROWS": dz.rows // batch})
-    y = rec.scratch(name, Layout(dz.rows, dz.cols, (x.layout.tiles[0], 1)))
-    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": dz.cols // n_head // 4, "SCALE": scale}
+    y = rec.scratch(name, Layout(dz.rows, dz.cols // group, (x.layout.tiles[0], 1)))
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": dz.cols // n_head // 4, "SCALE": scale, "GROUP": group}
     rec.emit("attend_vjp", {"x": turned, "dz": dz}, {"y": y}, defines, flops=2 * dz.rows * x.cols * dz.cols)
     return y
 
@@ -137,35 +146,42 @@ def attend(
     dtype: str,
     batch: int = 1,
     scale: float = 1.0,
+    group: int = 1,
 ) -> Tensor:
-    """z[t] = scale * sum over s of pattern[t, s] v[s], per head, `[rows, n_head * d]`; rows as in `scores`."""
+    """z[t] = scale * sum over s of pattern[t, s] v[s], per head, `[rows, n_head * d]`; rows as in `scores`.
+
+    `group` neighbouring heads share one head of v.
+    """
     tr = pattern.layout.tiles[0]
     if batch > 1 and rows % tr:
         raise ValueError(f"{name}: {rows} rows of {batch} sequences are not cut into {tr} tiles")
-    y = rec.scratch(name, Layout(rows * batch, v.cols, (tr, 2 if dtype == "f16" else 1), dtype))
-    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": v.cols // n_head // 4, "SCALE": scale}
-    rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, flops=2 * rows * v.rows * v.cols)
+    width = v.cols * group
+    y = rec.scratch(name, Layout(rows * batch, width, (tr, FORMATS[dtype].column_tiles_per_texel), dtype))
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "GROUP": group}
+    rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, flops=2 * rows * v.rows * width)
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         dz = d[0] if d[0].layout.layers == 1 else copy(rec, d[0], Layout(y.rows, y.cols), d[0].name)
         dp = scores(rec, dz, v, rows, tr, n_head, scale, f"d.{pattern.name}", batch, 0.0)
-        dv = _attend_vjp(rec, pattern, dz, n_head, f"d.{v.name}", batch, scale)
+        dv = _attend_vjp(rec, pattern, dz, n_head, f"d.{v.name}", batch, scale, group)
         return [plus(rec, dp, sums[0]), plus(rec, dv, sums[1])]
 
     rec.differentiable(y, (pattern, v), vjp)
     return y
 
 
-def attend_row(rec: Recorder, score: Tensor, v: Tensor, n_head: int, name: str, least: int = KEYS) -> Row:
+def attend_row(
+    rec: Recorder, score: Tensor, v: Tensor, n_head: int, name: str, least: int = KEYS, group: int = 1
+) -> Row:
     """z of one row straight from its scores `[n_head, n_positions]`, by ranges of at least `least` keys.
 
-    One row has too few columns to fill a GPU: ranges are worked on side by side, and the product that reads z weighs
-    them. Software GL had better take all keys in one.
+    One row has too few columns to fill a GPU: ranges are computed in parallel, and the product that reads z weighs
+    them. On software GL one range of all keys is faster. `group` heads share one head of v.
     """
     keys = max(least, 16 * -(-v.rows // (16 * RANGES)))
-    layout = Layout(-(-v.rows // keys), v.cols)
+    layout = Layout(-(-v.rows // keys), v.cols * group)
     y, logs = rec.scratch(name, layout), rec.scratch(f"{name}.logs", layout)
     outputs = {"y": y, "logs": logs} if layout.rows > 1 else {"y": y}
-    defines = {"D4": v.cols // n_head // 4, "KEYS": keys}
-    rec.emit("attend_row", {"x": score, "v": v}, outputs, defines, flops=2 * v.rows * v.cols)
+    defines = {"D4": layout.cols // n_head // 4, "KEYS": keys, "GROUP": group}
+    rec.emit("attend_row", {"x": score, "v": v}, outputs, defines, flops=2 * v.rows * layout.cols)
     return AttendedRow(y, logs, keys) if layout.rows > 1 else y

@@ -17,7 +17,7 @@ def embed(
     rec: Recorder,
     ids: Tensor,
     wte: Tensor,
-    wpe: Tensor,
+    wpe: Tensor | None,
     out: Layout,
     name: str = "embed",
     batch: int = 1,
@@ -25,10 +25,11 @@ def embed(
 ) -> Tensor:
     """y[t] = wte[:, ids[t]] + wpe[pos + t // batch]: ids `[T, 1]`, wte `[n_embd, vocab]`, wpe `[n_positions, n_embd]`.
 
-    `out` is the layout of y, `[T, n_embd]`. To be differentiated it needs the `sorted_index` of the ids.
+    Without wpe, positions have no embedding. `out` is the layout of y, `[T, n_embd]`. To be differentiated it needs
+    the `sorted_index` of the ids.
     """
     y = rec.scratch(name, out)
-    rec.emit("embed", {"ids": ids, "wte": wte, "wpe": wpe}, {"y": y}, {"BATCH": batch})
+    rec.emit("embed", {"ids": ids, "wte": wte} | ({"wpe": wpe} if wpe else {}), {"y": y}, {"BATCH": batch})
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if index is None:
@@ -36,6 +37,8 @@ def embed(
         tokens = rec.scratch(f"d.{wte.name}", fold(wte.rows, wte.cols, rec.limits.max_texture_size))
         inputs = {"dy": d[0], "order": index[0], "starts": index[1]} | ({"plus": sums[0]} if sums[0] else {})
         rec.emit("embed_vjp", inputs, {"y": tokens}, columns=1)
+        if wpe is None:
+            return [tokens, None]
         places = rec.scratch(f"d.{wpe.name}", wpe.layout)
         inputs = {"dy": d[0]} | ({"plus": sums[1]} if sums[1] else {})
         rec.emit("position_vjp", inputs, {"y": places}, {"BATCH": batch})

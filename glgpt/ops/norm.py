@@ -11,20 +11,34 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
+Defines = dict[str, int | float | str]
 FRAGMENTS = 2048  # few rows are cut into up to eight parts to take their moments, so that they still fill a GPU
 
 
 def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: Layout, name: str) -> Tensor:
-    """The norm of every row of x `[T, C]`; gain and bias are `[1, C]`."""
+    """The layer norm of every row of x `[T, C]`; gain and bias are `[1, C]`."""
+    return _norm(rec, x, gain, bias, eps, out, name)
+
+
+def rms_norm(rec: Recorder, x: Tensor, gain: Tensor, eps: float, out: Layout, name: str) -> Tensor:
+    """y = x / sqrt(mean square + eps) * gain of every row (Zhang and Sennrich 2019)."""
+    return _norm(rec, x, gain, None, eps, out, name)
+
+
+def _norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, out: Layout, name: str) -> Tensor:
     c4 = -(-x.cols // 4)
     part = -(-c4 // min(8, -(-FRAGMENTS // x.rows)))
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // part)))
     rec.emit("norm_stats", {"x": x}, {"y": stats}, {"PART": part, "C4": c4})
+    kind: Defines = {"EPSILON": eps}
+    if bias is None:
+        kind["RMS_NORM"] = 1
     y = rec.scratch(name, out)
-    rec.emit("norm", {"x": x, "stats": stats, "gain": gain, "bias": bias}, {"y": y}, {"EPSILON": eps})
+    inputs = {"x": x, "stats": stats, "gain": gain} | ({"bias": bias} if bias else {})
+    rec.emit("norm", inputs, {"y": y}, kind)
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
-        return _norm_vjp(rec, d, x, gain, bias, stats, {"PART": part, "C4": c4, "EPSILON": eps}, sums)
+        return _norm_vjp(rec, d[0], (x, gain, bias), stats, {"PART": part, "C4": c4} | kind, sums)
 
     rec.differentiable(y, (x, gain, bias), vjp)
     return y
@@ -32,15 +46,14 @@ def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: 
 
 def _norm_vjp(
     rec: Recorder,
-    d: Sequence[Tensor],
-    x: Tensor,
-    gain: Tensor,
-    bias: Tensor,
+    dy: Tensor,
+    given: tuple[Tensor, Tensor, Tensor | None],
     stats: Tensor,
-    defines: dict[str, int | float | str],
+    defines: Defines,
     sums: Gradients,
 ) -> Gradients:
-    inputs = {"x": x, "dy": d[0]}
+    x, gain, bias = given
+    inputs = {"x": x, "dy": dy}
     back = rec.scratch(f"d.{x.name}.stats", stats.layout)
     rec.emit("norm_vjp_stats", inputs | {"gain": gain, "stats": stats}, {"y": back}, defines)
     inputs |= {"back": back}
@@ -48,13 +61,11 @@ def _norm_vjp(
     rec.emit("norm_vjp", inputs | {"gain": gain} | ({"plus": sums[0]} if sums[0] else {}), {"y": dx})
     rows = part_rows(x.rows)
     layout = Layout(-(-x.rows // rows), x.cols)
-    parts = [rec.scratch(f"d.{t.name}.parts", layout) for t in (gain, bias)]
-    rec.emit("norm_vjp_sums", inputs, dict(zip("gb", parts, strict=True)), {"ROWS": rows})
-    return [
-        dx,
-        sum_parts(rec, parts[0], f"d.{gain.name}", sums[1]),
-        sum_parts(rec, parts[1], f"d.{bias.name}", sums[2]),
-    ]
+    learnt = [t for t in (gain, bias) if t]
+    parts = [rec.scratch(f"d.{t.name}.parts", layout) for t in learnt]
+    rec.emit("norm_vjp_sums", inputs, dict(zip("gb", parts, strict=False)), {"ROWS": rows})
+    found = [sum_parts(rec, p, f"d.{t.name}", s) for p, t, s in zip(parts, learnt, sums[1:], strict=False)]
+    return [dx, *found] if bias else [dx, *found, None]
 
 
 def row_sum(
@@ -63,22 +74,22 @@ def row_sum(
     gain: Tensor,
     eps: float,
     name: str,
-    part: PartialSums | None = None,
+    product: PartialSums | None = None,
     shift: Tensor | None = None,
     row: str | int = 0,
 ) -> NormedRow:
     """One row of x, ready for the norm of this gain: `row` is its number, or the scalar that holds it.
 
-    A split product's partial sums and its bias `[1, C]` are added to it, where given.
+    The partial sums of a product and its bias `[1, C]` are added to it, where given.
     """
     tiles = (1, 2 if x.cols > 4 and rec.limits.max_draw_buffers >= 5 else 1)
     y, scaled = rec.scratch(name, Layout(1, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(1, x.cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(1, 4 * y.layout.width))
     inputs = {"x": x, "gain": gain}
     defines: dict[str, int | float | str] = {"ROW": row}
-    if part and shift:
-        inputs |= part.inputs | {"shift": shift}
-        defines |= part.defines
+    if product:
+        inputs |= product.inputs | ({"shift": shift} if shift else {})
+        defines |= product.defines
     outputs = {"y": y, "g": scaled, "m": moments}
     rec.emit("row_sum", inputs, outputs, defines)
     return NormedRow(y, scaled, moments, eps)

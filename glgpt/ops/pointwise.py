@@ -10,7 +10,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3}
+ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4}
 
 # ln(erfc(z) exp(z z) / t), t = 1 / (1 + z/2), as a polynomial in s = 2t - 1: Chebyshev interpolation of degree 9 over
 # 0 <= z <= 9.7, made for this file; off by 5e-8 before rounding to float32.
@@ -38,7 +38,7 @@ def activation_defines(name: str | None) -> dict[str, int | float | str]:
 
 
 def act(rec: Recorder, x: Tensor, kind: str, out: Layout, name: str) -> Tensor:
-    """y = gelu_new, gelu or relu of x."""
+    """y = gelu_new, gelu, relu or silu of x."""
     y = rec.scratch(name, out)
     rec.emit("act", {"x": x}, {"y": y}, activation_defines(kind))
 
@@ -56,6 +56,21 @@ def add(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Tensor:
     y = rec.scratch(name, out)
     rec.emit("add", {"a": a, "b": b}, {"y": y})
     rec.differentiable(y, (a, b), lambda d, sums: [plus(rec, d[0], s) for s in sums])
+    return y
+
+
+def multiply(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Tensor:
+    """y = a b, value by value."""
+    y = rec.scratch(name, out)
+    rec.emit("multiply", {"a": a, "b": b}, {"y": y})
+
+    def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
+        da, db = (rec.scratch(f"d.{x.name}", x.layout) for x in (a, b))
+        rec.emit("multiply", {"a": d[0], "b": b}, {"y": da})
+        rec.emit("multiply", {"a": d[0], "b": a}, {"y": db})
+        return [plus(rec, da, sums[0]), plus(rec, db, sums[1])]
+
+    rec.differentiable(y, (a, b), vjp)
     return y
 
 

@@ -16,25 +16,27 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
-from glgpt.inference.model import DTYPES, GPT2
+from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.training import training_files
+from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
-from glgpt.system.files import data_path, written_whole
+from glgpt.system.files import data_path, named_errors, written_whole
+from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
-from glgpt.tuning.choice import NEAR_PAYS, STEADY
+from glgpt.tuning.choice import PANELS_PAY, STEADY
 
 SCHEMA = 1  # of manifest.json
 TUNING = {  # what the page decides by as the desktop does, and how many greedy tokens it plays ahead
     "one_token": ONE_TOKEN,
     "per_chunk": PER_CHUNK,
-    "near_pays": NEAR_PAYS,
+    "near_pays": PANELS_PAY,
     "steady": STEADY,
     "draw_flops": DRAW_FLOPS,
     "ahead": 3,
@@ -51,7 +53,7 @@ SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
 
 def export(
     name_or_path: str | Path | None,
-    out: Path,
+    out: str | Path,
     dtype: str = "f32",
     *,
     shard_size: int = SHARD_SIZE,
@@ -72,19 +74,20 @@ def export(
     step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
     something else, a viewer that was not built, or a model that cannot be loaded.
     """
-    out = Path(out).resolve()  # what a link leads to is replaced, and the link stays
     if single_file and embed:
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
-    _check_out(out, single_file)
-    if dtype not in DTYPES:
-        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
+    if dtype not in FORMATS:
+        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
     viewer = _viewer()
     made = [folder for folder in out.parents if not folder.exists()]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(named_errors(out))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+        stack.callback(_clean_up, work, made)
         folder = work / "page"
         if embed:
             shutil.copytree(viewer / "embed", folder)
@@ -98,32 +101,34 @@ def export(
                 file.write(single_page(folder, manifest).encode())
         else:
             folder.chmod(0o755)
+            checked_out(given, single_file)  # again: others may have written there meanwhile
             _swap(folder, out, work / "old")
-        return manifest
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        with contextlib.suppress(OSError):  # they hold the page by now, or are not wanted
-            for folder in made:
-                folder.rmdir()
+    return manifest
 
 
-def _check_out(out: Path, single_file: bool) -> None:
-    above = next(folder for folder in out.parents if folder.exists())
-    if not above.is_dir():
-        raise GlgptError(f"{above} is a file; {out} cannot be made below it")
+def _clean_up(work: Path, made: Sequence[Path]) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    with contextlib.suppress(OSError):  # they hold the page by now, or are not wanted
+        for folder in made:
+            folder.rmdir()
+
+
+def checked_out(out: str | Path, single_file: bool) -> Path:
+    """Where a page may be written: a free name, an empty folder, or an earlier export. Raises FileError for others."""
     if single_file:
-        if out.is_dir() or out.suffix != ".html":
-            raise GlgptError(f"{out}: a single file is an .html file")
-        if out.exists():
-            with out.open("rb") as file:
-                if b"<title>glgpt</title>" not in file.read(4096):
-                    raise GlgptError(f"{out} exists and is no earlier export; name another file, or remove it")
-    elif out.is_file() or (out.is_dir() and any(out.iterdir()) and not _is_export(out)):
-        raise GlgptError(f"{out} exists and is no earlier export; name another folder, or remove it")
-    elif out.is_dir() and (other := next((p.name for p in sorted(out.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
-        raise GlgptError(
-            f"{out} holds {other}, which no export wrote and replacing it would delete: move it away first"
+        return output_file(out, ".html", ("earlier export", _is_single_page), parents=True)
+    path = output_folder(out, ("earlier export", _is_export))
+    if path.is_dir() and (other := next((p.name for p in sorted(path.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
+        raise FileError(
+            f"--out {quoted(out)} holds {quoted(other)}, which no export wrote and replacing it would delete: "
+            "move it away first"
         )
+    return path
+
+
+def _is_single_page(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return b"<title>glgpt</title>" in opened.read(4096)
 
 
 def _is_export(folder: Path) -> bool:
@@ -209,7 +214,9 @@ def _write(
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
         "tuning": TUNING,
-        "activations": {name: activation.kind for name, activation in config.activations.items()},
+        "activations": {
+            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
+        },
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
         "weights": {name: list(layout.tiles) for name, layout in layouts.items()},

@@ -1,104 +1,219 @@
-"""A loopback web server for an exported folder: right MIME types, range requests, Ctrl-C ends it."""
+"""A loopback web server for an exported folder: Starlette's static files on uvicorn, with strict headers."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
+import functools
+import hashlib
+import os
 import re
-from collections.abc import Callable
-from functools import partial
-from http import HTTPStatus
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from types import FrameType
+from typing import Any
 
-from glgpt.errors import GlgptError
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from glgpt.errors import ArgumentError, FileError, quoted
 
 PORT = 8042
+TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".json": "application/json",
+    ".html": "text/html; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".wasm": "application/wasm",
+    ".webmanifest": "application/manifest+json",
+}  # of others: bytes
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+POLICY = (
+    "default-src 'self'; script-src 'self'{scripts}; style-src 'self'{styles}; connect-src 'self'; "
+    "worker-src 'self' blob:; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+)
+FRAMES = "frame-ancestors 'none'"  # the one directive that a page's own policy, a meta element, cannot hold
+META_POLICY = re.compile(rb"<meta[^>]+http-equiv=[\"']?content-security-policy", re.I)
+LARGEST_PAGE = 256 << 20  # of which the inline scripts are hashed
 
 
-class Handler(SimpleHTTPRequestHandler):
-    """Files of one folder, whole or one range of bytes."""
+class Files(StaticFiles):
+    """The files of one folder: no listing, nothing a link leads to outside it, types that do not vary by system."""
 
-    protocol_version = "HTTP/1.1"
-    _left: int | None = None  # bytes of a range yet to send
-    extensions_map = {  # noqa: RUF012
-        **SimpleHTTPRequestHandler.extensions_map,
-        ".js": "text/javascript",
-        ".css": "text/css",
-        ".json": "application/json",
-        ".bin": "application/octet-stream",
-        ".html": "text/html; charset=utf-8",
-        ".svg": "image/svg+xml",
-    }
-
-    def end_headers(self) -> None:
-        """Every answer may be kept but must be asked about."""
-        self.send_header("Cache-Control", "no-cache")
-        self.send_header("Accept-Ranges", "bytes")
-        super().end_headers()
-
-    def send_head(self) -> Any:
-        """Answers with the file, or with the range that was asked for."""
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        path = Path(self.translate_path(self.path))
-        if not asked or not path.is_file() or asked[0] == "bytes=-":
-            return super().send_head()
-        size = path.stat().st_size
-        if asked[1]:
-            first, last = int(asked[1]), min(int(asked[2]) if asked[2] else size - 1, size - 1)
-        else:
-            first, last = max(0, size - int(asked[2])), size - 1
-        if first > last:
-            self.send_response(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
-            self.send_header("Content-Range", f"bytes */{size}")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return None
-        file = path.open("rb")
-        file.seek(first)
-        self._left = last - first + 1
-        self.send_response(HTTPStatus.PARTIAL_CONTENT)
-        self.send_header("Content-Type", self.guess_type(path))
-        self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
-        self.send_header("Content-Length", str(self._left))
-        self.end_headers()
-        return file
-
-    def copyfile(self, source: IO[bytes], outputfile: Any) -> None:  # type: ignore[override]
-        """Sends the file or the range; a reader that goes away is no error."""
-        left, self._left = self._left, None
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """The file, or 404 for whatever cannot be one."""
         try:
-            while data := source.read(1 << 20 if left is None else min(1 << 20, left)):
-                outputfile.write(data)
-                left = None if left is None else left - len(data)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True
+            return await super().get_response(path, scope)
+        except (OSError, ValueError):  # a zero byte, a name too long, a file that may not be read
+            raise HTTPException(404) from None
 
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+    policy = True  # whether pages are served with one
+
+    def file_response(self, full_path: Any, stat_result: os.stat_result, scope: Scope, status_code: int = 200) -> Any:
+        """The file with its type and policy; `index.html` and others as the system's list of types has no say."""
+        if not os.access(full_path, os.R_OK):
+            raise HTTPException(404)
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        kind = TYPES.get(Path(full_path).suffix.lower(), "application/octet-stream")
+        if "content-type" in response.headers:
+            response.headers["content-type"] = kind
+        policy = FRAMES
+        if self.policy and kind.startswith("text/html"):
+            policy = page_policy(str(full_path), stat_result.st_mtime_ns, stat_result.st_size)
+        response.headers["content-security-policy"] = policy
+        return response
 
 
-def server(folder: Path, port: int = PORT) -> ThreadingHTTPServer:
-    """A server of `folder` on 127.0.0.1, not yet serving; port 0 takes a free one.
+@functools.lru_cache(maxsize=64)
+def page_policy(path: str, _changed: int, size: int) -> str:
+    """The policy of an HTML file: strict, with the hashes of its own inline scripts and styles.
 
-    Raises GlgptError for a folder without a page or a port that is taken.
+    A page that carries a policy in a meta element keeps to that one, and the header adds what such an element cannot
+    say.
+    """
+    data = Path(path).read_bytes() if size <= LARGEST_PAGE else b""
+    if META_POLICY.search(data, 0, 1 << 16):
+        return FRAMES
+    scripts = (
+        body
+        for tag, body in re.findall(rb"<script\b([^>]*)>(.*?)</script", data, re.S | re.I)
+        if not re.search(rb"\bsrc\s*=|type=[\"']?application/(?:octet-stream|json)", tag, re.I)
+    )
+    styles = re.findall(rb"<style\b[^>]*>(.*?)</style", data, re.S | re.I)
+    return POLICY.format(scripts=_hashes(scripts), styles=_hashes(styles)) + FRAMES
+
+
+def _hashes(texts: Any) -> str:
+    return "".join(f" 'sha256-{base64.b64encode(hashlib.sha256(_lines(t)).digest()).decode()}'" for t in texts)
+
+
+def _lines(text: bytes) -> bytes:
+    """A text as a browser's parser hands it on."""
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+class _Headers:
+    """Adds `HEADERS` to every answer, of errors too."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        async def send_more(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Content-Security-Policy", "default-src 'none'; " + FRAMES)
+            await send(message)
+
+        await self.app(scope, receive, send_more if scope["type"] == "http" else send)
+
+
+def application(folder: Path, *routes: BaseRoute, policy: bool = True) -> Any:
+    """An ASGI application that serves `folder`, after `routes`; without `policy`, its pages may do as they like.
+
+    Raises FileError for a folder without a page.
     """
     if not (folder / "index.html").is_file():
-        raise GlgptError(f"{folder} holds no index.html; make one with glgpt export --out {folder}")
-    handler: Callable[..., Handler] = partial(Handler, directory=str(folder))
+        name = quoted(folder)
+        raise FileError(f"{name} holds no index.html; make one with glgpt export --out {name}")
+    files = Files(directory=str(folder), html=True, follow_symlink=False)
+    files.policy = policy
+    return _Headers(Starlette(routes=[*routes, Mount("/", files)]))
+
+
+class _Uvicorn(uvicorn.Server):
+    """Ends at the first signal, whoever is still connected; the signal's own handler then has it."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Notes the signal."""
+        super().handle_exit(sig, frame)
+        self.force_exit = True
+
+
+class Server:
+    """An application on 127.0.0.1, whose port is taken when this is made; port 0 takes a free one.
+
+    Raises ArgumentError for a port that cannot be used.
+    """
+
+    def __init__(self, app: Any, port: int = PORT) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            if sys.platform != "win32":  # where it would let two servers share a port
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(("127.0.0.1", port))
+            self._socket.listen(1024)
+        except (OSError, OverflowError) as error:
+            self._socket.close()
+            why = error.strerror if isinstance(error, OSError) else "it must be from 0 to 65535"
+            raise ArgumentError(f"port {port} cannot be used: {why}; choose another with --port") from None
+        self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = _Uvicorn(config)
+
+    def run(self) -> None:
+        """Serves until a signal comes or, from another thread, `stop` is called."""
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+    def stop(self) -> None:
+        """Ends `run`, without waiting for who is connected."""
+        self._server.should_exit = self._server.force_exit = True
+
+
+def server(folder: Path, port: int = PORT) -> Server:
+    """A server of an exported folder, not yet running."""
+    return Server(application(folder), port)
+
+
+@contextlib.contextmanager
+def serving(app: Any, port: int = 0) -> Iterator[str]:
+    """The address of an application that a thread serves until the block ends."""
+    made = Server(app, port)
+    thread = threading.Thread(target=made.run, daemon=True)
+    thread.start()
     try:
-        made = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except (OSError, OverflowError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it must be from 0 to 65535"
-        raise GlgptError(f"port {port} cannot be used: {why}; choose another with --port") from None
-    made.daemon_threads = True
-    return made
+        yield made.address
+    finally:
+        made.stop()
+        thread.join()
 
 
 def serve(folder: Path, port: int = PORT, announce: Callable[[str], None] = print) -> None:
-    """Serves until Ctrl-C."""
-    with server(folder, port) as running:
-        announce(f"http://127.0.0.1:{running.server_address[1]}/")
-        try:
-            running.serve_forever()
-        except KeyboardInterrupt:
-            announce("")
+    """Serves a folder until a signal ends it."""
+    made = server(folder, port)
+    announce(made.address)
+    made.run()

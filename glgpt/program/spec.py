@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from glgpt.errors import GlgptError
+from glgpt.program.layout import View
 
 SCHEMA = 1
-FORMATS = ("float", "uint")
+TEXTURE_FORMATS = ("float", "uint")
 ROLES = ("weight", "state", "input", "scratch")
 TEXEL_BYTES = 16
 
@@ -40,21 +41,6 @@ class Texture:
     def nbytes(self) -> int:
         """Size in bytes."""
         return self.width * self.height * self.layers * TEXEL_BYTES
-
-
-@dataclass(frozen=True)
-class View:
-    """Where a named tensor lies: matrix `[rows, cols]` cut into `tiles` (rows, cols of tiles), in `texture`.
-
-    `stack` column tiles lie below each other in a layer.
-    """
-
-    texture: str
-    rows: int
-    cols: int
-    tiles: tuple[int, int]
-    dtype: str
-    stack: int = 1
 
 
 @dataclass(frozen=True)
@@ -124,7 +110,9 @@ class Program:
                 {k: _view(v) for k, v in data["views"].items()},
                 data["scalars"],
             )
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except GlgptError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise GlgptError(f"program: not a glgpt program: {error!r}") from error
 
     def digest(self) -> str:
@@ -177,7 +165,7 @@ def check(program: Program, limits: Limits | None = None) -> None:
     """
     limits = limits or Limits()
     for t in program.textures.values():
-        if t.format not in FORMATS or t.role not in ROLES:
+        if t.format not in TEXTURE_FORMATS or t.role not in ROLES:
             raise GlgptError(f"program: texture {t.name} has format {t.format!r} and role {t.role!r}")
         if min(t.width, t.height, t.layers) < 1:
             raise GlgptError(f"program: texture {t.name} is empty ({t.width} x {t.height} x {t.layers})")

@@ -56,6 +56,7 @@ class Trained:
     tokens: int  # seen in this session
     seconds: float
     interrupted: bool
+    signal: int | None = None  # that interrupted it
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glgpt.errors import GlgptError
-from glgpt.plots import figures as plots
-from glgpt.system.signals import handled
+from glgpt.plots.loss import loss_curve
+from glgpt.system.signals import Terminated, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
 from glgpt.training.events import DivergedError, Hooks, Step, Trained
@@ -28,12 +29,12 @@ RECENT = 50  # results over which tokens/s is measured
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Collects the first SIGINT or SIGTERM in the list it gives; a second one raises KeyboardInterrupt."""
+    """Collects the first SIGINT or SIGTERM in the list it gives; another one raises KeyboardInterrupt."""
     caught: list[int] = []
 
     def note(number: int, _: object) -> None:
         if caught:
-            raise KeyboardInterrupt
+            raise Terminated if caught[0] == signal.SIGTERM else KeyboardInterrupt
         caught.append(number)
 
     with handled(note, default=True):
@@ -85,6 +86,7 @@ class Loop:
             tokens=tokens,
             seconds=time.perf_counter() - self._begun,
             interrupted=bool(self._stop) and step < self.settings.steps,
+            signal=self._stop[0] if self._stop and step < self.settings.steps else None,
         )
 
     def _step(self, step: int) -> None:
@@ -222,7 +224,7 @@ class Loop:
             wanted = min(s.sample_tokens - (len(ids) - prompt), s.context - len(window))
             seed = int(starts(s.seed, step, 1, 1 << 31)[0]) + len(ids)
             before = len(ids)
-            for token in self.trainer.generate(window, max(1, wanted), temperature=0.8, seed=seed):
+            for token in self.trainer.generate_ids(window, max(1, wanted), temperature=0.8, seed=seed):
                 ids.append(int(token))
                 if self._stop:
                     break
@@ -246,7 +248,7 @@ class Loop:
         self.run.sync()
         self.hooks.part("saving a checkpoint")(0, 1)
         try:
-            self.trainer.save(self.run.path)
+            self.trainer.save(self.run.path, self.tokenizer.eos)
         except GlgptError as error:  # a step of a finite loss left parameters that are not
             raise self._broken(step, str(error)) from None
         self.saved = step
@@ -262,7 +264,7 @@ class Loop:
             return np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None]).reshape(-1, 2)
 
         picture = self.run.path / "loss.png"
-        plots.loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
+        loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
 
 
 def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
-from glgpt.inference import programs
 from glgpt.models.spec import ModelConfig
 from glgpt.ops import sorted_index
-from glgpt.program.layout import Floats
+from glgpt.program.formats import Floats
 from glgpt.training.program import MOMENTS
 
 Parts = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # inputs and targets [batch, context] of the parts of a step
@@ -28,7 +27,7 @@ class TrainingTextures:
 
     def put(self, name: str, matrix: NDArray[Any]) -> None:
         """Uploads a matrix as its texture lays it out."""
-        self.player.write_matrix(name, programs.layout_of(self.player.program.views[name]), matrix)
+        self.player.write_matrix(name, self.player.program.views[name], matrix)
 
     def write(self, name: str, array: NDArray[Any], suffix: str = "") -> None:
         """Uploads a parameter, or with a suffix of `STATES` what is kept of it."""
@@ -37,7 +36,7 @@ class TrainingTextures:
     def read(self, name: str, prefix: str = "", suffix: str = "") -> Floats:
         """A parameter as a checkpoint has it; with the prefix `d.` its gradient, with a suffix what is kept of it."""
         texture = f"{prefix}{name}{suffix}"
-        layout = programs.layout_of(self.player.program.views[texture])
+        layout = self.player.program.views[texture]
         array: Floats = self.config.parameters[name].restore(layout.unpack(self.player.read(texture)))
         return array
 

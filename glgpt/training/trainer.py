@@ -19,7 +19,8 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
-from glgpt.inference.decoder import Decoder, Run
+from glgpt.inference.decoder import Decoder
+from glgpt.inference.generation import Run
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
@@ -188,7 +189,7 @@ class Trainer:
             total += self.player.read("losses")[0, SLOTS, 0, :2]
         return float(total[0] / max(1, total[1]))
 
-    def generate(
+    def generate_ids(
         self,
         ids: Sequence[int],
         tokens: int,
@@ -248,8 +249,10 @@ class Trainer:
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path) -> None:
-        """Writes `config.json` and `model.safetensors` as transformers has them, and `state.safetensors`.
+    def save(self, folder: str | Path, eos: int | None = None) -> None:
+        """Writes `config.json` and `model.safetensors` as Hugging Face's GPT-2 has them, and `state.safetensors`.
+
+        `eos` is the tokenizer's end of text, for `config.json`.
 
         The state is one file, whole at any moment; each file takes its place only when it is complete. Raises OSError
         where the folder cannot be written, and GlgptError, leaving what was there, where a value is not finite.
@@ -264,7 +267,7 @@ class Trainer:
             "fetch": self.choice.options.fetch,
         }
         check_finite(arrays | moments)
-        training_state.write(Path(folder), self.config, arrays, moments, about | {"step": self.steps_done})
+        training_state.write(Path(folder), self.config, arrays, moments, about | {"step": self.steps_done}, eos)
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
@@ -272,19 +275,18 @@ class Trainer:
 
         Raises GlgptError for a folder without a state, or a state that is damaged.
         """
-        with training_state.opened(Path(folder)) as (about, tensor):
-            options = about["recipe"] | {"lr": about["lr"], "seed": about["seed"]}
-            made = about.get("made", {})  # another kernel adds up in another order: keep to it on the same device
-            if made.get("on") == open_device(overrides.get("device", "auto")).renderer:
-                options |= {"kernel": made["kernel"], "fetch": made["fetch"]}
-            options |= overrides
-            trainer = cls(models.from_fields(about["config"]), **options)
-            try:
-                trainer.textures.restore(tensor)
-            except BaseException:
-                trainer.close()
-                raise
-        trainer.steps_done = int(about["step"])
+        about, tensor = training_state.read(Path(folder))
+        options = about.recipe.model_dump() | {"lr": about.lr, "seed": about.seed}
+        made = about.made  # another kernel adds up in another order: keep to it on the same device
+        if made and made.on == open_device(overrides.get("device", "auto")).renderer:
+            options |= {"kernel": made.kernel, "fetch": made.fetch}
+        trainer = cls(models.from_fields(about.config), **(options | overrides))
+        try:
+            trainer.textures.restore(tensor)
+        except BaseException:
+            trainer.close()
+            raise
+        trainer.steps_done = about.step
         return trainer
 
     def close(self) -> None:

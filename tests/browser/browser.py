@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.errors import GlgptError
-from glgpt.page.serve import server
+from glgpt.page.serve import application, serving
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
@@ -44,9 +43,5 @@ def wait_without_eval(page: Any) -> Any:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of a folder, served as `glgpt serve` does until the block ends."""
-    with server(folder, 0) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{running.server_address[1]}/"
-        finally:
-            running.shutdown()
+    with serving(application(folder)) as address:
+        yield address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(once: Callable[..., Path]) -> Path:
     """The embedded model's page, f32, in shards of 8 MiB."""
     from glgpt.page.export import export
 
@@ -44,14 +45,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.fail("the page is not built: make viewer")
     except GlgptError:
         pytest.fail("the page is not built: make viewer")
-    out = tmp_path_factory.mktemp("site") / "sub" / "page"
-    out.parent.mkdir()
-    export(None, out, "f32", shard_size=8 << 20)
-    return out
+    return (
+        once("exported", lambda folder: export(None, folder / "sub" / "page", "f32", shard_size=8 << 20)) / "sub/page"
+    )
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def site(once: Callable[..., Path]) -> Iterator[Path]:
     """A page that trains `mini`, which is small enough for tests."""
     from glgpt.page import training as page_training
     from glgpt.page.export import export
@@ -60,31 +60,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(presets.PRESETS, "mini", presets.Preset(2, 2, 32, 32, "bytes", 4, 1e-2, 0.99, 60))
         patch.setattr(page_training, "TOKENIZERS", ("bytes", "bpe:300"))
-        out = tmp_path_factory.mktemp("site") / "page"
-        export(None, out, "f16", train=("mini",))
-        yield out
+        yield once("site", lambda folder: export(None, folder / "page", "f16", train=("mini",))) / "page"
 
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[..., str]]:
     """Serves a folder and gives its address: as `glgpt serve` does, or (`plain`) as `python -m http.server` does."""
-    from glgpt.page.serve import server
+    from glgpt.page.serve import application, serving
 
-    running: list[ThreadingHTTPServer] = []
+    with contextlib.ExitStack() as stack:
 
-    def start(folder: Path, plain: bool = False) -> str:
-        if plain:
-            made = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-        else:
-            made = server(folder, 0)
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        running.append(made)
-        return f"http://127.0.0.1:{made.server_address[1]}/"
+        def start(folder: Path, plain: bool = False) -> str:
+            if not plain:
+                return stack.enter_context(serving(application(folder)))
+            made = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))))
+            threading.Thread(target=made.serve_forever, daemon=True).start()
+            stack.callback(made.shutdown)
+            return f"http://127.0.0.1:{made.server_address[1]}/"
 
-    yield start
-    for made in running:
-        made.shutdown()
-        made.server_close()
+        yield start
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def random_model(folder: Path) -> Path:
 def desktop_times(model: GPT2, ids: list[int]) -> tuple[float, float]:
     """Milliseconds of the first token and of each that follows."""
     start = time.perf_counter()
-    tokens = model.generate(ids, TOKENS, temperature=0)
+    tokens = model.generate_ids(ids, TOKENS, temperature=0)
     next(tokens)
     first = time.perf_counter()
     count = sum(1 for _ in tokens)
@@ -134,7 +134,7 @@ def main() -> None:
             }
         info = page.evaluate("glgpt.info()")
         figures |= {key: info[key] for key in ("renderer", "kernel", "rows", "fetch", "probeMs")}
-        figures["desktop kernel"] = {"kernel": model.choice.kernel.name, "near": model.choice.kernel.near}
+        figures["desktop kernel"] = {"kernel": model.choice.kernel.name, "contiguous": model.choice.kernel.contiguous}
         context.close()
     print(json.dumps(figures, indent=1))
 

@@ -114,7 +114,7 @@ def test_firefox_says_what_the_desktop_says(
     assert "llvmpipe" in evaluate("glgpt.info().renderer")
     ids = evaluate(f"glgpt.generate({json.dumps({'prompt': PROMPT, 'tokens': 48, 'temperature': 0})}).then(r => r.ids)")
     with GPT2.from_pretrained() as desktop:
-        assert ids == list(desktop.generate(PROMPT, 48, temperature=0))
+        assert ids == list(desktop.generate_ids(PROMPT, 48, temperature=0))
     parity = evaluate("glgpt.parity()")
     assert parity["pass"] and parity["maxError"] < 1e-4, parity
 

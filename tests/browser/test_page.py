@@ -44,7 +44,7 @@ def logits(page: Any, ids: list[int], vocab: int) -> np.ndarray:
 def assert_same(page: Any, desktop: Any) -> None:
     ids = desktop.encode(PROMPT)
     assert page.evaluate("(text) => glgpt.encode(text)", PROMPT) == ids
-    greedy = list(desktop.generate(ids, 64, temperature=0))
+    greedy = list(desktop.generate_ids(ids, 64, temperature=0))
     asked = {"prompt": PROMPT, "tokens": 64, "temperature": 0}
     assert page.evaluate("(options) => glgpt.generate(options).then((r) => r.ids)", asked) == greedy
     expected = desktop.logits(ids)
@@ -82,7 +82,7 @@ def test_sampling_draws_what_the_desktop_draws(exported: Path, serve: Serve, bro
     for settings in ({"temperature": 0.8, "seed": 1}, {"temperature": 1.2, "seed": 7, "topK": 20, "topP": 0.9}):
         names = {"topK": "top_k", "topP": "top_p"}
         ids = desktop.encode(PROMPT)
-        expected = list(desktop.generate(ids, 40, **{names.get(k, k): v for k, v in settings.items()}))
+        expected = list(desktop.generate_ids(ids, 40, **{names.get(k, k): v for k, v in settings.items()}))
         found = page.evaluate(
             "(o) => glgpt.generate(o).then((r) => r.ids)", {"prompt": PROMPT, "tokens": 40, **settings}
         )
@@ -259,7 +259,7 @@ def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Bro
     # Another compiler rounds differently: twice what is granted where both use Mesa.
     np.testing.assert_allclose(logits(page, ids, expected.shape[1]), expected, atol=2e-4, rtol=1e-5)
     asked = {"prompt": PROMPT, "tokens": 24, "temperature": 0}
-    greedy = list(desktop.generate(ids, 24, temperature=0))
+    greedy = list(desktop.generate_ids(ids, 24, temperature=0))
     assert page.evaluate("(options) => glgpt.generate(options).then((r) => r.ids)", asked) == greedy
 
 

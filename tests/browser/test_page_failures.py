@@ -126,7 +126,7 @@ def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse)
     ids, contexts = page.evaluate(script, PROMPT)
     assert contexts == 2
     with GPT2.from_pretrained() as desktop:
-        assert ids == list(desktop.generate(PROMPT, 64, temperature=0))
+        assert ids == list(desktop.generate_ids(PROMPT, 64, temperature=0))
 
 
 def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse: Browse) -> None:

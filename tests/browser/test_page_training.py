@@ -89,7 +89,7 @@ def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: 
       return ids;
     }"""
     with GPT2.from_pretrained(folder, device="software") as model:
-        assert page.evaluate(written) == list(model.generate("First", 20, temperature=0))
+        assert page.evaluate(written) == list(model.generate_ids("First", 20, temperature=0))
     # The state goes on, on the desktop as here.
     with Trainer.load(folder, device="software") as trainer:
         assert trainer.steps_done == 12

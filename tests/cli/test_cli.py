@@ -22,6 +22,7 @@ from glgpt.cli import main
 from glgpt.cli.options import size
 from glgpt.cli.parser import build_parser
 from glgpt.cli.progress import progress
+from glgpt.errors import quoted
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
 
@@ -93,13 +94,13 @@ def test_bad_values_are_refused(args: str, capsys: Capture) -> None:
         (["generate", "--max-texture-memory", "1MiB"], "max-texture-memory"),
         (["generate", "--model", "/nonexistent/model"], "/nonexistent/model"),
         (["generate", "--model", WIDE, "To be"], "--ids"),
-        (["logits", WIDE, "--out", "x.npz"], "prompt is empty"),
-        (["logits", WIDE, "--ids", "1", "--out", "x.txt"], ".npz"),
-        (["logits", WIDE, "--ids", "1", "--out", "/nonexistent/x.npz"], "/nonexistent/x.npz"),
-        (["compare", WIDE, "--reference", "/nonexistent.npz"], "/nonexistent.npz"),
-        (["dump", WIDE, "--ids", "1", "--out", __file__], "is a file"),
-        (["eval", WIDE, "/nonexistent.txt"], "/nonexistent.txt"),
-        (["eval", "shakespeare", __file__, "--window", "257"], "257"),
+        (["logits", "--model", WIDE, "--out", "x.npz"], "prompt is empty"),
+        (["logits", "--model", WIDE, "--ids", "1", "--out", "x.txt"], ".npz"),
+        (["logits", "--model", WIDE, "--ids", "1", "--out", "/nonexistent/x.npz"], "/nonexistent/x.npz"),
+        (["compare", "--model", WIDE, "--reference", "/nonexistent.npz"], "/nonexistent.npz"),
+        (["dump", "--model", WIDE, "--ids", "1", "--out", __file__], "is a file"),
+        (["eval", "--model", WIDE, "/nonexistent.txt"], "/nonexistent.txt"),
+        (["eval", "--model", "shakespeare", __file__, "--window", "257"], "257"),
         (["info", "--model", "/nonexistent/model"], "/nonexistent/model"),
         (["info", "--model", WIDE, "--max-texture-memory", "1KiB"], f"{WIDE}: its textures need"),
     ],
@@ -111,7 +112,7 @@ def test_bad_input_is_one_clear_line(args: list[str], message: str, capsys: Capt
 def test_text_that_is_no_utf8_is_refused(tmp_path: Path, capsys: Capture) -> None:
     assert "the prompt is not UTF-8" in refused(capsys, "generate", "a\udcffb")
     (tmp_path / "latin").write_bytes("caf\u00e9 is".encode("latin-1"))
-    assert "not UTF-8" in refused(capsys, "eval", "shakespeare", str(tmp_path / "latin"))
+    assert "not UTF-8" in refused(capsys, "eval", "--model", "shakespeare", str(tmp_path / "latin"))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_every_choice_gives_the_same_text(option: str, capsys: Capture) -> None:
 
 def test_logits_of_ids(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "l.npz"
-    assert main(["logits", WIDE, "--ids", "1,2,3", "--out", str(file), "--json"]) == 0
+    assert main(["logits", "--model", WIDE, "--ids", "1,2,3", "--out", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"file": str(file), "shape": [3, 130]}
     with np.load(file) as stored, GPT2.from_pretrained(WIDE) as model:
         assert stored["tokens"].tolist() == [1, 2, 3]
@@ -194,10 +195,10 @@ def test_logits_of_ids(tmp_path: Path, capsys: Capture) -> None:
 
 def test_eval_prints_its_figures(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "text").write_text("To be, or not to be: that is the question.\n")
-    assert main(["eval", "shakespeare", str(tmp_path / "text"), "--window", "8", "--json"]) == 0
+    assert main(["eval", "--model", "shakespeare", str(tmp_path / "text"), "--window", "8", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["window"] == 8 and 3 < figures["nats_per_token"] < 6
-    assert main(["eval", "shakespeare", str(tmp_path / "text"), "--window", "8"]) == 0
+    assert main(["eval", "--model", "shakespeare", str(tmp_path / "text"), "--window", "8"]) == 0
     assert capsys.readouterr().out.startswith(f"{figures['nats_per_token']:.4f} nats/token, ")
 
 
@@ -211,16 +212,16 @@ def test_info_announces_the_memory_that_a_model_then_takes(capsys: Capture) -> N
     text = capsys.readouterr().out
     assert figures["device"]["renderer"] in text and figures["choice"]["kernel"] in text
     rows = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.endswith(" ms")]
-    assert sorted(rows) == sorted(2 * ["4x4", "4x4-near", "4x8", "8x4", "8x4-near"])
+    assert sorted(rows) == sorted(2 * ["4x4", "4x4-contiguous", "4x8", "8x4", "8x4-contiguous"])
 
 
-@pytest.mark.parametrize(("near", "way"), [(0, "halves"), (2, "neighbours")])
-def test_info_says_how_one_row_products_take_their_columns(near: int, way: str) -> None:
+@pytest.mark.parametrize(("contiguous", "way"), [(0, "strided"), (4, "contiguous")])
+def test_info_says_how_one_row_products_take_their_columns(contiguous: int, way: str) -> None:
     figures = info.describe(device="software")
-    probe = {"4x4 textureLod": 2.0, "near textureLod": 3.0, "apart textureLod": 4.0, "near texelFetch": 9.0}
-    figures["choice"] |= {"near": near, "fetch": "textureLod", "probe_ms": probe}
+    probe = {"4x4 textureLod": 2.0, "contiguous textureLod": 3.0, "strided textureLod": 4.0, "strided texelFetch": 9.0}
+    figures["choice"] |= {"contiguous": contiguous, "fetch": "textureLod", "probe_ms": probe}
     text = info.render(figures)
-    assert f"\none-row products: {way} (near 3.00 ms, apart 4.00 ms)" in text and "9.00" not in text
+    assert f"\none-row products: {way} columns (strided 4.00 ms, contiguous 3.00 ms)" in text and "9.00" not in text
 
 
 def test_bench_runs_and_prints(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -258,7 +259,7 @@ def test_an_interrupt_while_the_commands_load_leaves_no_traceback(
 
     monkeypatch.setattr(glgpt.cli.parser, "build_parser", interrupted)
     assert main(["info"]) == 130
-    assert capsys.readouterr() == ("", "\n")
+    assert capsys.readouterr() == ("", "glgpt: interrupted\n")
     code = "import sys, glgpt.cli; print('glgpt.cli.commands' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
@@ -298,3 +299,85 @@ def test_progress_is_shown_to_terminals_only(monkeypatch: pytest.MonkeyPatch) ->
     with progress("reading", "token", delay=0.05):  # what does not say how far it is
         time.sleep(0.5)
     assert "reading…" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")
+
+
+def options_with_values() -> list[tuple[list[str], str]]:
+    """Every option that takes a value, with what its command needs beside it."""
+    needs = {
+        "eval": ["file"], "dump": ["--out", "o"], "logits": ["--out", "o"], "compare": ["--reference", "r"],
+        "tokenizer train": ["file", "--vocab", "300", "--out", "o"], "export": ["--out", "o"], "serve": ["folder"],
+    }  # fmt: skip
+
+    def walk(parser: argparse.ArgumentParser, words: list[str]) -> list[tuple[list[str], str]]:
+        found = []
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found += [pair for name, sub in action.choices.items() for pair in walk(sub, [*words, name])]
+            elif action.option_strings and action.nargs != 0:
+                found.append(([*words, *needs.get(" ".join(words), [])], action.option_strings[-1]))
+        return found
+
+    return walk(build_parser(), [])
+
+
+@pytest.mark.parametrize("value", ["--", "\x1b[2J\n\x07", "x" * 5000, "9" * 500, "-"])
+def test_any_value_of_any_option_is_taken_or_refused_in_one_line(value: str, capsys: Capture) -> None:
+    parser, tried = build_parser(), 0
+    for words, option in options_with_values():
+        try:
+            found = parser.parse_args([*words, f"{option}={value}"])
+        except SystemExit as end:
+            err = capsys.readouterr().err
+            assert end.code == 2 and err.count("\n") == 1 and err[:-1].isprintable() and len(err) < 600, (words, option)
+        else:
+            assert getattr(found, option.removeprefix("--").replace("-", "_")) in (value, [value]), (words, option)
+        tried += 1
+    assert tried > 90
+
+
+def test_what_is_wrong_is_quoted(capsys: Capture) -> None:
+    for args in (
+        ["eval", "--model", "shakespeare", "a\n\x1b[2Jb"],
+        ["info", "--model", "/a\x1b\x07b"],
+        ["serve", "x" * 3000],
+    ):
+        assert refused(capsys, *args)[:-1].isprintable()
+
+
+def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(bench, "device_peaks", lambda *_: pytest.fail("measured before the model was looked for"))
+    assert "/nope does not exist" in refused(capsys, "bench", "--model", "/nope")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_stdout_is_named() -> None:
+    for args in (["info", "--json"], ["generate", "To be", "--tokens", "3"]):
+        with Path("/dev/full").open("w") as full, command(*args, stdout=full) as process:
+            assert process.communicate(timeout=120)[1] == b"glgpt: error: stdout: No space left on device\n"
+        assert process.returncode == 2
+
+
+def test_the_model_is_an_option_and_its_old_place_gives_a_hint(tmp_path: Path, capsys: Capture) -> None:
+    parse = build_parser().parse_args
+    for words, model, late in (
+        ("logits --out o text", None, "text"), ("logits m text --out o", "m", "text"),
+        ("logits m --ids 1 --out o", "m", None), ("logits --ids 1 --model m --out o", "m", None),
+        ("dump --out o --raw text --model m", "m", "text"), ("dump m --out o --raw text", "m", "text"),
+        ("generate text", None, "text"), (f"generate {WIDE}", WIDE, None), (f"logits {WIDE} --out o", WIDE, None),
+        ("logits m --out o -- -text", "m", "-text"),
+    ):  # fmt: skip
+        found = parse(words.split())
+        assert (found.model, found.prompt) == (model, late), words
+        assert bool(found.hint) == (model is not None and "--model" not in words), words
+    assert (parse(["eval", "m", "f"]).file, parse(["eval", "f", "--model", "m"]).model) == ("f", "m")
+    assert parse(["compare", "m", "--reference", "r"]).model == parse(["export", "m", "--out", "o"]).model == "m"
+    for words in ("generate a b", "logits a b c --out o", "logits a b --model m --out o", "eval", "eval a b --model m"):
+        refused(capsys, *words.split())
+    assert main(["logits", WIDE, "--ids", "1,2", "--out", str(tmp_path / "l.npz")]) == 0
+    assert capsys.readouterr().err == f"glgpt: hint: name the model as --model {quoted(WIDE)}\n"
+
+
+def test_every_stop_text_counts(capsys: Capture) -> None:
+    args = ["generate", "ROMEO:\nIs it", "--tokens", "40", "--temperature", "0", "--stop", "not be", "--stop", "I'll"]
+    assert main([*args, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == " not so, and "

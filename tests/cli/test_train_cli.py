@@ -65,7 +65,7 @@ def test_training_prints_its_figures(capsys: Capture) -> None:
     assert figures["step"] == 40 and figures["folder"] == "run" and figures["tokens"] == 10 * 64
     assert set(figures) == {
         "folder", "step", "loss", "validation_loss", "bits_per_byte", "validation_step", "tokens", "seconds",
-        "interrupted",
+        "interrupted", "signal",
     }  # fmt: skip
 
 

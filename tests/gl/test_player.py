@@ -20,9 +20,9 @@ from glgpt.inference.model import GPT2
 from glgpt.inference.programs import generation_program
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
-from glgpt.program.layout import Layout
+from glgpt.program.layout import Layout, View
 from glgpt.program.recorder import Recorder
-from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, View
+from glgpt.program.spec import Entry, Limits, Pass, Program, Texture
 
 Array = NDArray[Any]
 M, K, N = 37, 30, 130
@@ -34,7 +34,7 @@ ROWS = Program(
     {
         "row": Entry("row", (), (Pass("row", "f", (), (("c", 0),), (2, 1), row="pos"),), {}),
         "first": Entry("first", (), (Pass("first", "f", (), (("c", 0),), (2, 1)),), {}),
-        "all": Entry("all", (), (Pass("all", "f", (), (("s", 0),), (2, 6)),), {"s": View("s", 6, 8, (1, 1), "f32")}),
+        "all": Entry("all", (), (Pass("all", "f", (), (("s", 0),), (2, 6)),), {"s": View(6, 8, texture="s")}),
     },
     {},
     {"pos": "int", "seed": "float"},
@@ -266,7 +266,7 @@ def test_the_token_loop_makes_nothing(
     with GPT2.from_pretrained(
         goldens / "inverse-layer-f16", device=os.environ.get("GLGPT_TEST_DEVICE", "software")
     ) as model:
-        tokens = model.generate([1, 2, 3], 30, **settings)
+        tokens = model.generate_ids([1, 2, 3], 30, **settings)
         next(tokens)  # the prompt's shaders are compiled here, those of `decode` when the model is loaded
         live, size = dict(device.live), device.texture_bytes
         called = watch(monkeypatch, device)

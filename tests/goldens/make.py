@@ -1,4 +1,4 @@
-"""Writes the golden checkpoints beside this file: tiny GPT-2s of odd shapes, and what transformers makes of them.
+"""Writes the golden checkpoints beside this file: tiny models of odd shapes, and what transformers makes of them.
 
     python tests/goldens/make.py           writes them anew
     python tests/goldens/make.py --check   makes them in a temporary folder and compares with those here
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from make_llama import LLAMAS, make_llama
 from make_training import make_training
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -224,6 +225,8 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 def make_all(folder: Path) -> None:
     """Writes every golden and `checksums.json` into `folder`."""
     checksums = {name: make(name, folder / name, seed) for seed, name in enumerate(CASES, SEED)}
+    first = SEED + len(CASES)
+    checksums |= {name: make_llama(name, folder / name, seed, save) for seed, name in enumerate(LLAMAS, first)}
     (folder / "checksums.json").write_text(json.dumps(checksums, indent=1) + "\n")
     make_training(folder / "training", SEED)
 

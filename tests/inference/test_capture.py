@@ -44,7 +44,7 @@ def test_looking_inside_keeps_to_the_memory(goldens: Path) -> None:
         with GPT2.from_pretrained(goldens / "inverse-layer-f16", device=DEVICE, max_texture_memory=own) as tight:
             with pytest.raises(GlgptError, match=r"looking at this takes .* MiB of textures"):
                 tight.logits(IDS)
-            assert len(list(tight.generate(IDS, 3, seed=1))) == 3
+            assert len(list(tight.generate_ids(IDS, 3, seed=1))) == 3
 
 
 def test_one_name_may_be_a_string(goldens: Path) -> None:
@@ -65,10 +65,10 @@ def test_what_are_no_ids_is_refused(goldens: Path, ids: object) -> None:
 def test_a_context_that_just_suffices_is_not_called_full(goldens: Path) -> None:
     with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
         room = model.config.n_positions - 2
-        assert len(list(model.generate([1, 2], room + 1, seed=1))) == room + 1
-        assert model.last_run.stopped == "tokens"
-        assert len(list(model.generate([1, 2], room + 2, seed=1))) == room + 1
-        assert model.last_run.stopped == "context"
+        assert len(list(run := model.generate_ids([1, 2], room + 1, seed=1))) == room + 1
+        assert run.stats.stopped == "tokens"
+        assert len(list(run := model.generate_ids([1, 2], room + 2, seed=1))) == room + 1
+        assert run.stats.stopped == "context"
 
 
 def test_an_epsilon_of_zero_runs(goldens: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_wide_vectors_and_tall_weights_fold(goldens: Path, monkeypatch: pytest.M
         tokens, greedy = reference["tokens"].tolist(), reference["greedy"].tolist()
         np.testing.assert_allclose(model.logits(tokens), reference["logits"], atol=2e-4, rtol=1e-5)
         prompt = len(tokens) // 2
-        assert list(model.generate(greedy[:prompt], len(greedy) - prompt, temperature=0)) == greedy[prompt:]
+        assert list(model.generate_ids(greedy[:prompt], len(greedy) - prompt, temperature=0)) == greedy[prompt:]
 
 
 def test_a_context_taller_than_a_texture_is_refused(device: Device) -> None:

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
-from glgpt.inference.decoder import Run
-from glgpt.inference.generation import Generation, StopText
+from glgpt.inference.generation import Generation, Run, StopText, TokenStream
 from glgpt.inference.model import GPT2
-from glgpt.text.tokenizer import load_tokenizer
+from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 
 PROMPT = "ROMEO:\nIs it"
 GREEDY = (  # by transformers
@@ -26,13 +24,15 @@ GREEDY = (  # by transformers
 )
 
 
-@given(st.lists(st.text("ab", max_size=4), max_size=8), st.text("ab", min_size=1, max_size=4))
-def test_stop_text_cuts_before_its_first_appearance_however_the_text_is_split(pieces: list[str], stop: str) -> None:
-    filter_ = StopText(stop)
+@given(st.lists(st.text("abc", max_size=4), max_size=8), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))
+def test_a_stop_text_cuts_before_its_first_appearance_however_the_text_is_split(
+    pieces: list[str], stops: list[str]
+) -> None:
+    filter_ = StopText(stops)
     shown = "".join(filter_.push(piece) for piece in pieces) + filter_.flush()
     whole = "".join(pieces)
-    assert shown == whole.partition(stop)[0]
-    assert filter_.found == (stop in whole)
+    assert shown == whole[: min((whole.find(stop) for stop in stops if stop in whole), default=len(whole))]
+    assert filter_.found == any(stop in whole for stop in stops)
 
 
 def test_text_that_cannot_begin_a_stop_text_is_shown_at_once() -> None:
@@ -45,9 +45,9 @@ def test_without_a_stop_text_all_is_shown(stop: str | None) -> None:
     assert StopText(stop).push("anything") == "anything"
 
 
-def stub(ids: list[int], tokenizer: Any) -> Any:
-    """A model that answers with these ids."""
-    return SimpleNamespace(tokenizer=tokenizer, last_run=Run(), generate=lambda prompt, tokens, **_: iter(ids))
+def written(ids: list[int], tokenizer: Tokenizer | None) -> Generation:
+    """What is made of these ids."""
+    return Generation(TokenStream(iter(ids), Run()), tokenizer, 0)
 
 
 def test_a_character_that_spans_tokens_appears_whole() -> None:
@@ -55,23 +55,47 @@ def test_a_character_that_spans_tokens_appears_whole() -> None:
     assert tokenizer
     ids = tokenizer.encode("日é!")
     assert len(ids) == 6
-    pieces = list(Generation(stub(ids, tokenizer), [1], 9, None))
+    pieces = list(written(ids, tokenizer))
     assert [piece for piece in pieces if piece] == ["日", "é", "!"]
-    assert "".join(Generation(stub(ids[:2], tokenizer), [1], 9, None)) == "\ufffd"
+    assert written(ids[:2], tokenizer).read() == "\ufffd"
+
+
+def test_text_is_streamed_in_whole_characters() -> None:
+    """Decoding each id by itself, as README's loop did, tears what spans tokens apart."""
+    with GPT2.from_pretrained() as model:
+        assert model.tokenizer
+        ids = model.tokenizer.encode("naïve café")
+        assert "\ufffd" in "".join(model.tokenizer.decode([i]) for i in ids)
+        assert written(ids, model.tokenizer).read() == "naïve café"
+        stream = model.generate("To be", 12, seed=1)
+        pieces = list(stream)
+        ids = list(tokens := model.generate_ids("To be", 12, seed=1))
+        assert "".join(pieces) == stream.text == model.tokenizer.decode(ids)
+        assert stream.ids == ids and stream.stats.decode_tokens == tokens.stats.decode_tokens == 11
+        assert stream.read() == stream.text and list(stream) == []
+
+
+def test_two_stop_texts_both_stop() -> None:
+    with GPT2.from_pretrained() as model:
+        for stops in (["I'll be", "not so,"], ["not so,", "never"], "not so,"):
+            run = model.generate(PROMPT, 64, temperature=0, stop=stops)
+            assert run.read() == " " and run.stats.stopped == "text"
+        with pytest.raises(GlgptError, match="stop is"):
+            model.generate(PROMPT, stop=[1])  # type: ignore[list-item]
 
 
 def test_without_a_tokenizer_ids_are_the_text() -> None:
-    assert "".join(Generation(stub([5, 17], None), [1], 9, None)) == " 5 17"
+    assert written([5, 17], None).read() == " 5 17"
 
 
 def test_greedy_text_is_that_of_transformers_and_stops_within_a_token() -> None:
     with GPT2.from_pretrained() as model:
         assert model.tokenizer
         ids = model.tokenizer.encode(PROMPT)
-        run = Generation(model, ids, 64, None, temperature=0)
+        run = model.generate(ids, 64, temperature=0)
         assert "".join(run).startswith(GREEDY)
         assert run.figures()["stopped"] == "tokens"
-        run = Generation(model, ids, 64, None, temperature=0, stop="ROMEO:\nI wi")
+        run = model.generate(ids, 64, temperature=0, stop="ROMEO:\nI wi")
         assert "".join(run) == GREEDY.partition("ROMEO:\nI wi")[0]
         assert run.figures()["stopped"] == "text"
         assert len(run.ids) < 64
@@ -81,8 +105,8 @@ def test_a_seed_repeats_its_text_and_a_drawn_seed_is_told() -> None:
     with GPT2.from_pretrained() as model:
 
         def text(seed: int | None) -> tuple[str, int]:
-            run = Generation(model, [199], 30, seed, temperature=1.0)
-            return "".join(run), run.seed
+            run = model.generate([199], 30, seed=seed, temperature=1.0)
+            return run.read(), run.seed
 
         assert text(1) == text(1)
         assert text(1) != text(2)
@@ -93,13 +117,13 @@ def test_a_seed_repeats_its_text_and_a_drawn_seed_is_told() -> None:
 
 def test_interleaved_generations_keep_their_own_figures() -> None:
     with GPT2.from_pretrained() as model:
-        first, second = Generation(model, [199] * 5, 3, 1), Generation(model, [199] * 9, 2, 1)
+        first, second = model.generate([199] * 5, 3, seed=1), model.generate([199] * 9, 2, seed=1)
         a, b = iter(first), iter(second)
         next(a)
         next(b)
         list(a)
         list(b)
-        third = Generation(model, [199] * 7, 0, 1)
+        third = model.generate([199] * 7, 0, seed=1)
         assert first.figures()["prefill_tokens"] == 5 and second.figures()["prefill_tokens"] == 9
         assert third.figures()["prefill_s"] == 0
         assert "".join(third) == "" and third.figures()["prefill_tokens"] == 7
@@ -108,11 +132,11 @@ def test_interleaved_generations_keep_their_own_figures() -> None:
 def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next() -> None:
     """The token that was under way when a generation was left is taken for the next one's, or fills its caches."""
     with GPT2.from_pretrained() as model:
-        wanted = {n: list(model.generate([199] * n, 4, temperature=0)) for n in (5, 9)}
-        left, other = model.generate([199] * 5, 4, temperature=0), model.generate([199] * 9, 4, temperature=0)
+        wanted = {n: list(model.generate_ids([199] * n, 4, temperature=0)) for n in (5, 9)}
+        left, other = model.generate_ids([199] * 5, 4, temperature=0), model.generate_ids([199] * 9, 4, temperature=0)
         got = {5: [next(left)], 9: [next(other)]}
         got[5] += left
-        list(model.generate([199] * 3, 2, seed=1))
+        list(model.generate_ids([199] * 3, 2, seed=1))
         got[9] += other
         assert got == wanted
 
@@ -120,10 +144,10 @@ def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next() -> None:
 def test_two_greedy_tokens_take_as_long_as_they_take() -> None:
     """What was played ahead is counted with another token, or with the prompt: a rate of 100,000 tokens a second."""
     with GPT2.from_pretrained() as model:
-        slow = Generation(model, [199] * 5, 9, 1)
+        slow = model.generate([199] * 5, 9, seed=1)
         list(slow)
         for tokens in (2, 3):
-            quick = Generation(model, [199] * 5, tokens, temperature=0, seed=1)
+            quick = model.generate([199] * 5, tokens, temperature=0, seed=1)
             list(quick)
             assert quick.figures()["decode_tokens"] == tokens - 1
             assert quick.figures()["decode_tokens_per_s"] < 5 * slow.figures()["decode_tokens_per_s"]
@@ -136,18 +160,18 @@ def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(monkey
         raise KeyboardInterrupt
 
     with GPT2.from_pretrained() as model:
-        wanted, token = list(model.generate([199] * 5, 3, temperature=0)), model.player.textures["token"]
+        wanted, token = list(model.generate_ids([199] * 5, 3, temperature=0)), model.player.textures["token"]
         for _ in range(3):
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
                 broken = SimpleNamespace(read_into=interrupt, write=token.write)
                 patch.setitem(model.player.textures, "token", broken)
-                list(model.generate([199] * 5, 3, temperature=0))
-        assert list(model.generate([199] * 5, 3, temperature=0)) == wanted
+                list(model.generate_ids([199] * 5, 3, temperature=0))
+        assert list(model.generate_ids([199] * 5, 3, temperature=0)) == wanted
 
 
 def test_a_full_context_stops_and_says_so() -> None:
     with GPT2.from_pretrained() as model:
-        run = Generation(model, [199] * 250, 100, 1, temperature=1.0)
+        run = model.generate([199] * 250, 100, seed=1)
         list(run)
         figures = run.figures()
     assert figures["stopped"] == "context"
@@ -160,7 +184,7 @@ def test_a_full_context_stops_and_says_so() -> None:
 @pytest.mark.parametrize("ids", [[], [1024], [-1], [0] * 257])
 def test_ids_that_cannot_be_run_are_refused_before_any_text(ids: list[int]) -> None:
     with GPT2.from_pretrained() as model, pytest.raises(GlgptError):
-        Generation(model, ids, 1, None)
+        model.generate(ids, 1)
 
 
 @pytest.mark.parametrize(("closed", "code"), [("<&-", 2), (">&-", 0), ("2>&-", 0)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
 from glgpt.inference.model import GPT2
 from glgpt.models.gpt2.config import GPT2Config
+from glgpt.training.trainer import Trainer
 
 LOAD = """
 import sys
@@ -31,7 +34,7 @@ def status(key):
 open_device("software")
 before = status("VmRSS")
 with GPT2.from_pretrained(sys.argv[1], sys.argv[2], device="software", kernel="4x8", fetch="textureLod") as model:
-    list(model.generate([1, 2, 3], 2, temperature=0))
+    list(model.generate_ids([1, 2, 3], 2, temperature=0))
     print(status("VmHWM") - before, model.texture_bytes)
 """
 
@@ -52,7 +55,7 @@ def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: 
         announced = model.info()
         assert device.texture_bytes - before == model.texture_bytes == announced["texture_bytes"]
         assert model.texture_bytes == model.player.program.nbytes() == sum(announced["bytes_by_role"].values())
-        list(model.generate([1, 2], 5, temperature=0))
+        list(model.generate_ids([1, 2], 5, temperature=0))
         assert device.texture_bytes - before == model.texture_bytes == announced["texture_bytes"]
         for names in ((), None, ["embed"], ["ln_f"]):  # looking inside takes more, and gives it back in time
             model.run_with_cache([1, 2, 3], names)
@@ -88,7 +91,7 @@ def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
     before = state(device)
     for i in range(50):
         with load(goldens / "one-f16", ("f32", "f16")[i % 2], kernel="4x4", fetch="textureLod") as model:
-            assert len(list(model.generate([3], 5, temperature=0))) == 1
+            assert len(list(model.generate_ids([3], 5, temperature=0))) == 1
             if i % 10 == 0:
                 model.logits([3])
     assert state(device) == before
@@ -99,7 +102,7 @@ def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
     before = state(device)
     models = [load(goldens / "vocab3-untied", kernel="4x4", fetch="textureLod") for _ in range(50)]
     assert device.texture_bytes - before[1] == sum(model.texture_bytes for model in models)
-    said = [list(model.generate([1, 2], 3, temperature=0)) for model in models[::24]]
+    said = [list(model.generate_ids([1, 2], 3, temperature=0)) for model in models[::24]]
     assert said[0] == said[1] == said[2]
     for model in models:
         model.close()
@@ -110,10 +113,10 @@ def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
 def test_a_closed_model_refuses(device: Device, goldens: Path) -> None:
     """It computes with textures that hold nothing, and makes new ones that nobody closes."""
     with load(goldens / "wide") as model:
-        running = model.generate([1, 2], 5, temperature=0)
+        running = model.generate_ids([1, 2], 5, temperature=0)
         next(running)
     before = state(device)
-    for ask in (model.logits, model.run_with_cache, lambda ids: list(model.generate(ids)), lambda _: next(running)):
+    for ask in (model.logits, model.run_with_cache, lambda ids: list(model.generate_ids(ids)), lambda _: next(running)):
         with pytest.raises(GlgptError, match="wide is closed"):
             ask([1, 2])
     assert state(device) == before
@@ -152,7 +155,7 @@ def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None
     """Memory grows with every token."""
     config = GPT2Config(vocab_size=30, n_positions=260, n_embd=16, n_layer=1, n_head=2)
     with load(save_checkpoint(tmp_path, config, random_weights(config))) as model:
-        tokens = model.generate([1, 2, 3], 203, seed=0)
+        tokens = model.generate_ids([1, 2, 3], 203, seed=0)
         for _ in range(3):
             next(tokens)
         before = state(device)
@@ -162,9 +165,10 @@ def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[Path]:
-    """The 124M shape with random weights, 500 MB."""
+    """Half the layers and vocabulary of the 124M shape with random weights, 250 MB."""
+    config = GPT2Config(vocab_size=25000, n_layer=6)
     with tempfile.TemporaryDirectory() as folder:
-        yield save_checkpoint(Path(folder), GPT2Config(), random_weights(GPT2Config(), spread=0.02))
+        yield save_checkpoint(Path(folder), config, random_weights(config, spread=0.02))
 
 
 @pytest.mark.slow
@@ -176,3 +180,54 @@ def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> No
     run = subprocess.run([sys.executable, "-c", LOAD, large, dtype], capture_output=True, text=True, check=True)
     taken, textures = map(int, run.stdout.split())
     assert textures < taken <= 2.3 * size
+
+
+def test_a_model_that_nobody_holds_gives_its_textures_back(device: Device, goldens: Path) -> None:
+    """`model = GPT2.from_pretrained()` again and again, as in a notebook, adds up."""
+    before = state(device)
+    sizes = set()
+    for _ in range(4):
+        model = load(goldens / "wide")
+        list(model.generate_ids([1, 2], 3, temperature=0))
+        model.run_with_cache([1, 2, 3])
+        running = model.generate([1, 2], 9)
+        next(running)
+        del running, model
+        device.use()
+        sizes.add(device.texture_bytes)
+    assert sizes == {before[1]} and state(device) == before
+
+
+def test_a_stream_keeps_its_model(device: Device, goldens: Path) -> None:
+    with load(goldens / "wide") as model:
+        wanted = list(model.generate_ids([1, 2], 5, temperature=0))
+    before = state(device)
+    stream = load(goldens / "wide").generate_ids([1, 2], 5, temperature=0)
+    gc.collect()
+    assert list(stream) == wanted
+    del stream
+    gc.collect()
+    device.use()
+    assert state(device) == before
+
+
+def test_a_model_dropped_in_another_thread_is_released_in_its_own(device: Device, goldens: Path) -> None:
+    before, held = state(device), [load(goldens / "wide")]
+    full = device.texture_bytes
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert device.texture_bytes == full > before[1]
+    load(goldens / "wide").close()
+    assert state(device) == before
+
+
+def test_a_trainer_that_nobody_holds_gives_its_textures_back(device: Device) -> None:
+    before = state(device)
+    trainer = Trainer(GPT2Config(23, 10, 8, 1, 2), batch=2, context=4, device=device.index or 0)
+    trainer.step(np.zeros((2, 4), int), np.ones((2, 4), int))
+    list(trainer.generate_ids([1], 2, temperature=0))
+    del trainer
+    gc.collect()
+    device.use()
+    assert state(device) == before

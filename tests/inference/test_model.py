@@ -15,7 +15,6 @@ from reference import gpt2, random_weights, save_checkpoint, within
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
-from glgpt.inference.programs import layout_of
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
 from glgpt.tuning.choice import FETCHES, STORAGES
@@ -48,13 +47,13 @@ def reference_of(folder: Path) -> dict[str, Array]:
 
 
 def greedy(model: GPT2, prompt: Sequence[int], tokens: int) -> list[int]:
-    return [*prompt, *model.generate(prompt, tokens, temperature=0)]
+    return [*prompt, *model.generate_ids(prompt, tokens, temperature=0)]
 
 
 def row_of_logits(model: GPT2) -> Array:
     """The logits that the last token was chosen from."""
     view = model.player.entry("decode").outputs["logits"]
-    return layout_of(view).unpack(model.player.read(view.texture))[0]
+    return view.unpack(model.player.read(view.texture))[0]
 
 
 def size(values: Array) -> float:
@@ -132,7 +131,7 @@ def test_cached_decode_is_the_uncached_forward(tmp_path: Path, dtype: str) -> No
         ids = [5, 60, 0]
         wanted = gpt2(config, weights, ids)["logits"]
         near = HALF * size(wanted) if dtype == "f16" else 2e-5  # rounding alone: both are float32
-        for token in model.generate(ids[:], 30, seed=1):
+        for token in model.generate_ids(ids[:], 30, seed=1):
             within(row_of_logits(model), model.logits(ids)[-1], near, where=f"after {len(ids)} tokens")
             ids.append(token)
         wanted = gpt2(config, weights, ids[:-1])["logits"]
@@ -146,7 +145,7 @@ def test_every_prompt_length_works(goldens: Path) -> None:
     with load(goldens / "dhead2-gelu") as model:
         for n in range(1, len(ids) + 1):
             within(model.logits(ids[:n]), wanted["logits"][:n], ATOL, RTOL, f"{n} tokens")
-            assert next(model.generate(ids[:n], 1, temperature=0)) == wanted["logits"][n - 1].argmax()
+            assert next(model.generate_ids(ids[:n], 1, temperature=0)) == wanted["logits"][n - 1].argmax()
             within(row_of_logits(model), wanted["logits"][n - 1], ATOL, RTOL, f"the last of {n} tokens")
 
 
@@ -165,13 +164,13 @@ def test_a_full_context_stops(goldens: Path) -> None:
     """Generation writes beyond the context, or stops one token early."""
     for prompt, tokens in ((1, 100), (65, 100), (70, 100), (69, 2)):
         with load(goldens / "dhead2-gelu") as model:
-            made = list(model.generate([3] * prompt, tokens, temperature=0))
+            made = list(running := model.generate_ids([3] * prompt, tokens, temperature=0))
             assert len(made) == 71 - prompt  # the last token is chosen from a full context
-            run = model.last_run
+            run = running.stats
             assert (run.prefill_tokens, run.decode_tokens) == (prompt, 70 - prompt)
             assert run.stopped == ("context" if tokens == 100 else run.stopped)
             assert made == greedy(model, [3] * prompt, 71 - prompt)[prompt:]
-            assert list(model.generate([3] * prompt, 0)) == []
+            assert list(model.generate_ids([3] * prompt, 0)) == []
 
 
 class End:
@@ -183,13 +182,13 @@ class End:
 
 def test_the_end_of_text_ends_generation(goldens: Path) -> None:
     with load(goldens / "wide") as model:
-        made = list(model.generate([7, 8], 12, temperature=0))
+        made = list(model.generate_ids([7, 8], 12, temperature=0))
         model.tokenizer = End(made[6])  # type: ignore[assignment]
         first = made.index(made[6])
-        assert list(model.generate([7, 8], 12, temperature=0)) == made[:first]
-        assert model.last_run.stopped == "eos" and model.last_run.decode_tokens == first
+        assert list(ended := model.generate_ids([7, 8], 12, temperature=0)) == made[:first]
+        assert ended.stats.stopped == "eos" and ended.stats.decode_tokens == first
         model.tokenizer = End(made[0])  # type: ignore[assignment]
-        assert list(model.generate([7, 8], 12, temperature=0)) == [] and model.last_run.stopped == "eos"
+        assert list(ended := model.generate_ids([7, 8], 12, temperature=0)) == [] and ended.stats.stopped == "eos"
 
 
 def test_a_seed_makes_the_same_text_and_generators_do_not_disturb_each_other(goldens: Path) -> None:
@@ -201,12 +200,12 @@ def test_a_seed_makes_the_same_text_and_generators_do_not_disturb_each_other(gol
         {"seed": 4, "top_k": 5, "top_p": 0.9},
     ]
     with load(goldens / "wide") as model, load(goldens / "bf16") as other:
-        alone = [list(model.generate([4, i], 15, **s)) for i, s in enumerate(settings)]
+        alone = [list(model.generate_ids([4, i], 15, **s)) for i, s in enumerate(settings)]
         assert alone[0] != alone[1]
-        assert alone == [list(model.generate([4, i], 15, **s)) for i, s in enumerate(settings)]
-        apart = list(other.generate([1], 15, seed=1))
-        running: list[Iterator[int]] = [model.generate([4, i], 15, **s) for i, s in enumerate(settings)]
-        beside = other.generate([1], 15, seed=1)
+        assert alone == [list(model.generate_ids([4, i], 15, **s)) for i, s in enumerate(settings)]
+        apart = list(other.generate_ids([1], 15, seed=1))
+        running: list[Iterator[int]] = [model.generate_ids([4, i], 15, **s) for i, s in enumerate(settings)]
+        beside = other.generate_ids([1], 15, seed=1)
         together: list[list[int]] = [[] for _ in running]
         turn = 0
         for token in beside:
@@ -246,13 +245,13 @@ def test_only_what_is_asked_for_is_returned(goldens: Path) -> None:
 def test_prompts_that_cannot_be_run_are_refused(goldens: Path, ids: Any, message: str) -> None:
     with load(goldens / "wide") as model:
         with pytest.raises(GlgptError, match=message):
-            model.generate(ids)
+            model.generate_ids(ids)
         if not isinstance(ids, str):
             for ask in (model.logits, model.run_with_cache):
                 with pytest.raises(GlgptError, match=message):
                     ask(ids)
         with pytest.raises(GlgptError, match="tokens is -1"):
-            model.generate([1], -1)
+            model.generate_ids([1], -1)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -262,7 +261,17 @@ def test_a_model_that_overflows_says_so(tmp_path: Path, temperature: float) -> N
     weights = random_weights(config)
     weights["wte.weight"] *= np.float32(1e38)
     with load(save_checkpoint(tmp_path, config, weights)) as model, pytest.raises(GlgptError, match="not finite"):
-        list(model.generate([1, 2, 3], 5, temperature=temperature))
+        list(model.generate_ids([1, 2, 3], 5, temperature=temperature))
+
+
+def test_logits_that_overflow_are_refused_and_can_be_looked_into(tmp_path: Path) -> None:
+    config = GPT2Config(vocab_size=40, n_positions=20, n_embd=8, n_layer=1, n_head=2)
+    weights = random_weights(config)
+    weights["wte.weight"] *= np.float32(1e38)
+    with load(save_checkpoint(tmp_path, config, weights)) as model:
+        with pytest.raises(GlgptError, match="not finite"):
+            model.logits([1, 2, 3])
+        assert not np.isfinite(model.run_with_cache([1, 2, 3])[1]["logits"]).all()
 
 
 @pytest.mark.slow
@@ -275,9 +284,11 @@ def test_the_embedded_model_is_float64_to_rounding() -> None:
         wanted = gpt2(model.config, weights, ids)
         agrees(model, wanted | {"tokens": np.array(ids)})
         for n in (1, 2, 15, 16, 17, 63, 64, 65, 200, 255, 256):
-            assert list(model.generate(ids[:n], 1, temperature=0)) == [wanted["logits"][n - 1].argmax()]
+            assert list(model.generate_ids(ids[:n], 1, temperature=0)) == [wanted["logits"][n - 1].argmax()]
             within(row_of_logits(model), wanted["logits"][n - 1], ATOL, RTOL, f"after {n} tokens")
-            for token in list(model.generate(ids[:n], 2, temperature=0))[1:]:  # from the caches that the prompt left
+            for token in list(model.generate_ids(ids[:n], 2, temperature=0))[
+                1:
+            ]:  # from the caches that the prompt left
                 logits = model.logits([*ids[:n], int(wanted["logits"][n - 1].argmax())])[-1]
                 within(row_of_logits(model), logits, ATOL, RTOL, f"decoded after {n} tokens")
                 assert token == logits.argmax()

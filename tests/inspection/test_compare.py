@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
@@ -41,8 +42,8 @@ def test_goldens_agree_in_every_intermediate(golden: Path, capsys: pytest.Captur
     figures = json.loads(out)
     assert code == 0 and figures["within"]
     case = figures["cases"][0]
-    layers = json.loads((golden / "config.json").read_text())["n_layer"]
-    assert len(case["activations"]) == 14 * layers + 3
+    with Checkpoint.open(golden) as checkpoint:
+        assert len(case["activations"]) == len(checkpoint.config.activations)
     assert max(case["kl"]) < 1e-9
     assert case["greedy"][0] == case["greedy"][1]
 
@@ -82,7 +83,7 @@ def test_another_greedy_continuation_exits_1(tmp_path: Path, capsys: pytest.Capt
 
 def test_written_logits_are_a_reference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "to-be.npz"
-    assert main(["logits", "shakespeare", "To be, or not", "--out", str(file)]) == 0
+    assert main(["logits", "--model", "shakespeare", "To be, or not", "--out", str(file)]) == 0
     with np.load(file) as stored:
         assert stored["logits"].shape == (len(stored["tokens"]), 1024)
     assert [path.name for path in tmp_path.iterdir()] == ["to-be.npz"]
@@ -180,7 +181,7 @@ def broken(kind: str, folder: Path) -> Path:
 @pytest.mark.parametrize("kind", ["truncated", "junk", "crc", "deflate", "npy", "text"])
 def test_a_broken_reference_is_one_clear_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = broken(kind, tmp_path)
-    assert main(["compare", str(WIDE), "--reference", str(file)]) == 2
+    assert main(["compare", "--model", str(WIDE), "--reference", str(file)]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"glgpt: error: {file}: ") and err.count("\n") == 1
 
@@ -197,7 +198,7 @@ def test_prompts_that_cannot_be_run_are_refused_before_transformers(
     args: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert main(["compare", str(WIDE), "--reference", "transformers", *args]) == 2
+    assert main(["compare", "--model", str(WIDE), "--reference", "transformers", *args]) == 2
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1
 
@@ -206,7 +207,7 @@ def test_prompts_that_cannot_be_run_are_refused_before_transformers(
 def test_a_greedy_reference_may_end_in_the_end_of_text(ends: list[int], wanted: tuple[int, int]) -> None:
     with GPT2.from_pretrained(WIDE) as model:
         prompts = ([1, i] for i in range(130))
-        both = ((ids, list(model.generate(ids, 2, temperature=0.0))) for ids in prompts)
+        both = ((ids, list(model.generate_ids(ids, 2, temperature=0.0))) for ids in prompts)
         ids, first = next((ids, first) for ids, first in both if first[0] != first[1])
         numbers = {7: first[0], 0: first[1], 8: (first[1] + 1) % 130}
         model.tokenizer = SimpleNamespace(eos=first[1])  # type: ignore[assignment]
@@ -250,7 +251,7 @@ def test_without_transformers_it_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert main(["compare", str(WIDE), "--reference", "transformers", "--ids", "1,2"]) == 2
+    assert main(["compare", "--model", str(WIDE), "--reference", "transformers", "--ids", "1,2"]) == 2
     assert "pip install 'glgpt[reference]'" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 
 
 def test_the_embedded_model_agrees(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["compare", "shakespeare", "--reference", "transformers", "--activations", "--json"]
+    args = ["compare", "--model", "shakespeare", "--reference", "transformers", "--activations", "--json"]
     assert main([*args, "--prompt", PROMPT, "--ids", ",".join(map(str, range(256)))]) == 0
     cases = json.loads(capsys.readouterr().out)["cases"]
     assert [case["tokens"] for case in cases] == [20, 256]
@@ -25,6 +25,6 @@ def test_the_embedded_model_agrees(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.name)
 def test_goldens_agree(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokens = np.load(golden / "reference.npz")["tokens"]
-    args = ["compare", str(golden), "--reference", "transformers", "--activations"]
+    args = ["compare", "--model", str(golden), "--reference", "transformers", "--activations"]
     assert main([*args, "--ids", ",".join(map(str, tokens))]) == 0
     assert "within tolerance" in capsys.readouterr().out

@@ -238,13 +238,13 @@ def test_what_is_saved_loads_in_transformers(tmp_path: Path) -> None:
             for _ in range(30):
                 trainer.submit(x, (x + 3) % 29)
             trainer.save(folder)
-            found = list(trainer.generate([4, 5], 8, temperature=0))
+            found = list(trainer.generate_ids([4, 5], 8, temperature=0))
             loss = trainer.evaluate(x, x)
         model, report = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
         assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
         assert model.config.resid_pdrop == 0.1
         model = model.eval().double()
-        made = model.generate(torch.tensor([[4, 5]]), max_new_tokens=8, do_sample=False, eos_token_id=None)
+        made = model.generate_ids(torch.tensor([[4, 5]]), max_new_tokens=8, do_sample=False, eos_token_id=None)
         assert made[0, 2:].tolist() == found
         with torch.no_grad():
             logits = model(torch.from_numpy(x)).logits

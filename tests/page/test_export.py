@@ -7,10 +7,6 @@ import gzip
 import hashlib
 import json
 import re
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +20,6 @@ from glgpt.page import export as module
 from glgpt.page.export import export, validate
 from glgpt.page.files import Shards
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
-from glgpt.page.serve import server
 from glgpt.program.spec import Limits, Program, check
 
 
@@ -91,12 +86,12 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
     with Checkpoint.open(goldens / "wide") as checkpoint:
         config = checkpoint.config
     for dtype, names in (
-        ("f32", ["4x4", "4x4-near", "4x8", "8x4", "8x4-near"]),
-        ("f16", ["4x4", "4x8"]),
+        ("f32", ["4x4", "4x4-contiguous", "4x8", "8x4", "8x4-contiguous"]),
+        ("f16", ["4x4", "4x4-contiguous", "4x8", "8x4-contiguous"]),
     ):
         recordings = page_recordings(dtype)
         assert sorted(r.name for r in recordings) == names
-        weights: dict[str, list[Any]] = {"apart": [], "near": []}
+        weights: dict[str, list[Any]] = {"strided": [], "contiguous": []}
         for recording in recordings:
             generate = generate_program(config, recording, dtype)
             capture = capture_recording(config, recording, dtype)
@@ -112,7 +107,7 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
                 weights[recording.rows].append(held)
             own = {f"{what}_{i}_1" for what in ("attention", "ahead") for i in range(config.n_layer)}
             assert own | {"lens"} <= set(generate.entries)
-        assert recordings[0].rows == "apart"
+        assert recordings[0].rows == "strided"
         for held in weights.values():
             assert all(h == held[0] for h in held)
 
@@ -227,47 +222,6 @@ def test_shards_are_cut_between_rows(tmp_path: Path) -> None:
     assert b"".join((tmp_path / s["file"]).read_bytes() for s in shards.listing) == texels.tobytes()
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "index.html").write_text("<p>")
-    (tmp_path / "site" / "a.bin").write_bytes(bytes(range(100)))
-    with server(tmp_path / "site", 0) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_address[1]}/"
-        running.shutdown()
-        thread.join()
-
-
-@pytest.mark.parametrize(
-    ("asked", "status", "expected"),
-    [
-        (None, 200, bytes(range(100))),
-        ("bytes=10-19", 206, bytes(range(10, 20))),
-        ("bytes=90-", 206, bytes(range(90, 100))),
-        ("bytes=-5", 206, bytes(range(95, 100))),
-        ("bytes=50-1000", 206, bytes(range(50, 100))),
-    ],
-)
-def test_ranges_are_served(address: str, asked: str | None, status: int, expected: bytes) -> None:
-    request = urllib.request.Request(address + "a.bin", headers={"Range": asked} if asked else {})
-    with urllib.request.urlopen(request) as answer:
-        assert (answer.status, answer.read()) == (status, expected)
-        assert answer.headers["Content-Type"] == "application/octet-stream"
-
-
-def test_a_range_beyond_the_file_is_refused(address: str) -> None:
-    request = urllib.request.Request(address + "a.bin", headers={"Range": "bytes=100-"})
-    with pytest.raises(urllib.error.HTTPError, match="416"):
-        urllib.request.urlopen(request)
-
-
-def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GlgptError, match=r"no index\.html"):
-        server(tmp_path / "dist" / "assets", 0)
-
-
 def test_an_export_deletes_nothing_that_none_wrote(goldens: Path, tmp_path: Path) -> None:
     """Exporting anew into the root of a site's checkout takes its .git along."""
     export(goldens / "one-f16", tmp_path / "page")
@@ -282,5 +236,3 @@ def test_an_export_deletes_nothing_that_none_wrote(goldens: Path, tmp_path: Path
     assert (tmp_path / "note.html").read_text() == "mine"
     for _ in range(2):
         export(goldens / "one-f16", tmp_path / "one.html", single_file=True)
-    with pytest.raises(GlgptError, match="port 99999 cannot be used: it must be from 0 to 65535"):
-        server(tmp_path / "page", 99999)

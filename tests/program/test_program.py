@@ -15,8 +15,10 @@ import pytest
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import capture_program, generation_program
 from glgpt.models.gpt2.config import GPT2Config
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
-from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, View, check
+from glgpt.program.layout import View
+from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
 
 SHAKESPEARE = GPT2Config(vocab_size=1024, n_positions=256, n_embd=256, n_layer=6, n_head=8)
 XL = GPT2Config(n_embd=1600, n_layer=48, n_head=25)
@@ -38,8 +40,8 @@ def whole() -> Program:
     return Program(
         {t.name: t for t in [*textures, texture("c", "state", layers=1)]},
         {"f": "void main() {}"},
-        {"e": Entry("e", ("x",), passes, {"y": View("y", 2, 12, (1, 2), "f32")})},
-        {"w": View("w", 2, 12, (1, 2), "f32")},
+        {"e": Entry("e", ("x",), passes, {"y": View(2, 12, (1, 2), texture="y")})},
+        {"w": View(2, 12, (1, 2), texture="w")},
         {"pos": "int"},
     )
 
@@ -78,7 +80,7 @@ def flipping_with(*more: Pass, **changes: Any) -> Program:
     return replace(flipping(), entries={"e": replace(entry, passes=passes)}, scalars={"pos": "int"})
 
 
-LOST = View("lost", 2, 12, (1, 2), "f32")
+LOST = View(2, 12, (1, 2), texture="lost")
 FAULTS: dict[str, tuple[Program, str]] = {
     "an unknown input": (with_pass(0, inputs=(("u_x", "lost"),)), "entry e, pass 0 (first): there is no texture lost"),
     "an unknown target": (with_pass(2, outputs=(("lost", 0),)), "entry e, pass 2 (last): there is no texture lost"),
@@ -204,7 +206,7 @@ def test_what_is_no_program_is_refused(change: str) -> None:
         Program.from_json(change)
 
 
-BUILDS = [(k, d) for k in KERNELS for d in ("f32", "f16")]
+BUILDS = [(k, d) for k in KERNELS for d in FORMATS]
 MODEST = {"guaranteed": Limits(max_texture_size=2048), "four targets": Limits(max_draw_buffers=4), "usual": Limits()}
 
 
@@ -219,7 +221,7 @@ def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) ->
             assert all(t.width <= MODEST[limits].max_texture_size for t in program.textures.values())
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", FORMATS)
 def test_the_largest_gpt2_fits(dtype: str) -> None:
     """gpt2-xl, 25 heads and 48 layers, exceeds the usual limits."""
     assert "decode" in generation_program(XL, Limits(), KERNELS["4x8"], dtype).entries

@@ -90,12 +90,12 @@ def train_args(out: str, steps: int) -> list[str]:
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_checkpoint() -> None:
-    assert command(*train_args("whole", 200)).wait() == 0
-    process, wait = command(*train_args("killed", 200), FAKE_SECONDS="0.01"), np.random.default_rng(1)
+    assert command(*train_args("whole", 120)).wait() == 0
+    process, wait = command(*train_args("killed", 120), FAKE_SECONDS="0.01"), np.random.default_rng(1)
     kills = 0
     for _ in range(4):  # at moments of any kind: in a step, a validation, a checkpoint, a line of the metrics
         until(lambda: Path("killed/state.safetensors").exists() or process.poll() is not None)  # noqa: B023
-        time.sleep(float(wait.uniform(0.3, 1.2)))
+        time.sleep(float(wait.uniform(0.1, 0.6)))
         process.kill()
         process.wait()
         kills += process.returncode == -signal.SIGKILL
@@ -155,10 +155,10 @@ def test_a_checkpoint_that_would_be_broken_stops_the_run(monkeypatch: pytest.Mon
     """The loss of the last step is finite, what it left is not, and it takes the place of the last good checkpoint."""
     save = fake_trainer.Trainer.save
 
-    def checked(trainer: fake_trainer.Trainer, folder: Path) -> None:
+    def checked(trainer: fake_trainer.Trainer, folder: Path, eos: int | None = None) -> None:
         if trainer.steps_done == 20:
             raise GlgptError("ln_f.bias holds a NaN or an infinity, so nothing was saved")
-        save(trainer, folder)
+        save(trainer, folder, eos)
 
     monkeypatch.setattr(fake_trainer.Trainer, "save", checked)
     with pytest.raises(DivergedError, match=r"^step 20: ln_f\.bias holds .* last good checkpoint is step 10 in run"):

@@ -138,7 +138,7 @@ def test_a_closed_trainer_says_so(tmp_path: Path) -> None:
     x, y = examples()
     with trainer() as t:
         t.step(x, y)
-        left = t.generate([1, 2], 3, temperature=0)
+        left = t.generate_ids([1, 2], 3, temperature=0)
         assert next(left) >= 0 and next(left) >= 0  # the third is under way
     last = partial(next, left)
     for use in (

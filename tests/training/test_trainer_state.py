@@ -140,18 +140,18 @@ def test_what_is_saved_writes_the_same_text(tmp_path: Path) -> None:
     with trainer(lr=1e-2) as t:
         for _ in range(20):
             t.submit(x, (x + 5) % CONFIG.vocab_size)  # which the greedy text then follows, clear of near ties
-        found = list(t.generate([3], 6, temperature=0))
-        sampled = list(t.generate([3], 6, seed=1))
-        assert sampled == list(t.generate([3], 6, seed=1))
+        found = list(t.generate_ids([3], 6, temperature=0))
+        sampled = list(t.generate_ids([3], 6, seed=1))
+        assert sampled == list(t.generate_ids([3], 6, seed=1))
         t.save(tmp_path)
-        tokens = t.generate([3], 4, temperature=0)
+        tokens = t.generate_ids([3], 4, temperature=0)
         after = [3, next(tokens)]
         for _ in range(3):  # a generation that is under way goes on with the new parameters
             t.step(x, (x + 2) % CONFIG.vocab_size, lr=0.1)
-        assert next(tokens) == next(t.generate(after, 1, temperature=0))
+        assert next(tokens) == next(t.generate_ids(after, 1, temperature=0))
         tokens.close()
     with GPT2.from_pretrained(tmp_path, device=DEVICE) as model:
-        assert list(model.generate([3], 6, temperature=0)) == found
+        assert list(model.generate_ids([3], 6, temperature=0)) == found
     assert len(set(found)) > 1
 
 
@@ -230,9 +230,9 @@ def test_bad_arrays_are_refused() -> None:
             (lambda: t.evaluate(x, y[:1]), r"inputs \[2, 9\] and targets \[1, 9\]"),
             (lambda: t.evaluate(x[:0], y[:0]), "not rows"),
             (lambda: t.evaluate(x[0], y[0]), "not rows"),
-            (lambda: list(t.generate([], 1)), "a prompt is 1 to 10 ids below 23"),
-            (lambda: list(t.generate([23], 1)), "ids below 23"),
-            (lambda: list(t.generate([0] * 11, 1)), "1 to 10 ids"),
+            (lambda: list(t.generate_ids([], 1)), "a prompt is 1 to 10 ids below 23"),
+            (lambda: list(t.generate_ids([23], 1)), "ids below 23"),
+            (lambda: list(t.generate_ids([0] * 11, 1)), "1 to 10 ids"),
         ]
         for call, message in calls:
             with pytest.raises(GlgptError, match=message):
@@ -249,7 +249,7 @@ def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> N
     state = tmp_path / "state.safetensors"
     for damage in (state.read_bytes()[:-9], b"", b"x" * 100):
         state.write_bytes(damage)
-        with pytest.raises(GlgptError, match="is damaged"):
+        with pytest.raises(GlgptError, match=r"state\.safetensors is no whole safetensors file"):
             Trainer.load(tmp_path, device=DEVICE)
 
 
@@ -257,7 +257,7 @@ def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_thousand_steps_take_no_more_than_the_plan(device: Device) -> None:
+def test_steps_take_no_more_than_the_plan(device: Device) -> None:
     """Memory is not what was announced, or grows with steps, evaluations and samples."""
     before = dict(device.live), device.texture_bytes
     x, y = examples(config=TINY, context=4)
@@ -265,16 +265,16 @@ def test_a_thousand_steps_take_no_more_than_the_plan(device: Device) -> None:
         assert device.texture_bytes - before[1] == sum(t.memory.values()) == t.player.program.nbytes()
 
         def round_() -> None:
-            for _ in range(100):
+            for _ in range(40):
                 t.submit(x, y)
             t.evaluate(x, y)
-            list(t.generate([1], 3, temperature=0))
+            list(t.generate_ids([1], 3, temperature=0))
 
         round_()
         live, taken = dict(device.live), device.texture_bytes
-        for _ in range(9):
+        for _ in range(4):
             round_()
-        assert t.steps_done == 1000
+        assert t.steps_done == 200
         assert (device.live, device.texture_bytes) == (live, taken)
     t.close()
     assert (device.live, device.texture_bytes) == before

@@ -19,22 +19,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import train
 from safetensors.numpy import save_file
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from glgpt.bench.engine import ROWS, SHAPE, RandomCheckpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import layout_of
 from glgpt.models.gpt2.config import GPT2Config, parameters
 from glgpt.page.export import export
-from glgpt.page.serve import Handler, server
+from glgpt.page.serve import application, serving
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
 from glgpt.tuning.choice import product_program
@@ -97,17 +98,12 @@ def measure(folder: Path, chromium: str, flags: list[str]) -> dict[str, Any]:
     """Opens the folder in the browser and waits for what it posts."""
     said: queue.Queue[tuple[str, Any]] = queue.Queue()
 
-    class Taking(Handler):
-        def do_POST(self) -> None:  # noqa: N802
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(204)
-            self.end_headers()
-            said.put((self.path.lstrip("/"), body))
+    async def take(request: Request) -> Response:
+        said.put((request.path_params["kind"], await request.json()))
+        return Response(status_code=204)
 
-    with server(folder, 0) as running, tempfile.TemporaryDirectory() as profile:
-        running.RequestHandlerClass = partial(Taking, directory=str(folder))  # type: ignore[assignment]
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{running.server_address[1]}/"
+    app = application(folder, Route("/{kind}", take, methods=["POST"]), policy=False)
+    with serving(app) as address, tempfile.TemporaryDirectory() as profile:
         command = [chromium, *flags, f"--user-data-dir={profile}", address]
         browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -123,7 +119,6 @@ def measure(folder: Path, chromium: str, flags: list[str]) -> dict[str, Any]:
         finally:
             browser.terminate()
             browser.wait()
-            running.shutdown()
 
 
 def finish(result: dict[str, Any]) -> dict[str, Any]:

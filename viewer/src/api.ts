@@ -90,7 +90,7 @@ export class Glgpt {
   encode(text: string): number[] {
     if (!this.model.tokenizer) throw new PageError("This model has no tokenizer; give ids.");
     if (typeof text !== "string") throw new PageError(`A text was asked for; this is ${JSON.stringify(text)}.`);
-    return this.model.tokenizer.encode(text);
+    return this.model.tokenizer.prompt(text);
   }
 
   decode(ids: Iterable<number>): string {

@@ -30,7 +30,15 @@ export interface Recording {
   row: string;
 }
 
-export type ActivationKind = "rows" | "heads" | "cache" | "scores" | "pattern";
+/**
+ * How a named activation lies in its matrix: a row a token; the same with padded heads; a row a position with padded
+ * heads; rows are token * heads + head and columns keys. `width` is that of a row, or of a head of `heads` and `cache`.
+ */
+export interface Activation {
+  kind: "rows" | "heads" | "cache" | "scores" | "pattern";
+  heads: number;
+  width: number;
+}
 
 export interface Config {
   vocab_size: number;
@@ -63,7 +71,7 @@ export interface Manifest {
   tuning: Tuning;
   /** What can be trained: the file that lists it. */
   training?: string | null;
-  activations: Record<string, ActivationKind>;
+  activations: Record<string, Activation>;
   files: Record<string, { bytes: number; sha256: string }>;
   /** Into how many tiles (rows, columns) the shards cut each weight; a program's own texture may be cut otherwise. */
   weights: Record<string, [number, number]>;
@@ -103,6 +111,8 @@ export interface TokenizerData {
   ids: number[] | null;
   others: Record<string, string>;
   special: Record<string, number>;
+  /** Ids that the model expects before a prompt. */
+  prefix: number[];
   prefix_space: boolean;
   eos: number | null;
   vocab_size: number;
@@ -128,8 +138,10 @@ export interface Offer {
   /** Parameters, and bytes of all textures. */
   count: number;
   bytes: number;
-  /** `turned`: the texture holds the array's transpose; a vector is one row. */
-  parameters: { name: string; shape: number[]; turned: boolean }[];
+  /** The config.json of a checkpoint. */
+  checkpoint: Record<string, unknown>;
+  /** `stored` is the name in a checkpoint; `transposed`: the texture holds the transpose; a vector is one row. */
+  parameters: { name: string; stored: string; shape: number[]; transposed: boolean }[];
   programs: { kernel: string; draw_buffers: number; file: string }[];
 }
 

@@ -153,7 +153,7 @@ export class Training {
 
   private async loaded(files: Files, text: string): Promise<Session> {
     await this.ready();
-    const { config, state, about, bpe } = readModel(files);
+    const { config, state, about, bpe } = readModel(files, this.index.sizes);
     const same = (offer: Offer) =>
       Object.entries(offer.config).every(([key, value]) => (config[key] ?? value) === value) &&
       (offer.tokenizer === "bytes") === (bpe === null);

@@ -46,7 +46,9 @@ export class Attention {
   private view(entry: Entry, layer: number, size: number, kind: Kind): View {
     const part = entry === "ahead" ? "ahead" : kind === "raw" ? "scores" : kind;
     const outputs = this.model.programs.generate.entries[`${entry}_${layer}_${size}`]?.outputs;
-    return must(outputs?.[`h.${layer}.attn.${part}`], `${part} of layer ${layer}`);
+    const { activations } = this.model.manifest;
+    const name = Object.keys(outputs ?? {}).find((name) => (activations[name]?.kind ?? "ahead") === part);
+    return must(name === undefined ? undefined : outputs?.[name], `${part} of layer ${layer}`);
   }
 
   /** Plays chunk by chunk over tokens from..total-1 of what the caches hold. */

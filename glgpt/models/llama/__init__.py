@@ -1,0 +1,5 @@
+"""All that is Llama (Touvron et al. 2023), SmolLM2 and TinyLlama among it: `config` and `network`."""
+
+from glgpt.models.llama.config import LlamaConfig
+
+CONFIG = LlamaConfig

@@ -1,0 +1,253 @@
+"""Llama's configuration: its checkpoint's names, shapes and arrangement in textures, its activations."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from glgpt.errors import GlgptError
+from glgpt.models.spec import (
+    PATTERN,
+    RESID_POST,
+    SCORES,
+    Activation,
+    Heads,
+    ModelConfig,
+    Parameter,
+    activation_table,
+    check_count,
+    check_sizes,
+)
+
+if TYPE_CHECKING:
+    from glgpt.models.llama.network import LlamaNetwork
+    from glgpt.models.network import Batch
+    from glgpt.program.kernel import Kernel
+    from glgpt.program.recorder import Recorder
+
+DEVIATION = 0.02  # of fresh weights
+# config.json's name of each field, where it is another one
+NAMES = {
+    "n_positions": "max_position_embeddings",
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "layer_norm_epsilon": "rms_norm_eps",
+}
+SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+UNSUPPORTED = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}  # the only value that is supported
+
+
+@dataclass(frozen=True)
+class LlamaConfig(ModelConfig):
+    """The fields of a Hugging Face Llama `config.json` that change what is computed, in this project's names.
+
+    `kv_heads` key and value heads are shared by `n_head` query heads; `head_dim` is a head's width, by default
+    `n_embd / n_head`. The defaults are those of transformers. `rope_scaling` are Llama 3's four numbers (SCALING).
+    """
+
+    vocab_size: int = 32000
+    n_positions: int = 2048
+    n_embd: int = 4096
+    n_layer: int = 32
+    n_head: int = 32
+    kv_heads: int | None = None
+    n_inner: int = 11008
+    head_dim: int | None = None
+    layer_norm_epsilon: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: tuple[float, float, float, float] | None = None
+    tie_word_embeddings: bool = False
+
+    model_type: ClassVar[str] = "llama"
+    architecture: ClassVar[str] = "LlamaForCausalLM"
+    prefix: ClassVar[str] = "model."
+    buffers: ClassVar[re.Pattern[str]] = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+    embedding: ClassVar[str] = "embed_tokens.weight"
+
+    def __post_init__(self) -> None:
+        check_sizes(
+            self, ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_kv_head", "n_inner", "d_head")
+        )
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise GlgptError(f"config: tie_word_embeddings is {self.tie_word_embeddings!r}; it must be true or false")
+        for name, low, high in (("layer_norm_epsilon", 0, 1), ("rope_theta", 1, math.inf)):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value < high:
+                raise GlgptError(f"config: {NAMES.get(name, name)} is {value!r}; it must be a number from {low}")
+            object.__setattr__(self, name, float(value))  # JSON's 0 is an int, which GLSL would not take
+        if self.rope_scaling is not None:
+            object.__setattr__(self, "rope_scaling", tuple(map(float, self.rope_scaling)))
+        if self.n_head % self.n_kv_head:
+            raise GlgptError(f"config: {self.n_head} heads do not share {self.n_kv_head} key and value heads evenly")
+        if self.head_dim is None and self.n_embd % self.n_head:
+            raise GlgptError(f"config: hidden_size {self.n_embd} is not a multiple of {self.n_head} heads")
+        if self.d_head % 2:
+            raise GlgptError(f"config: a head is {self.d_head} wide; rotary positions need an even width")
+        check_count(self)
+
+    @property
+    def d_head(self) -> int:
+        """Width of one attention head."""
+        return self.n_embd // self.n_head if self.head_dim is None else self.head_dim
+
+    @property
+    def n_kv_head(self) -> int:
+        """How many heads keys and values have."""
+        return self.n_head if self.kv_heads is None else self.kv_heads
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> LlamaConfig:
+        """Reads a parsed `config.json`; keys that change nothing here are passed over.
+
+        Raises GlgptError for a field out of range, biases, another activation, or an unknown rotary scaling.
+        """
+        for name, only in UNSUPPORTED.items():
+            if config.get(name, only) != only:
+                raise GlgptError(f"config: {name} is {config[name]!r}; glgpt runs Llama with {only!r}")
+        known = {"vocab_size", "head_dim", "rope_theta", "tie_word_embeddings"}
+        fields = {name: config[name] for name in known if name in config}
+        fields |= {ours: config[theirs] for ours, theirs in NAMES.items() if theirs in config}
+        fields["kv_heads"] = config.get("num_key_value_heads")
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if not isinstance(rope, Mapping):
+            raise GlgptError(f"config: rope_scaling is {rope!r}; it must be an object")
+        if "rope_theta" in rope:
+            fields["rope_theta"] = rope["rope_theta"]
+        return cls(**fields, rope_scaling=_scaling(rope))
+
+    @classmethod
+    def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> LlamaConfig:
+        """A model of this size with Llama's usual settings: an MLP of 8/3 of the width, in whole texels."""
+        inner = math.ceil(8 * n_embd / 3 / 4) * 4
+        return cls(vocab_size, n_positions, n_embd, n_layer, n_head, n_inner=inner, tie_word_embeddings=True)
+
+    def to_dict(self, dropout: float = 0.0) -> dict[str, Any]:
+        """The `config.json` that transformers reads; Llama drops nothing but attention."""
+        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
+        if self.rope_scaling:
+            rope |= {"rope_type": "llama3"} | dict(zip(SCALING, self.rope_scaling, strict=True))
+            rope["original_max_position_embeddings"] = int(self.rope_scaling[3])
+        return {
+            "model_type": self.model_type,
+            "architectures": [self.architecture],
+            "vocab_size": self.vocab_size,
+            **{theirs: getattr(self, ours) for ours, theirs in NAMES.items()},
+            "num_key_value_heads": self.n_kv_head,
+            "head_dim": self.d_head,
+            "hidden_act": "silu",
+            "rope_theta": self.rope_theta,
+            "rope_parameters": rope,
+            "attention_dropout": dropout,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": self.tie_word_embeddings,
+        }
+
+    @cached_property
+    def frequencies(self) -> tuple[float, ...]:
+        """Radians by which a step of one position turns each pair of a head's columns (Su et al. 2021).
+
+        Llama 3 slows the low frequencies down by `factor`, and those between its two bounds by a blend.
+        """
+        plain = [self.rope_theta ** (-2 * i / self.d_head) for i in range(self.d_head // 2)]
+        if self.rope_scaling is None:
+            return tuple(plain)
+        factor, low, high, original = self.rope_scaling
+        found = []
+        for f in plain:
+            turns = original * f / (2 * math.pi)  # over the context that the model was first trained on
+            blend = min(1.0, max(0.0, (turns - low) / (high - low)))
+            found.append(f * blend + f / factor * (1 - blend))
+        return tuple(found)
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter of a checkpoint, in the order of its use; linear weights are `[out, in]`."""
+        c, d = self.n_embd, self.d_head
+        found = [Parameter("embed_tokens.weight", (self.vocab_size, c), True, True, None, 0.0, DEVIATION, True)]
+        for i in range(self.n_layer):
+            found.append(Parameter(f"layers.{i}.input_layernorm.weight", (c,), mean=1.0, layer=i))
+            for name, count in (("q", self.n_head), ("k", self.n_kv_head), ("v", self.n_kv_head)):
+                found.append(self._linear(i, f"self_attn.{name}_proj", count * d, c, Heads(1, count, d)))
+            found.append(self._linear(i, "self_attn.o_proj", c, self.n_head * d, Heads(0, self.n_head, d)))
+            found.append(Parameter(f"layers.{i}.post_attention_layernorm.weight", (c,), mean=1.0, layer=i))
+            found.append(self._linear(i, "mlp.gate_proj", self.n_inner, c))
+            found.append(self._linear(i, "mlp.up_proj", self.n_inner, c))
+            found.append(self._linear(i, "mlp.down_proj", c, self.n_inner))
+        found.append(Parameter("norm.weight", (c,), mean=1.0))
+        if not self.tie_word_embeddings:
+            found.append(Parameter(self.head, (self.vocab_size, c), True, True, None, 0.0, DEVIATION, True))
+        return {p.name: p for p in found}
+
+    def _linear(self, layer: int, name: str, out: int, into: int, heads: Heads | None = None) -> Parameter:
+        name = f"layers.{layer}.{name}.weight"
+        return Parameter(name, (out, into), True, True, heads, 0.0, DEVIATION, True, layer)
+
+    @cached_property
+    def activations(self) -> dict[str, Activation]:
+        """Every named intermediate, in the order they are computed; queries and keys are those after rotation."""
+        c, d, inner = self.n_embd, self.d_head, self.n_inner
+        square = (self.n_positions, self.n_head)
+        return activation_table(
+            {
+                "ln_1": ("rows", c),
+                "attn.q": ("cache", d, self.n_head),
+                "attn.k": ("cache", d, self.n_kv_head),
+                "attn.v": ("cache", d, self.n_kv_head),
+                SCORES: ("scores", *square),
+                PATTERN: ("pattern", *square),
+                "attn.z": ("heads", d, self.n_head),
+                "attn.out": ("rows", c),
+                "resid_mid": ("rows", c),
+                "ln_2": ("rows", c),
+                "mlp.pre": ("rows", inner),
+                "mlp.gate": ("rows", inner),
+                "mlp.up": ("rows", inner),
+                "mlp.act": ("rows", inner),
+                "mlp.out": ("rows", c),
+                RESID_POST: ("rows", c),
+            },
+            self,
+        )
+
+    def network(
+        self,
+        rec: Recorder,
+        kernel: Kernel,
+        dtype: str = "f32",
+        names: Container[str] = (),
+        batch: Batch | None = None,
+        role: str = "weight",
+    ) -> LlamaNetwork:
+        """Llama's network over a recorder."""
+        from glgpt.models.llama.network import LlamaNetwork  # reading a configuration needs no op
+
+        return LlamaNetwork(rec, self, kernel, dtype, names, batch, role)
+
+    @staticmethod
+    def reference(network: Any, ids: list[int]) -> dict[str, Any]:
+        """Every activation of a transformers LlamaForCausalLM."""
+        from glgpt.models.llama.reference import activations
+
+        return activations(network, ids)
+
+
+def _scaling(rope: Mapping[str, Any]) -> tuple[float, float, float, float] | None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise GlgptError(f"config: rope_type is {kind!r}; glgpt runs 'default' and 'llama3'")
+    values = [rope.get(name) for name in SCALING]
+    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < math.inf for v in values):
+        raise GlgptError(f"config: llama3's rope scaling must give {', '.join(SCALING)} as numbers above 0")
+    factor, low, high, original = (float(v) for v in values if v is not None)
+    if low >= high:
+        raise GlgptError(f"config: low_freq_factor {low:g} is not below high_freq_factor {high:g}")
+    return factor, low, high, original

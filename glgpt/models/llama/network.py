@@ -1,0 +1,120 @@
+"""Llama (Touvron et al. 2023), its forward pass over recorded ops."""
+
+from __future__ import annotations
+
+from glgpt import ops
+from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.network import Network
+from glgpt.models.spec import in_block
+from glgpt.program.layout import Layout
+from glgpt.program.tensor import Tensor
+
+
+class LlamaNetwork(Network):
+    """Llama's blocks: attention with rotary positions and a gated MLP, each behind an RMS norm."""
+
+    config: LlamaConfig
+
+    @property
+    def group(self) -> int:
+        """How many query heads share a head of keys and values."""
+        return self.config.n_head // self.config.n_kv_head
+
+    def embed(self, t: int, out: Layout) -> Tensor:
+        """The embedding of t tokens of each sequence."""
+        ids, index = self.ids(t)
+        return ops.embed(
+            self.rec, ids, self.parameter("embed_tokens.weight"), None, out, "embed", self.batch.size, index
+        )
+
+    def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
+        """The RMS norm of every row."""
+        return ops.rms_norm(self.rec, x, self.gain(name), self.config.layer_norm_epsilon, out, name)
+
+    def gain(self, name: str) -> Tensor:
+        """The gain of the norm whose activation has this name."""
+        if name == "ln_f":
+            return self.parameter("norm.weight")
+        _, layer, which = name.split(".")
+        norm = {"ln_1": "input_layernorm", "ln_2": "post_attention_layernorm"}[which]
+        return self.parameter(f"layers.{layer}.{norm}.weight")
+
+    # -- prefill ------------------------------------------------------------------------------------------------
+
+    def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
+        """Block i for t tokens of each sequence."""
+        rec, c, n, h, layer = self.rec, self.config, self.batch.size, in_block(i, ""), f"layers.{i}."
+        a = self.keep(self.norm(x, h + "ln_1", normed))  # (t, C)
+        for part in "qkv":
+            y = self.matmul(a, f"{layer}self_attn.{part}_proj", f"{h}attn.{part}.product")  # (t, heads d_head)
+            turns = () if part == "v" else c.frequencies
+            ops.rotary(rec, y, self.heads_of(i, part, t), c.d_head, turns, f"{h}attn.{part}", n)
+        q, k, v = (self.keep(self.heads_of(i, part, t)) for part in "qkv")
+        s = self.keep(ops.scores(rec, q, k, t, normed.tiles[0], c.n_head, self.scale(i), h + "attn.scores", n))
+        p = self.drop(self.keep(ops.softmax(rec, s, n * c.n_head, h + "attn.pattern")), 3 * i + 1)
+        z = self.keep(ops.attend(rec, p, v, t, c.n_head, h + "attn.z", self.dtype, n, group=self.group))
+        x = self.add_linear(x, z, layer + "self_attn.o_proj", h + "attn.out", h + "resid_mid", 3 * i + 2)
+        m = self.gated(self.keep(self.norm(x, h + "ln_2", normed)), h, layer)  # (t, n_inner)
+        return self.add_linear(x, m, layer + "mlp.down_proj", h + "mlp.out", h + "resid_post", 3 * i + 3)
+
+    def gated(self, m: Tensor, h: str, layer: str) -> Tensor:
+        """The MLP's hidden layer, silu(gate) * up; silu is fused into the product unless `mlp.pre` is wanted."""
+        if h + "mlp.pre" not in self.names and not self.rec.tape:
+            gate = self.keep(self.matmul(m, layer + "mlp.gate_proj", h + "mlp.gate", "silu"))
+        else:
+            pre = self.keep(self.matmul(m, layer + "mlp.gate_proj", h + "mlp.pre"))
+            gate = self.keep(ops.act(self.rec, pre, "silu", pre.layout, h + "mlp.gate"))
+        up = self.keep(self.matmul(m, layer + "mlp.up_proj", h + "mlp.up"))
+        return self.keep(ops.multiply(self.rec, gate, up, gate.layout, h + "mlp.act"))
+
+    # -- decode -------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Nothing: an RMS norm has no bias, and its gain is applied before the product."""
+
+    def decode(self) -> None:
+        """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
+
+        A norm's division is applied behind the products it feeds, since one pass cannot both write a row and know its
+        mean square.
+        """
+        rec, c = self.rec, self.config
+        x = ops.embed(rec, self.token, self.parameter("embed_tokens.weight"), None, Layout(1, c.n_embd))
+        row = self.row_sum(x, "h.0.ln_1", "embed.row")
+        for i in range(c.n_layer):
+            h, layer = in_block(i, ""), f"layers.{i}."
+            q, k, v = (self.cache(i, part) for part in "qkv")
+            for part, cache in (("q", q), ("k", k), ("v", v)):
+                y = self.product(row.scaled, f"{layer}self_attn.{part}_proj")
+                turns = () if part == "v" else c.frequencies
+                ops.rotary(rec, y, cache, c.d_head, turns, f"{h}attn.{part}", normed=(row, None))
+            s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
+            z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group)
+            row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, layer + "self_attn.o_proj")
+            gate, up = (self.product(row.scaled, f"{layer}mlp.{part}_proj") for part in ("gate", "up"))
+            factor = ops.combine(rec, gate, h + "mlp.gate", act="silu", normed=(row, None))
+            m = ops.combine(rec, up, h + "mlp.act", normed=(row, None), times=factor)
+            following = in_block(i + 1, "ln_1") if i + 1 < c.n_layer else "ln_f"
+            row = self.row_sum(row.x, following, h + "resid_post", m, layer + "mlp.down_proj")
+        self.choose(row)
+
+    def product(self, x: ops.Row, linear: str) -> ops.PartialSums:
+        """Partial sums of one row through a linear layer."""
+        return self.matvec(x, self.parameter(f"{linear}.weight"), linear)
+
+    def row_sum(
+        self, x: Tensor, norm: str, name: str, y: ops.Row | None = None, linear: str | None = None
+    ) -> ops.NormedRow:
+        """x + linear(y) of one row, ready for the norm that follows."""
+        product = None if y is None or linear is None else self.product(y, linear)
+        return ops.row_sum(self.rec, x, self.gain(norm), self.config.layer_norm_epsilon, name, product)
+
+    def last_logits(self, x: Tensor, row: str) -> None:
+        """The logits of the row of x that the scalar `row` names, and its best token."""
+        self.choose(ops.row_sum(self.rec, x, self.gain("ln_f"), self.config.layer_norm_epsilon, "last", row=row))
+
+    def choose(self, row: ops.NormedRow) -> None:
+        """The logits of a row of the residual stream, and the best token into `token`."""
+        part = self.matvec(row.scaled, self.head, "logits.parts")
+        logits = self.rec.output(ops.combine(self.rec, part, "logits", normed=(row, None)))
+        ops.argmax(self.rec, logits, self.token)

@@ -1,0 +1,116 @@
+"""SIGINT and SIGTERM at any moment of a command: one line, 130 or 143, nothing else."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from glgpt.system.signals import Terminated, unwinding
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+COMMANDS = {
+    "generate": ["generate", "To be", "--tokens", "250", "--seed", "1"],
+    "info": ["info"],
+    "train --help": ["train", "--help"],
+}
+EXPECTED = {signal.SIGINT: (130, "glgpt: interrupted\n"), signal.SIGTERM: (143, "glgpt: terminated\n")}
+
+
+def caught(pid: int) -> bool:
+    """Whether a process has a handler of its own for SIGTERM, which the first lines of the command set."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float) -> str | None:
+    """What went wrong with a command that gets signals `after` seconds from its first line, None if nothing did."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "glgpt", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while process.poll() is None and not caught(process.pid):
+        time.sleep(0.001)
+    time.sleep(after)
+    ran = process.poll() is None
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(gap)
+    try:
+        _, err = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return f"{args[0]} after {after:.3f} s: {numbers} lost; {process.communicate()[1][-300:]!r}"
+    if not ran or process.returncode == 0:  # the work was done; nothing but what it says itself
+        return f"{args[0]} after {after:.3f} s: {err[-300:]!r}" if "Traceback" in err or "glgpt: " in err else None
+    allowed = [EXPECTED[signal.Signals(n)] for n in numbers]  # Python takes two that wait by their numbers
+    if (process.returncode, err) in allowed:
+        return None
+    return f"{args[0]} after {after:.3f} s, {numbers}: {process.returncode}, {err[-300:]!r}"
+
+
+def strike(moments: int, seed: int, longest: float = 2.0) -> list[str]:
+    """What went wrong at random moments, over all commands, both signals, one or two of them."""
+    chance = random.Random(seed)
+    found = []
+    for i in range(moments):
+        first, second = chance.choice(list(EXPECTED)), chance.choice(list(EXPECTED))
+        numbers = (first, second) if chance.random() < 0.5 else (first,)
+        gap = chance.choice((0, 0.001, 0.02)) if len(numbers) > 1 else 0
+        after = chance.random() ** 2 * longest
+        found.append(struck(COMMANDS[list(COMMANDS)[i % len(COMMANDS)]], after, numbers, gap))
+    return [what for what in found if what]
+
+
+@pytest.mark.slow
+def test_random_moments() -> None:
+    """A short part of what this file does as a program."""
+    assert strike(12, 7) == []
+
+
+@pytest.mark.parametrize("number", EXPECTED)
+def test_the_first_moments(number: int) -> None:
+    assert [struck(COMMANDS["info"], after, (number, number), 0.001) for after in (0, 0.05, 0.2)] == [None] * 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_while_a_destructor_runs_is_not_lost() -> None:
+    class Struck:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000):
+                pass  # the exception comes here, and Python drops it
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), unwinding():
+        Struck()
+        time.sleep(20)
+    assert time.monotonic() - start < 10
+
+
+def test_what_is_half_done_is_undone_whatever_comes_meanwhile() -> None:
+    undone = []
+    left: list[int] = []
+    with pytest.raises(Terminated), unwinding(left.append):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(20)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)  # and the watching thread signals too
+            undone.append(True)
+    assert (undone, left) == ([True], [])
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+if __name__ == "__main__":
+    number_of_moments = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    failures = strike(number_of_moments, int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    print("\n".join(failures))
+    print(f"{number_of_moments} moments, {len(failures)} failures")
+    sys.exit(bool(failures))
