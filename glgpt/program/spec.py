@@ -99,6 +99,8 @@ class Program:
     def from_json(cls, text: str) -> Program:
         """Reads `to_json`'s text. Raises GlgptError for another schema version or a malformed document."""
 
+        from pydantic import TypeAdapter, ValidationError  # here, since players never read one
+
         try:
             data = json.loads(text)
             if data["schema"] != SCHEMA:

@@ -52,13 +52,13 @@ def chunks() -> list[dict[str, Any]]:
 
 
 def layouts() -> list[dict[str, Any]]:
-    """Matrices as texels: tiles, halves of two column tiles in a texel, column tiles stacked in a layer."""
+    """Matrices as texels: tiles, and halves of two column tiles in a texel."""
     found = []
     for layout in (
         Layout(5, 7),
         Layout(6, 20, (2, 2)),
         Layout(7, 22, (4, 2)),
-        Layout(3, 33, (1, 4), "f32", 2),
+        Layout(3, 33, (1, 4)),
         Layout(5, 26, (1, 2), "f16"),
         Layout(8, 48, (2, 4), "f16"),
     ):
@@ -69,6 +69,7 @@ def layouts() -> list[dict[str, Any]]:
             "cols": layout.cols,
             "tiles": layout.tiles,
             "dtype": layout.dtype,
+            "panel": layout.panel,
             "stack": layout.stack,
         }
         bits = texels.view(np.uint32).reshape(-1).tolist()
