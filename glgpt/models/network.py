@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from glgpt import ops
-from glgpt.models.spec import ModelConfig, in_block
+from glgpt.models.spec import FINAL_NORM, ModelConfig, in_block
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, texels
@@ -160,7 +160,7 @@ class Network(ABC):
     def logits(self, x: Tensor, name: str = "logits") -> Tensor:
         """The final norm and the logits of every row, [t, vocab]."""
         tc = self.kernel.tile_cols
-        y = self.keep(self.norm(x, "ln_f", Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
+        y = self.keep(self.norm(x, FINAL_NORM, Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
         return self.rec.output(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc))
 
     def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
