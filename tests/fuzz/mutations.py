@@ -38,7 +38,8 @@ OPCODES = [bytes([code.code.encode("latin-1")[0]]) for code in pickletools.opcod
 PICKLED = [
     b"(", b")", b"}", b"]", b"N", b"0", b"2", b"a", b"e", b"s", b"u", b"t", b"\x85", b"\x86", b"\x87", b"Q", b"R",
     b"b", b".", b"\x94", b"q\x00", b"h\x00", b"K\x01", b"M\xff\xff", b"J\xff\xff\xff\xff", b"\x8a\x01\x7f",
-    b"\x8a\x09" + b"\xff" * 8 + b"\x7f", b"X\x01\0\0\0a", b"X\xff\xff\xff\xff", b"cos\nsystem\n", b"\x93", b"G" + b"\0" * 8,
+    b"\x8a\x09" + b"\xff" * 8 + b"\x7f", b"X\x01\0\0\0a", b"X\xff\xff\xff\xff", b"cos\nsystem\n", b"\x93",
+    b"G" + b"\0" * 8,
     b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n", b"ctorch\nFloatStorage\n",
 ]  # fmt: skip
 

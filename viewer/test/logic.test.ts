@@ -19,6 +19,8 @@ import { Tokenizer } from "../src/engine/tokenizer";
 import { meaning, parts } from "../src/ui/names";
 import { split } from "../src/ui/source";
 
+const COSTS = { one_token: 4, per_chunk: 4 };
+
 describe("chunks", () => {
   it("cover every prompt length once, the last alone padded, never beyond the context", () => {
     const known = [256, 64, 16, 1];
@@ -36,7 +38,7 @@ describe("chunks", () => {
     }
   });
   it("begin where the caches end", () => {
-    expect(plan(41, 256, [256, 64, 16, 1], 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
+    expect(plan(41, 256, [256, 64, 16, 1], COSTS, 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
   });
   it("are named by the entries", () => {
     expect(sizes(["decode", "prefill_16", "prefill_256", "prefill_x"], "prefill_")).toEqual([256, 16]);
@@ -126,8 +128,8 @@ describe("sampling", () => {
     const sampler = new Sampler({ ...settings, temperature: 2 });
     const total = [1, 3, 2, 3, -1].reduce((sum, x) => sum + Math.exp(x / 2), 0);
     for (let i = 0; i < 20; i++) {
-      const { id, p } = sampler.draw(logits);
-      expect(p).toBeCloseTo(Math.exp(logits[id]! / 2) / total, 6);
+      const { id, sampled } = sampler.draw(logits);
+      expect(sampled(id)).toBeCloseTo(Math.exp(logits[id]! / 2) / total, 6);
     }
     const drawn = Array.from({ length: 2000 }, () => sampler.draw(logits).id);
     expect(drawn.filter((id) => id === 2).length / 2000).toBeCloseTo(Math.exp(1) / total, 1);
@@ -209,13 +211,13 @@ describe("the probe", () => {
     const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5,
       "4x4-near texelFetch": 7, "4x4-near textureLod": 6 };
     const rows = { "apart texelFetch": 5, "near texelFetch": 4, "apart textureLod": 1, "near textureLod": 0.9 };
-    expect(pick(all, both, { ...measured, ...rows })).toEqual({ recording: all[2], fetch: "texelFetch" });
+    expect(pick(all, both, { ...measured, ...rows }, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
     const paying = { ...measured, ...rows, "near textureLod": 0.7 };
-    expect(pick(all, both, paying)).toEqual({ recording: all[1], fetch: "textureLod" });
-    expect(pick(all, ["texelFetch"], paying)).toEqual({ recording: all[2], fetch: "texelFetch" });
+    expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
+    expect(pick(all, ["texelFetch"], paying, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
   });
   it("takes the first where there was nothing to measure", () => {
-    expect(pick([all[1]!], ["textureLod"], {})).toEqual({ recording: all[1], fetch: "textureLod" });
+    expect(pick([all[1]!], ["textureLod"], {}, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
   });
 });
 
@@ -281,6 +283,7 @@ describe("loader", () => {
       dtype: "f32",
       tokenizer: null,
       reference: "reference.json",
+      tuning: { ...COSTS, near_pays: 0.8, steady: 1.3, draw_flops: 1e10, ahead: 3 },
       activations: {},
       files: {},
       config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },
