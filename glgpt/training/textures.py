@@ -1,4 +1,4 @@
-"""What a training's player holds: parameters, moments and gradients by name, and the ids of a step."""
+"""Parameters, moments and gradients of a training by name, and uploading the ids of a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from glgpt.ops import sorted_index
 from glgpt.program.formats import Floats
 from glgpt.training.program import MOMENTS
 
-Parts = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # inputs and targets [batch, context] of the parts of a step
+MicroBatches = list[
+    tuple[NDArray[np.int64], NDArray[np.int64]]
+]  # inputs and targets [batch, context] of a step's micro-batches
 STATES = ("", *(f".{m}" for m in MOMENTS))  # what is kept of a parameter, by the end of its texture's name
 
 
@@ -51,7 +53,7 @@ class TrainingTextures:
                 self.write(name, tensor(name + suffix), suffix)
 
     def upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
-        """Ids `[batch, context]` of a part. Rows of every tensor are token * batch + sequence."""
+        """Ids `[batch, context]` of a micro-batch. Rows of every tensor are token * batch + sequence."""
         ids = inputs.T.reshape(-1)
         self.put(f"ids.{len(ids)}", ids[:, None])
         self.put("targets", targets.T.reshape(-1)[:, None])
@@ -69,10 +71,10 @@ def ids_of(inputs: Any, targets: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         raise GlgptError("inputs or targets have rows that differ in length") from None
 
 
-def checked_parts(
+def checked_micro_batches(
     inputs: NDArray[Any], targets: NDArray[Any], shape: tuple[int, int], size: int, vocab_size: int
-) -> Parts:
-    """Ids and targets of `shape` in parts of `size` rows.
+) -> MicroBatches:
+    """Ids and targets of `shape` in micro-batches of `size` rows.
 
     Raises GlgptError for arrays of another shape or kind, or ids outside the vocabulary (a target may be -1).
     """

@@ -1,4 +1,4 @@
-"""Training a model on a device: one step at a time, its losses read some steps late."""
+"""Training a model on a device, one step at a time; losses are read asynchronously, some steps later."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
 from glgpt.training import state as training_state
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
-from glgpt.training.textures import Parts, TrainingTextures, check_finite, checked_parts, ids_of
+from glgpt.training.textures import MicroBatches, TrainingTextures, check_finite, checked_micro_batches, ids_of
 from glgpt.tuning.choice import choose
 
 logger = logging.getLogger(__name__)
-LATE = 3  # steps that may be under way before a loss is waited for
+MAX_IN_FLIGHT = 3  # steps whose losses may be unread before the trainer waits for the oldest
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -97,9 +97,9 @@ class Trainer:
             self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
             self.device = open_device(device)
             self.choice = choose(self.device, kernel, fetch, storage)
-            self._late: deque[tuple[int, Parts]] = deque()  # steps whose losses are under way
-            self._arrived: list[StepResult] = []  # results that were waited for and not yet returned
-            self._broken: tuple[int, Parts] | None = None  # the first step that was not finite
+            self._in_flight: deque[tuple[int, MicroBatches]] = deque()  # steps whose losses were not read yet
+            self._results: list[StepResult] = []  # results that were read and not yet returned
+            self._broken: tuple[int, MicroBatches] | None = None  # the first step that was not finite
             self._open(recipe)
             try:
                 if read is None:
@@ -116,7 +116,7 @@ class Trainer:
         player = Player(self.device, program, self.choice.options)
         self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
         self.memory = {role: program.nbytes([role]) for role in ROLES}
-        self._readback = Readback(player, ("losses", "gradient_norm"), LATE + 1)
+        self._readback = Readback(player, ("losses", "gradient_norm"), MAX_IN_FLIGHT + 1)
         self._gradients = True  # whether those of the last step are there
         self._prepared = False  # whether the norms are folded as generation wants them
         self._decoder = Decoder(player, self.config.n_positions, self._prepare)
@@ -126,7 +126,7 @@ class Trainer:
         shape = self._given[0] or batch, self._given[1] or context
         if shape == (self.recipe.batch, self.recipe.context) or 0 in shape:
             return
-        self._arrived = self.drain()
+        self._results = self.drain()
         state, old = self.textures.state(), self.player
         if self.steps_done:
             logger.warning(
@@ -156,20 +156,20 @@ class Trainer:
         x, y = ids_of(inputs, targets)
         if x.ndim == 2:
             self._fit(len(x) // self.recipe.accumulate, x.shape[1])
-        parts = self._parts(x, y, self.recipe.accumulate)
-        self._backward(self.steps_done + 1, parts)
+        micro_batches = self._micro_batches(x, y, self.recipe.accumulate)
+        self._backward(self.steps_done + 1, micro_batches)
         self.steps_done += 1
         b1, b2 = self.recipe.betas
         self.player.play("update", lr=lr, unbias1=1 / (1 - b1**self.steps_done), unbias2=1 / (1 - b2**self.steps_done))
         self._decoder.forget()
         self._prepared = False
-        arrived, self._arrived = self._arrived + ([self._take()] if self._readback.full else []), []
+        arrived, self._results = self._results + ([self._take()] if self._readback.full else []), []
         self._readback.start()
-        self._late.append((self.steps_done, parts))
+        self._in_flight.append((self.steps_done, micro_batches))
         return arrived
 
-    def _backward(self, step: int, parts: Parts) -> None:
-        for i, (x, y) in enumerate(parts):
+    def _backward(self, step: int, micro_batches: MicroBatches) -> None:
+        for i, (x, y) in enumerate(micro_batches):
             self.textures.upload(x, y, train=True)
             scalars = {"pos": 0, "row": i, "step": step, "seed": self._seed}
             self.player.play("backward" if i == 0 else "accumulate", **scalars)
@@ -177,16 +177,16 @@ class Trainer:
 
     def drain(self) -> list[StepResult]:
         """Waits for every step that is under way, and returns their results."""
-        results, self._arrived = self._arrived + [self._take() for _ in range(len(self._readback))], []
+        results, self._results = self._results + [self._take() for _ in range(len(self._readback))], []
         return results
 
     def _take(self) -> StepResult:
         losses, norm = self._readback.take()
         total = losses[0, : self.recipe.accumulate, 0].astype(np.float64).sum(axis=0)
-        step, parts = self._late.popleft()
+        step, micro_batches = self._in_flight.popleft()
         result = StepResult(step, float(total[0] / max(1, total[1])), float(norm[0, 0, 0, 0]))
         if not self._broken and not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
-            self._broken = step, parts
+            self._broken = step, micro_batches
         return result
 
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
@@ -195,10 +195,12 @@ class Trainer:
         if x.shape != y.shape or x.ndim != 2 or not len(x):
             raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one number")
         self._fit(self.recipe.batch, x.shape[1])
-        parts = -(-len(x) // self.recipe.batch)
-        missing = ((0, parts * self.recipe.batch - len(x)), (0, 0))
-        for part in self._parts(np.pad(x, missing), np.pad(y, missing, constant_values=-1), parts):
-            self.textures.upload(*part, train=False)
+        micro_batches = -(-len(x) // self.recipe.batch)
+        missing = ((0, micro_batches * self.recipe.batch - len(x)), (0, 0))
+        for micro_batch in self._micro_batches(
+            np.pad(x, missing), np.pad(y, missing, constant_values=-1), micro_batches
+        ):
+            self.textures.upload(*micro_batch, train=False)
             self.player.play("evaluate", pos=0, row=SLOTS)
             total += self.player.read("losses")[0, SLOTS, 0, :2]
         return float(total[0] / max(1, total[1]))
@@ -243,9 +245,9 @@ class Trainer:
         last = {t: i for i, p in enumerate(self.player.entry("backward").passes) for t, _ in p.outputs}
         return sorted(self.config.parameters, key=lambda name: last[f"d.{name}"])
 
-    def _parts(self, inputs: NDArray[Any], targets: NDArray[Any], parts: int) -> Parts:
-        shape = parts * self.recipe.batch, self.recipe.context
-        return checked_parts(inputs, targets, shape, self.recipe.batch, self.config.vocab_size)
+    def _micro_batches(self, inputs: NDArray[Any], targets: NDArray[Any], count: int) -> MicroBatches:
+        shape = count * self.recipe.batch, self.recipe.context
+        return checked_micro_batches(inputs, targets, shape, self.recipe.batch, self.config.vocab_size)
 
     # -- what it holds ------------------------------------------------------------------------------------------
 

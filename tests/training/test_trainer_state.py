@@ -16,7 +16,7 @@ from glgpt.gl.device import Device, open_device
 from glgpt.gl.player import Player
 from glgpt.inference.model import GPT2
 from glgpt.training.textures import TrainingTextures
-from glgpt.training.trainer import LATE, Trainer
+from glgpt.training.trainer import MAX_IN_FLIGHT, Trainer
 
 # States
 
@@ -163,10 +163,10 @@ def test_results_come_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None
         with monkeypatch.context() as patch:
             for name in ("read", "finish"):
                 patch.setattr(Player, name, lambda *_: pytest.fail("a step waits"))
-            found = [t.submit(*batch) for _ in range(LATE + 4)]
-        assert [len(results) for results in found] == [0] * (LATE + 1) + [1] * 3
+            found = [t.submit(*batch) for _ in range(MAX_IN_FLIGHT + 4)]
+        assert [len(results) for results in found] == [0] * (MAX_IN_FLIGHT + 1) + [1] * 3
         rest = t.drain()
-        assert [r.step for r in [*chain(*found), *rest]] == list(range(2, LATE + 6))
+        assert [r.step for r in [*chain(*found), *rest]] == list(range(2, MAX_IN_FLIGHT + 6))
         assert t.drain() == []
         assert [r.loss for r in rest] == sorted((r.loss for r in rest), reverse=True)
 
