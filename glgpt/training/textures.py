@@ -15,9 +15,7 @@ from glgpt.ops import sorted_index
 from glgpt.program.formats import Floats
 from glgpt.training.program import MOMENTS
 
-MicroBatches = list[
-    tuple[NDArray[np.int64], NDArray[np.int64]]
-]  # inputs and targets [batch, context] of a step's micro-batches
+MicroBatches = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # inputs and targets, each [batch, context]
 STATES = ("", *(f".{m}" for m in MOMENTS))  # what is kept of a parameter, by the end of its texture's name
 
 

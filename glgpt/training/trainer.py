@@ -148,7 +148,7 @@ class Trainer:
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
         """Takes a step on ids `[accumulate * batch, context]` without waiting; returns the results that have arrived.
 
-        Where `batch` or `context` was left open, a step of another shape than the last waits for those under way.
+        Where `batch` or `context` was left open, a step of another shape than the last waits for those in flight.
 
         Raises GlgptError for arrays of another shape or ids outside the vocabulary (a target may be -1).
         """
@@ -176,7 +176,7 @@ class Trainer:
         self._gradients = True
 
     def drain(self) -> list[StepResult]:
-        """Waits for every step that is under way, and returns their results."""
+        """Waits for every step in flight and returns their results."""
         results, self._results = self._results + [self._take() for _ in range(len(self._readback))], []
         return results
 
@@ -195,11 +195,10 @@ class Trainer:
         if x.shape != y.shape or x.ndim != 2 or not len(x):
             raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one number")
         self._fit(self.recipe.batch, x.shape[1])
-        micro_batches = -(-len(x) // self.recipe.batch)
-        missing = ((0, micro_batches * self.recipe.batch - len(x)), (0, 0))
-        for micro_batch in self._micro_batches(
-            np.pad(x, missing), np.pad(y, missing, constant_values=-1), micro_batches
-        ):
+        count = -(-len(x) // self.recipe.batch)
+        missing = ((0, count * self.recipe.batch - len(x)), (0, 0))
+        x, y = np.pad(x, missing), np.pad(y, missing, constant_values=-1)
+        for micro_batch in self._micro_batches(x, y, count):
             self.textures.upload(*micro_batch, train=False)
             self.player.play("evaluate", pos=0, row=SLOTS)
             total += self.player.read("losses")[0, SLOTS, 0, :2]
