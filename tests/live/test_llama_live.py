@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training.trainer import Trainer
 
 ATOL, RTOL = 2e-4, 1e-5
+DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
 PLAY = (Path(__file__).parents[1] / "data/shakespeare-validation.txt").read_text()[:60_000]
 
 
@@ -72,7 +74,7 @@ def test_drawn_shapes_agree(config: transformers.LlamaConfig, data: st.DataObjec
         with Checkpoint.open(folder) as opened:
             ours = llama(opened.config, {name: opened.read(name) for name in opened.names}, ids)
         within(ours, case.arrays["logits"], 3e-4, 1e-4, "the reference")  # transformers takes its angles in float32
-        with GPT2.from_pretrained(folder, device="software") as loaded:
+        with GPT2.from_pretrained(folder, device=DEVICE) as loaded:
             found = loaded.run_with_cache(ids)[1]
             assert list(found) == list(loaded.config.activations)
             for name, value in found.items():
@@ -94,7 +96,7 @@ def test_gradients_and_steps_are_torchs(tmp_path: Path) -> None:
     x, y = ids[:, :-1], ids[:, 1:]
     loss = torch.nn.functional.cross_entropy(theirs(torch.tensor(x)).logits.flatten(0, 1), torch.tensor(y).flatten())
     loss.backward()  # type: ignore[no-untyped-call]
-    with Trainer(folder, batch=3, context=8, device="software", weight_decay=0.1, clip=None) as trainer:
+    with Trainer(folder, batch=3, context=8, device=DEVICE, weight_decay=0.1, clip=None) as trainer:
         assert trainer.step(x, y, 1e-3) == pytest.approx(float(loss), abs=1e-4)
         gradients = trainer.gradients()
         for name, parameter in theirs.named_parameters():
@@ -110,7 +112,7 @@ def test_gradients_and_steps_are_torchs(tmp_path: Path) -> None:
         for name, parameter in theirs.named_parameters():
             within(stepped[name.removeprefix("model.")], parameter.detach().numpy(), 1e-4, 0, name)
         trainer.save(tmp_path / "saved")
-        with Trainer.load(tmp_path / "saved", device="software") as again:
+        with Trainer.load(tmp_path / "saved", device=DEVICE) as again:
             assert all(np.array_equal(again.parameters()[name], value) for name, value in stepped.items())
     loaded = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "saved")
     assert torch.equal(loaded.model.norm.weight, torch.tensor(stepped["norm.weight"]))

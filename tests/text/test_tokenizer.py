@@ -162,14 +162,20 @@ def test_tokenizer_json(tmp_path):
     split = {"type": "ByteLevel", "add_prefix_space": True}
     path.write_text(json.dumps(combined(alphabet() | {"ab": 256}, [], pre_tokenizer=split)))
     assert load_tokenizer(tmp_path, 258).encode("a") == [ord(" "), ord("a")]
+    path.write_text(json.dumps(combined({}, [], model={"type": "Unigram"})))
+    assert load_tokenizer(tmp_path, 258) is None
+    whole = {"type": "BPE", "vocab": alphabet() | {"ab": 256}, "merges": ["a b"]}
     for other in (
-        combined({}, [], model={"type": "Unigram"}),
-        combined({}, [], model={"type": "BPE", "byte_fallback": True}),
-        combined({}, [], pre_tokenizer={"type": "Whitespace"}),
-        combined({}, [], normalizer={"type": "NFC"}),
+        combined({}, [], model=whole | {"byte_fallback": True}),
+        combined({}, [], model=whole, pre_tokenizer={"type": "Whitespace"}),
+        combined({}, [], model=whole, normalizer={"type": "NFC"}),
     ):
         path.write_text(json.dumps(other))
-        assert load_tokenizer(tmp_path, 258) is None
+        ours = load_tokenizer(tmp_path, 258)
+        assert ours.split is None and ours.encode("ab") == [256]  # on the library's own engine
+    path.write_text(json.dumps(combined({}, [], model={"type": "BPE", "byte_fallback": True})))
+    with pytest.raises(GlgptError, match="is damaged: tokenizers cannot read it"):
+        load_tokenizer(tmp_path, 258)
 
 
 def test_no_tokenizer(tmp_path, monkeypatch):
