@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
-from glgpt.program.formats import Floats, texels
+from glgpt.program.formats import Floats
+from glgpt.program.layout import texels
 
 if TYPE_CHECKING:
     from glgpt.models.network import Batch, Network
