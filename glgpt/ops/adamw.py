@@ -70,7 +70,7 @@ def adamw(
     outputs = {"y": x[1], "moment": moment[1], "squares": squares[1]}
     rec.emit("adamw", inputs, outputs, defines, label=f"adamw {x[0].name}", columns=1)
     for old, new in (x, moment, squares):
-        rec.flip(old, new)
+        rec.ping_pong(old, new)
 
 
 def normal(

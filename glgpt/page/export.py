@@ -29,7 +29,7 @@ from glgpt.system.files import data_path, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
 
-SCHEMA = 1  # of manifest.json
+SCHEMA = 2  # of manifest.json
 SHARD_SIZE = 24 << 20
 LARGEST_FILE = 100_000_000  # what a plain static host takes
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
@@ -205,7 +205,6 @@ def _write(
         "activations": {name: activation.kind for name, activation in config.activations.items()},
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
-        "weights": {name: list(layout.tiles) for name, layout in layouts.items()},
         "shards": write_weights(checkpoint, layouts, folder, shard_size, progress),
     }
     validate("manifest", manifest, "manifest.json")

@@ -18,7 +18,7 @@ from glgpt.training.program import Recipe, record_training
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.choice import COLUMNS
 
-SCHEMA = 1  # of training.json
+SCHEMA = 2  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
@@ -78,7 +78,7 @@ def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, A
         "count": config.parameter_count,
         "bytes": program.nbytes(),
         "parameters": [
-            {"name": p.name, "shape": p.shape, "turned": _transposed(p)} for p in config.parameters.values()
+            {"name": p.name, "shape": p.shape, "transposed": _transposed(p)} for p in config.parameters.values()
         ],
         "programs": programs,
     }

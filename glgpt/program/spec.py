@@ -15,7 +15,7 @@ from typing import Any
 from glgpt.errors import GlgptError
 from glgpt.program.layout import View
 
-SCHEMA = 1
+SCHEMA = 2
 TEXTURE_FORMATS = ("float", "uint")
 ROLES = ("weight", "state", "input", "scratch")
 TEXEL_BYTES = 16
@@ -66,7 +66,7 @@ class Pass:
 class Entry:
     """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> where it lies).
 
-    `flips` are pairs of states (old, new): the passes read the old and write the new, and after the entry the two
+    `ping_pong` are pairs of states (old, new): the passes read the old and write the new, and after the entry the two
     change names, so that the next call finds the new value under the old one's name.
     """
 
@@ -74,7 +74,7 @@ class Entry:
     inputs: tuple[str, ...]
     passes: tuple[Pass, ...]
     outputs: dict[str, View]
-    flips: tuple[tuple[str, str], ...] = ()
+    ping_pong: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def _entry(data: dict[str, Any]) -> Entry:
         for p in data["passes"]
     )
     outputs = {k: _view(v) for k, v in data["outputs"].items()}
-    flips = tuple((a, b) for a, b in data.get("flips", ()))
-    return Entry(data["name"], tuple(data["inputs"]), passes, outputs, flips)
+    ping_pong = tuple((a, b) for a, b in data.get("ping_pong", ()))
+    return Entry(data["name"], tuple(data["inputs"]), passes, outputs, ping_pong)
 
 
 def _view(data: dict[str, Any]) -> View:
@@ -228,12 +228,12 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
         for name, layer in p.outputs
         if p.row is None and p.viewport == (textures[name].width, textures[name].height)
     }
-    for old, new in entry.flips:
+    for old, new in entry.ping_pong:
         a, b = textures.get(old), textures.get(new)
         if a is None or b is None or (a.role, b.role) != ("state", "state") or replace(a, name=new) != b:
-            fail(f"{old} and {new} are no pair of states")
+            fail(f"{old} and {new} are not two states of the same shape, as ping-pong buffers must be")
         elif any((new, layer) not in whole or (old, layer) in drawn for layer in range(b.layers)):
-            fail(f"{new} is not written whole before it takes the place of {old}")
+            fail(f"{new} takes the place of {old} without being written whole")
     for view in entry.outputs.values():
         if view.texture not in textures:
             fail(f"output {view.texture} is no texture")

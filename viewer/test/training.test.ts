@@ -102,7 +102,7 @@ describe("safetensors", () => {
 });
 
 describe("a saved state", () => {
-  const parameters = [{ name: "w", shape: [2, 3], turned: false }];
+  const parameters = [{ name: "w", shape: [2, 3], transposed: false }];
   const offer = { parameters } as unknown as Plan["offer"];
   const state = (...values: number[]) => {
     return writeSafetensors(new Map([["w", { shape: [2, values.length / 2], data: Float32Array.from(values) }]]), {});
@@ -209,7 +209,7 @@ describe("states that change names", () => {
     textures: { a: texture("a"), b: texture("b"), c: texture("c") },
     shaders: { s: "" },
     entries: {
-      flip: { name: "flip", inputs: [], passes: [pass("a", "b")], outputs: {}, flips: [["a", "b"]] },
+      flip: { name: "flip", inputs: [], passes: [pass("a", "b")], outputs: {}, ping_pong: [["a", "b"]] },
       look: { name: "look", inputs: [], passes: [pass("a", "c")], outputs: {} },
     },
     views: {},

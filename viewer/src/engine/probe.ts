@@ -11,20 +11,20 @@ const MOST_TURNS = 10; // on a machine that is not steady
 const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
 const MOST = 512;
 const STEADY = 1.3; // at most between the two best turns of each; else the machine has other work
-const VERSION = 7; // of what a remembered probe means
+const VERSION = 8; // of what a remembered probe means
 
-const NEAR_PAYS = 0.8; // of the time by columns apart
+const PANELS_PAY = 0.8; // of the time by strided columns
 
 type Fetch = Options["fetch"];
 
 export interface Chosen {
   recording: Recording;
   fetch: Fetch;
-  /** Milliseconds of the probes by "kernel fetch", "kernel-near fetch" and "rows fetch"; of those that leave a choice. */
+  /** Milliseconds of the probes by "kernel fetch", "kernel-contiguous fetch" and "rows fetch"; of those that leave a choice. */
   measured: Record<string, number>;
 }
 
-/** The way of one-row products, as `glgpt/tune.py` chooses it, then the fastest kernel recorded for it and its fetch. */
+/** How one-row products take their columns, as glgpt/tuning/choice.py chooses it, then the fastest kernel recorded for it and its fetch. */
 export async function choose(
   device: Device,
   recordings: readonly Recording[],
@@ -51,16 +51,17 @@ export async function choose(
   return { ...pick(recordings, fetches, measured), measured };
 }
 
-const label = ({ kernel, rows }: Recording) => kernel + (rows === "near" ? "-near" : "");
+const label = ({ kernel, rows }: Recording) => kernel + (rows === "contiguous" ? "-contiguous" : "");
 
 type Measured = Readonly<Record<string, number>>;
 
-/** The recordings of the better way of one-row products. */
+/** The recordings whose one-row products are faster. */
 function suiting(recordings: readonly Recording[], fetches: readonly Fetch[], measured: Measured): readonly Recording[] {
-  const row = (way: string) => Math.min(...fetches.map((fetch) => measured[`${way} ${fetch}`] ?? 0));
-  const near = recordings.filter((r) => r.rows === "near");
-  const apart = recordings.filter((r) => r.rows === "apart");
-  return !apart.length || (near.length && row("near") < NEAR_PAYS * row("apart")) ? near : apart;
+  const row = (columns: string) => Math.min(...fetches.map((fetch) => measured[`${columns} ${fetch}`] ?? 0));
+  const contiguous = recordings.filter((r) => r.rows === "contiguous");
+  const strided = recordings.filter((r) => r.rows === "strided");
+  const pays = contiguous.length && row("contiguous") < PANELS_PAY * row("strided");
+  return !strided.length || pays ? contiguous : strided;
 }
 
 export function pick(

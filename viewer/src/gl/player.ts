@@ -40,9 +40,9 @@ export class Player {
   private readonly own: WebGLTexture[] = [];
   private readonly shaders = new Map<string, WebGLProgram>();
   private readonly framebuffers = new Map<string, WebGLFramebuffer>();
-  /** Of an entry and the way in which the pairs that it touches lie. */
+  /** By an entry and which states of its pairs are the old ones. */
   private readonly steps = new Map<string, Step[]>();
-  private readonly pairs: Pairs;
+  private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
   private readonly reader: Reader;
   private readonly names: string[];
@@ -61,7 +61,7 @@ export class Player {
     reader?: Reader,
   ) {
     check(program, device);
-    this.pairs = new Pairs(program);
+    this.pingPong = new PingPong(program);
     this.reader = reader ?? new Reader(device);
     this.names = Object.keys(program.scalars);
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
@@ -146,7 +146,7 @@ export class Player {
   async prepare(...entries: string[]): Promise<void> {
     const { generation } = this.device;
     const texts = new Map<string, string>();
-    const todo = entries.filter((name) => !this.steps.has(this.pairs.key(name)));
+    const todo = entries.filter((name) => !this.steps.has(this.pingPong.key(name)));
     for (const name of todo) {
       for (const p of must(this.program.entries[name], `entry ${name}`).passes) {
         if (!this.shaders.has(p.shader))
@@ -160,9 +160,9 @@ export class Player {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
 
-  /** An entry's commands as the pairs lie now: laid out once for each way; `fresh` are shaders not used before. */
+  /** An entry's commands for the states that are the old ones now: laid out once for each case; `fresh` are shaders not used before. */
   private laidOut(entry: string, fresh = new Map<string, string>()): Step[] {
-    const key = this.pairs.key(entry);
+    const key = this.pingPong.key(entry);
     let found = this.steps.get(key);
     if (!found) {
       const { passes } = must(this.program.entries[entry], `entry ${entry}`);
@@ -235,7 +235,7 @@ export class Player {
       if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
       else this.banded(s);
     }
-    if (last === steps.length) this.pairs.flip(entry, this.textures);
+    if (last === steps.length) this.pingPong.swap(entry, this.textures);
   }
 
   private banded(s: Step): void {
@@ -266,18 +266,18 @@ export class Player {
   }
 }
 
-/** The pairs of states that change names (`Entry.flips`), and how they lie. */
-class Pairs {
+/** The pairs of states that change names (`Entry.ping_pong`), and which of each is the old one now. */
+class PingPong {
   private readonly flipped: boolean[] = [];
-  private readonly of = new Map<string, number[]>(); // the pairs that an entry flips
+  private readonly of = new Map<string, number[]>(); // the pairs that change names after an entry
   private readonly touched = new Map<string, number[]>();
   private readonly entries: Program["entries"];
 
   constructor(program: Program) {
     this.entries = program.entries;
     const numbers = new Map<string, number>();
-    for (const { name, flips } of Object.values(program.entries)) {
-      const mine = (flips ?? []).map(([old, next]) => {
+    for (const { name, ping_pong } of Object.values(program.entries)) {
+      const mine = (ping_pong ?? []).map(([old, next]) => {
         const at = numbers.get(old) ?? this.flipped.push(false) - 1;
         numbers.set(old, at).set(next, at);
         return at;
@@ -290,15 +290,15 @@ class Pairs {
     }
   }
 
-  /** The entry's name, and how the pairs that it touches lie. */
+  /** The entry's name, and which states of its pairs are the old ones. */
   key(entry: string): string {
     const touched = this.touched.get(entry) ?? [];
     return touched.length ? `${entry} ${touched.map((i) => Number(this.flipped[i])).join("")}` : entry;
   }
 
-  flip(entry: string, textures: Map<string, WebGLTexture>): void {
+  swap(entry: string, textures: Map<string, WebGLTexture>): void {
     for (const i of this.of.get(entry) ?? []) this.flipped[i] = !this.flipped[i];
-    for (const [old, next] of this.entries[entry]?.flips ?? []) {
+    for (const [old, next] of this.entries[entry]?.ping_pong ?? []) {
       const was = textures.get(old)!;
       textures.set(old, textures.get(next)!).set(next, was);
     }

@@ -155,10 +155,10 @@ export class Trainer {
     const reads = names.map(({ name }) => this.player.read(name)); // all asked for before another step is played
     const texels = await Promise.all(reads);
     const tensors: Tensors = new Map();
-    for (const [i, { name, shape, turned }] of names.entries()) {
+    for (const [i, { name, shape, transposed: across }] of names.entries()) {
       const matrix = unpack(this.view(name), texels[i]!);
       if (!finite(matrix)) throw new Diverged(`Step ${about.step}: ${name} holds a NaN or an infinity.`);
-      tensors.set(name, { shape, data: turned ? transposed(matrix, shape[1]!, shape[0]!) : matrix } as Tensor);
+      tensors.set(name, { shape, data: across ? transposed(matrix, shape[1]!, shape[0]!) : matrix } as Tensor);
     }
     return writeSafetensors(tensors, { glgpt: JSON.stringify(about) });
   }
@@ -166,10 +166,10 @@ export class Trainer {
   /** Goes on from a state; from parameters alone, its moments are zero and its steps begin anew. */
   restore(state: Uint8Array, about: About | null): void {
     const tensors = fitting(this.offer, state, about);
-    for (const { name, shape, turned } of this.offer.parameters) {
+    for (const { name, shape, transposed: across } of this.offer.parameters) {
       for (const part of PARTS) {
         const data = tensors.get(name + part)!;
-        this.put(name + part, turned ? transposed(data, shape[0]!, shape[1]!) : data);
+        this.put(name + part, across ? transposed(data, shape[0]!, shape[1]!) : data);
       }
     }
     this.steps = about?.step ?? 0;

@@ -503,7 +503,7 @@ async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasEl
   const cell = { cell: 2 * tokens, pitch: 2 * tokens + 4, capacity: tokens, heads: n_head };
   painter.grid(cell, n_layer, true);
   views.forEach((v, layer) => {
-    const slab = { texture: player.texture(v.texture), view: v, start: 0, valid: tokens, scores: false, turned: false };
+    const slab = { texture: player.texture(v.texture), view: v, start: 0, valid: tokens, scores: false, transposed: false };
     painter!.gridRows(cell, layer, slab);
   });
   painter.showGrid(grid);

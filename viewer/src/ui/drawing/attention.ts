@@ -58,7 +58,7 @@ export class Attention {
       for (const entry of kind === "raw" ? (["attention", "ahead"] as const) : (["attention"] as const)) {
         player.play(`${entry}_${layer}_${size}`);
         const view = this.view(entry, layer, size, kind);
-        use({ texture: player.texture(view.texture), view, start, valid, scores, turned: entry === "ahead" });
+        use({ texture: player.texture(view.texture), view, start, valid, scores, transposed: entry === "ahead" });
       }
     }
   }
