@@ -64,7 +64,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> where it lies).
+    """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> view).
 
     `ping_pong` are pairs of states (old, new): the passes read the old and write the new, and after the entry the two
     change names, so that the next call finds the new value under the old one's name.
@@ -231,7 +231,7 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
     for old, new in entry.ping_pong:
         a, b = textures.get(old), textures.get(new)
         if a is None or b is None or (a.role, b.role) != ("state", "state") or replace(a, name=new) != b:
-            fail(f"{old} and {new} are not two states of the same shape, as ping-pong buffers must be")
+            fail(f"{old} and {new} are not two states of one shape, as a ping-pong pair must be")
         elif any((new, layer) not in whole or (old, layer) in drawn for layer in range(b.layers)):
             fail(f"{new} takes the place of {old} without being written whole")
     for view in entry.outputs.values():
