@@ -41,7 +41,7 @@ WIDTH = 1180
 STEPS = 320  # of training, before its picture is taken
 TIMEOUT = 300_000  # ms
 
-WRITTEN = "!document.querySelector('.caret') && /wrote/.test(document.querySelector('.rate')?.textContent)"
+WRITTEN = "!document.querySelector('.caret') && /decode/.test(document.querySelector('.rate')?.textContent)"
 STRONGEST = """async ([layer, head]) => {  // a look at an earlier token than the one before: [row, column]
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 
 class GlgptError(ValueError):
     """Bad input: a file, an option, an id or a device that cannot serve.
@@ -32,3 +34,17 @@ def quoted(text: object, limit: int = 80) -> str:
         return line
     head = (limit - 1) * 2 // 3
     return f"{line[:head]}…{line[len(line) - (limit - 1 - head) :]}"
+
+
+def written(value: object, limit: int = 80) -> str:
+    """`value` as Python writes it, in quotes where it is text; of any size and depth: see `quoted`."""
+    if isinstance(value, str):
+        half = limit // 2  # escaping takes time by the length
+        return quoted(repr(value if len(value) <= limit else f"{value[:half]}…{value[-half:]}"), limit + 4)
+    if isinstance(value, int) and abs(value) >= 10**limit:
+        return f"a number of some {round(value.bit_length() * 0.30103)} digits"
+    return quoted(_REPR.repr(value), limit)
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlong = _REPR.maxother = 100

@@ -92,9 +92,13 @@ class Trainer:
     def not_finite(self) -> str | None:
         return "h.0.mlp.c_fc.weight"
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, eos: int | None = None) -> None:
         with written_whole(Path(folder) / "config.json") as file:
-            file.write(json.dumps({"model_type": "gpt2"} | asdict(self.config)).encode())
+            file.write(
+                json.dumps(
+                    {"model_type": "gpt2", "bos_token_id": eos, "eos_token_id": eos} | asdict(self.config)
+                ).encode()
+            )
         with written_whole(Path(folder) / "state.safetensors") as file:
             tensors = {"logits": self.logits, "moment": self.moment, "step": np.array([self.steps_done, self.seed])}
             about = {"config": json.dumps(asdict(self.config)), "context": str(self.context)}

@@ -137,6 +137,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="only faults whose name or file holds one of these")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="copies that are worked in at a time")
     parser.add_argument("--seconds", type=float, default=300, help="limit of one fault's tests")
+    parser.add_argument("--no-clean-run", action="store_true", help="leave out the run without a fault")
     parser.add_argument("--check", action="store_true", help="only look for stale ones")
     args = parser.parse_args()
     chosen = [m for m in mutants() if not args.names or any(name in f"{m.file} {m.name}" for name in args.names)]
@@ -149,7 +150,7 @@ def main() -> int:
         for folder in folders:
             folder.mkdir()
             copy_to(folder)
-        for tests in groups([m for m in chosen if not m.stale]):
+        for tests in groups([m for m in chosen if not m.stale and not args.no_clean_run]):
             code, output = run(tests, folders[0], 10 * args.seconds)
             if code != 0:
                 print(output, f"the tests fail without any fault: {' '.join(tests)}", sep="\n", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -14,15 +15,29 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.tuning.choice import FETCHES
 
+SECONDS = 120.0  # that a bench should take at most
+
+
+class Clock:
+    """When a share of the seconds that were given will have passed."""
+
+    def __init__(self, seconds: float) -> None:
+        self._start, self._seconds = time.monotonic(), seconds
+
+    def at(self, share: float) -> float:
+        """That moment, on the clock of `time.monotonic`."""
+        return self._start + share * self._seconds
+
 
 class Measure:
     """Plays things in turn, so that a machine's drift meets all of them, and keeps the medians.
 
     On software GL every play is flushed: it drops a draw that a later one in the same batch fully overwrites.
+    A machine on which `rounds` would take beyond `until`, on the clock of `time.monotonic`, gets fewer, but one.
     """
 
-    def __init__(self, device: Device, rounds: int) -> None:
-        self.finish, self.rounds = device.ctx.finish, rounds
+    def __init__(self, device: Device, rounds: int, until: float = math.inf) -> None:
+        self.finish, self.rounds, self.until = device.ctx.finish, rounds, until
         self._flush = device.gl("glFlush", None) if device.software else lambda: None
         self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
 
@@ -40,7 +55,9 @@ class Measure:
     def seconds(self) -> dict[str, float]:
         """Median seconds of one play of each: the slope between 1 + n plays and one, so that fixed costs cancel."""
         times: dict[str, list[float]] = {name: [] for name in self._plays}
-        for _ in range(self.rounds):
+        for done in range(self.rounds):
+            if done and time.monotonic() > self.until:
+                break
             for name, (play, repeats) in self._plays.items():
                 once, more = self._time(play, 1), self._time(play, 1 + repeats)
                 times[name].append(max(more - once, 1e-9) / repeats)
@@ -66,12 +83,12 @@ def fma_program(limits: Limits) -> tuple[Program, int]:
     return rec.program(), side * side * steps * 8 * 4 * 2
 
 
-def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, float]:
+def device_peaks(device: Device, options: Options, rounds: int, until: float = math.inf) -> dict[str, float]:
     """FMA peak of the fragment path (GFLOPS), texture reads in 128-bit texels (GB/s), an empty pass and what binding
     costs beyond it (microseconds a pass)."""
     size, n = 4096, 100
     players: list[Player] = []
-    measure = Measure(device, rounds)
+    measure = Measure(device, rounds, until)
 
     def add(name: str, program: Program, fetch: str = "") -> None:
         players.append(Player(device, program, Options(options.header, fetch or options.fetch, options.storage)))

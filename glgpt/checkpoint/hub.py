@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.text.tokenizer import TOKENIZER_EXTRAS
+
+HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)  # gpt2, owner/name
+
+
+def not_found(name: str) -> str:
+    """Says that `name` is no folder, and of a form that no model on the Hub has."""
+    return (
+        f"there is no folder {written(name, 200)} here, and no model on the Hub has such a name; "
+        "give a folder with config.json and weights, or a Hub name like gpt2"
+    )
 
 
 def download(name: str) -> Path:
@@ -15,14 +26,19 @@ def download(name: str) -> Path:
     from huggingface_hub import constants, errors
 
     hub = constants.ENDPOINT
-    offline = "is not in the local cache, and HF_HUB_OFFLINE is set: unset it to download, or give a local folder"
+    here = f"there is no folder {name} here"
+    offline = (
+        f"{here}, and no model {name} in the local cache of the Hub, which HF_HUB_OFFLINE keeps from being asked: "
+        "unset it to download, or give a local folder"
+    )
+    gated = f"{here}, and the Hub's is gated: accept its terms at {hub}/{name}, then run hf auth login"
     reasons: tuple[tuple[type[Exception], str], ...] = (
-        (errors.HFValidationError, "is neither a folder here nor a Hub name like gpt2 or owner/name"),
-        (errors.GatedRepoError, f"is gated: accept its terms at {hub}/{name}, then run hf auth login"),
-        (errors.RepositoryNotFoundError, f"is neither a folder here nor on {hub}; if it is private, run hf auth login"),
+        (errors.HFValidationError, not_found(name)),
+        (errors.GatedRepoError, gated),
+        (errors.RepositoryNotFoundError, f"{here}, and no model {name} on {hub}; if it is private, run hf auth login"),
         (errors.OfflineModeIsEnabled, offline),
         (errors.LocalEntryNotFoundError, offline if constants.HF_HUB_OFFLINE else ""),
-        (errors.EntryNotFoundError, "has no config.json on the Hub, so it is no transformers checkpoint"),
+        (errors.EntryNotFoundError, f"model {name} on the Hub has no config.json, so it is no transformers checkpoint"),
     )
     try:
         return _fetch(name)
@@ -31,8 +47,8 @@ def download(name: str) -> Path:
     except Exception as error:  # the library's many transport errors, a full disk, a damaged cache
         reason = next((text for kind, text in reasons if isinstance(error, kind)), "")
         why = first_line(error.__cause__ or error)
-        other = f"cannot be fetched from {hub} ({why}): check the network, or give a local folder"
-        raise GlgptError(f"model {name[:80]!r} {reason or other}") from None
+        other = f"{here}, and the Hub's model {name} cannot be fetched from {hub} ({why}): check the network"
+        raise FileError(quoted(reason or other, 600)) from None
 
 
 def _fetch(name: str) -> Path:
@@ -68,7 +84,7 @@ def _fetch(name: str) -> Path:
     if missed and (weights is None or absent):
         raise missed[0]
     if weights is None:
-        raise GlgptError(f"model {name!r} on the Hub holds no weights; looked for {', '.join(WEIGHT_FILES)}")
+        raise FileError(f"model {name} on the Hub holds no weights; looked for {', '.join(WEIGHT_FILES)}")
     if absent:
-        raise GlgptError(f"model {name!r} on the Hub lacks {absent[0]}, which its {weights} names")
+        raise FileError(f"model {name} on the Hub lacks {absent[0]}, which its {weights} names")
     return folder

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
 
 from glgpt import models
-from glgpt.checkpoint.files import WEIGHT_FILES, check_readable, first_line, read_json, weight_map
-from glgpt.checkpoint.hub import download
+from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
+from glgpt.checkpoint.hub import HUB_NAME, download, not_found
+from glgpt.checkpoint.safetensors_file import safetensors_places
 from glgpt.checkpoint.torch_file import READABLE, Stored, torch_tensors
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.models.spec import ModelConfig
-from glgpt.system.files import data_path
+from glgpt.system.files import data_path, read_json
 
 EMBEDDED = "shakespeare"
 _CHUNK = 1 << 20  # elements looked at together: temporaries stay at a few MB
@@ -43,7 +41,7 @@ class Checkpoint:
         try:
             config = models.from_dict(fields)
         except GlgptError as error:
-            raise GlgptError(f"{path / 'config.json'}: {error}") from None
+            raise FileError(f"{quoted(path / 'config.json', 300)}: {error}") from None
         hub = name_or_path is not None and path.resolve() != Path(name_or_path).resolve() and str(name_or_path)
         return cls(path, config, _checked(path, config, _stored(path)), hub or "")
 
@@ -66,7 +64,7 @@ class Checkpoint:
         try:
             mapped = stored.map()
         except (OSError, ValueError) as error:
-            raise GlgptError(f"{stored.path}: tensor {name} cannot be read: {first_line(error)}") from None
+            raise FileError(f"{quoted(stored.path, 300)}: tensor {name} cannot be read: {first_line(error)}") from None
         if stored.dtype == "BF16":
             mapped = np.left_shift(mapped, 16, dtype=np.uint32).view(np.float32)
         values: NDArray[Any] = np.ascontiguousarray(mapped)
@@ -76,7 +74,8 @@ class Checkpoint:
             if not finite.all():
                 first = start + int(finite.argmin())
                 where = ", ".join(map(str, np.unravel_index(first, values.shape)))
-                raise GlgptError(f"{stored.path}: tensor {name} is {flat[first]} at [{where}]; weights must be finite")
+                file = quoted(stored.path, 300)
+                raise FileError(f"{file}: tensor {name} is {flat[first]} at [{where}]; weights must be finite")
         return values
 
     def __enter__(self) -> Checkpoint:
@@ -100,11 +99,11 @@ def _folder(name_or_path: str | Path | None) -> Path:
         if name and path.is_dir():
             return path
         if name and path.exists():
-            raise GlgptError(f"{name} is a file; give the folder that holds config.json and the weights")
+            raise FileError(f"{quoted(name, 300)} is a file; give the folder that holds config.json and the weights")
     except (OSError, RuntimeError) as error:  # too long a name, a parent that may not be entered, ~nobody
-        raise GlgptError(f"model {name[:80]!r} cannot be looked up: {first_line(error)}") from None
-    if isinstance(name_or_path, Path) or re.match(r"[./~]|.*/.*/|.*\\", name):
-        raise GlgptError(f"{name} does not exist; give a folder with config.json and weights, or a Hub name like gpt2")
+        raise FileError(f"model {written(name)} cannot be looked up: {first_line(error)}") from None
+    if isinstance(name_or_path, Path) or not HUB_NAME.fullmatch(name):
+        raise FileError(not_found(name))
     return download(name)
 
 
@@ -112,7 +111,7 @@ def _stored(folder: Path) -> dict[str, Stored]:
     """Where every tensor of the folder's weights lies, under the name its file gives it."""
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
     if file is None:
-        raise GlgptError(f"{folder} holds no weights; looked for {', '.join(WEIGHT_FILES)}")
+        raise FileError(f"{quoted(folder, 300)} holds no weights; looked for {', '.join(WEIGHT_FILES)}")
     if file.suffix != ".json":
         return _open_file(file)
     shards: dict[str, dict[str, Stored]] = {}
@@ -120,34 +119,16 @@ def _stored(folder: Path) -> dict[str, Stored]:
     for name, shard in weight_map(file).items():
         if shard not in shards:
             if not (folder / shard).exists():
-                raise GlgptError(f"{folder / shard} is missing; {file.name} says it holds {name!r}")
+                raise FileError(f"{quoted(folder / shard, 300)} is missing; {file.name} says it holds {written(name)}")
             shards[shard] = _open_file(folder / shard)
         if name not in shards[shard]:
-            raise GlgptError(f"{folder / shard} has no tensor {name!r}; {file.name} says it has")
+            raise FileError(f"{quoted(folder / shard, 300)} has no tensor {written(name)}; {file.name} says it has")
         found[name] = shards[shard][name]
     return found
 
 
 def _open_file(path: Path) -> dict[str, Stored]:
-    check_readable(path)
-    return _safetensors(path) if path.suffix == ".safetensors" else torch_tensors(path)
-
-
-def _safetensors(path: Path) -> dict[str, Stored]:
-    """Places in a safetensors file: the library checks the format; numpy maps (the library has no bf16 for numpy)."""
-    try:
-        with safe_open(path, framework="np"):
-            pass
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
-        return {
-            name: Stored(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
-    except Exception as error:  # SafetensorError is no subclass of anything narrower
-        raise GlgptError(f"{path} is no whole safetensors file: {first_line(error)}") from None
+    return safetensors_places(path)[0] if path.suffix == ".safetensors" else torch_tensors(path)
 
 
 def _checked(folder: Path, config: ModelConfig, stored: dict[str, Stored]) -> dict[str, Stored]:
@@ -155,7 +136,7 @@ def _checked(folder: Path, config: ModelConfig, stored: dict[str, Stored]) -> di
     tensors: dict[str, Stored] = {}
     for full, tensor in stored.items():
         name = full.removeprefix(config.prefix)
-        name = name if name.isprintable() else ascii(name)  # so that messages stay one line
+        name = quoted(name, 120)  # which is the name itself, but where no model has it
         if config.buffers.fullmatch(name):
             continue
         if name in tensors:

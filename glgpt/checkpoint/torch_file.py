@@ -1,7 +1,8 @@
 """Where the tensors of a checkpoint lie in its files, and PyTorch's `pytorch_model.bin` read without PyTorch.
 
 A `.bin` file holds a pickle. It is never executed: `_Pickle` walks its opcodes and knows only the few names that a
-dictionary of tensors needs; any other name is refused, by name.
+dictionary of tensors needs; any other name is refused, by name. A pickle may also be made to take for ever or to fill
+the memory: the numbers of bytes, operations and dimensions are bounded, and only text is ever hashed or shown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.system.files import open_input
 
 # dtype name: (bytes an element, how the bytes are mapped). Other dtypes may sit in a file, but only as ignored buffers.
 READABLE: dict[str, tuple[int, str]] = {"F32": (4, "<f4"), "F16": (2, "<f2"), "BF16": (2, "<u2")}
@@ -39,6 +41,11 @@ _DICT = "collections OrderedDict"
 _TENSORS = ("torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2")
 _PARAMETER = "torch._utils _rebuild_parameter"
 _ALLOWED = {_DICT, *_TENSORS, _PARAMETER, *(f"torch {name}" for name in _STORAGES)}
+MOST_DIMENSIONS = 8  # of a tensor; GPT-2's have four at most
+MOST_OPERATIONS = 1 << 19  # in a file's pickles: a tensor takes 30, a model of 1000 layers 14,000 tensors
+MOST_PICKLED = 16 << 20  # bytes of a file's pickles
+_MOST_LISTED = 4 << 20  # bytes of a zip file's directory
+_MOST_NUMBER = 16  # bytes of a whole number
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
 
@@ -91,7 +98,10 @@ class _Global:
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides of `shape`, in elements."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    strides = [1]
+    for n in reversed(shape[1:]):
+        strides.append(strides[-1] * n)
+    return tuple(reversed(strides)) if shape else ()
 
 
 def torch_tensors(path: Path) -> dict[str, Stored]:
@@ -99,8 +109,10 @@ def torch_tensors(path: Path) -> dict[str, Stored]:
 
     Raises GlgptError, naming the file, for anything else: garbage, a truncated file, a pickle that asks for code.
     """
+    opened = open_input(path)  # whose errors name the file
+    name = quoted(path, 300)
     try:
-        with path.open("rb") as file:
+        with opened as file:
             start = file.read(4)
             file.seek(0)
             if start == b"PK\x03\x04":
@@ -109,15 +121,38 @@ def torch_tensors(path: Path) -> dict[str, Stored]:
                 return _from_legacy(path, file)
         raise GlgptError("is not a PyTorch file")
     except GlgptError as error:
-        raise GlgptError(f"{path} {error}") from None
+        raise FileError(f"{name} {error}") from None
     except Exception as error:  # whatever zipfile, pickletools or a seek trip over, the file is what is wrong
-        raise GlgptError(f"{path} is not a whole PyTorch file ({type(error).__name__})") from None
+        raise FileError(f"{name} is not a whole PyTorch file ({type(error).__name__})") from None
+
+
+class _Bounded:
+    """A file of which no more than `most` bytes are read: what reads it keeps all that it reads."""
+
+    def __init__(self, file: IO[bytes], most: int) -> None:
+        self._file, self.left = file, most
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self.left + 1 if size < 0 else min(size, self.left + 1))
+        return self._counted(data)
+
+    def readline(self) -> bytes:
+        return self._counted(self._file.readline(self.left + 1))
+
+    def _counted(self, data: bytes) -> bytes:
+        self.left -= len(data)
+        if self.left < 0:
+            raise GlgptError("is refused: what describes its tensors is too long")
+        return data
 
 
 def _from_zip(path: Path, file: IO[bytes]) -> dict[str, Stored]:
     size = file.seek(0, io.SEEK_END)
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(_Bounded(file, _MOST_LISTED)) as archive:
         entries = {info.filename: info for info in archive.infolist()}
+        if len(entries) < len(archive.infolist()):
+            raise GlgptError("is damaged: two of its entries have one name")
         pickled = [name for name in entries if name.endswith("/data.pkl")]
         if len(pickled) != 1:
             raise GlgptError("is a zip file, but not one that PyTorch wrote (no data.pkl)")
@@ -126,25 +161,25 @@ def _from_zip(path: Path, file: IO[bytes]) -> dict[str, Stored]:
         def where(name: str) -> tuple[int, int]:  # offset and length of an entry's bytes
             info = entries.get(root + name)
             if info is None:
-                raise GlgptError(f"is truncated or damaged: {root + name} is missing")
+                raise GlgptError(f"is truncated or damaged: {quoted(root + name)} is missing")
             if info.compress_type != zipfile.ZIP_STORED:
-                raise GlgptError(f"cannot be mapped: {root + name} is compressed")
+                raise GlgptError(f"cannot be mapped: {quoted(root + name)} is compressed")
             file.seek(info.header_offset)
             header = file.read(30)
             name_length, extra_length = struct.unpack("<HH", header[26:30])
             offset = info.header_offset + 30 + name_length + extra_length
             if header[:4] != b"PK\x03\x04" or offset + info.file_size > size:
-                raise GlgptError(f"is truncated or damaged at {root + name}")
+                raise GlgptError(f"is truncated or damaged at {quoted(root + name)}")
             return offset, info.file_size
 
-        def content(name: str) -> bytes:
+        def content(name: str) -> IO[bytes]:
             offset, length = where(name)
             file.seek(offset)
-            return file.read(length)
+            return io.BytesIO(_Bounded(file, MOST_PICKLED).read(length))
 
-        if root + "byteorder" in entries and content("byteorder") != b"little":
+        if root + "byteorder" in entries and content("byteorder").read() != b"little":
             raise GlgptError("was written on a big-endian machine; save it again on a little-endian one")
-        state = _Pickle(io.BytesIO(content("data.pkl"))).value()
+        state = _Pickle(content("data.pkl")).value()
         return _locate(path, state, lambda key: where(f"data/{key}"))
 
 
@@ -152,19 +187,21 @@ def _from_legacy(path: Path, file: IO[bytes]) -> dict[str, Stored]:
     # Five pickles (magic, version, platform, state dict, storage keys), then each storage: its length, its elements.
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    magic, version, system = (_Pickle(file).value() for _ in range(3))
-    if magic != _LEGACY_MAGIC or version != _LEGACY_VERSION:
+    pickles = _Pickle(_Bounded(file, MOST_PICKLED))
+    magic, version, system = (pickles.value() for _ in range(3))
+    if type(magic) is not int or magic != _LEGACY_MAGIC or version != _LEGACY_VERSION:
         raise GlgptError("is not a PyTorch file")
     if not (isinstance(system, dict) and system.get("little_endian") is True):
         raise GlgptError("was written on a big-endian machine; save it again on a little-endian one")
-    states = _Pickle(file)
-    state, keys = states.value(), _Pickle(file).value()
+    state, keys = pickles.value(), pickles.value()
     places: dict[str, tuple[int, int]] = {}
     for key in keys:
+        if not isinstance(key, str) or key not in pickles.storages or key in places:
+            raise GlgptError("is damaged: its list of storages is not that of its tensors")
         (count,) = struct.unpack("<q", file.read(8))
-        length = count * states.storages[key].itemsize
+        length = count * pickles.storages[key].itemsize
         if count < 0 or file.tell() + length > size:
-            raise GlgptError(f"is truncated or damaged at storage {key}")
+            raise GlgptError(f"is truncated or damaged at storage {quoted(key)}")
         places[key] = (file.tell(), length)
         file.seek(length, io.SEEK_CUR)
     return _locate(path, state, places.__getitem__)
@@ -177,15 +214,20 @@ def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> 
     found: dict[str, Stored] = {}
     for name, tensor in state.items():
         if not isinstance(name, str) or not isinstance(tensor, _Tensor):
-            raise GlgptError(f"does not hold a plain dictionary of tensors: {str(name)[:80]!r} is something else")
+            shown = written(name) if isinstance(name, str) else "a key that is no text"
+            raise GlgptError(f"does not hold a plain dictionary of tensors: {shown} is something else")
         storage = tensor.storage
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            raise GlgptError(f"holds a tensor of {len(tensor.shape)} dimensions, {written(name)}")
         numbers = (tensor.start, *tensor.shape, *tensor.strides)
-        if len(tensor.shape) != len(tensor.strides) or any(type(n) is not int or n < 0 for n in numbers):
-            raise GlgptError(f"has a damaged description of tensor {name[:80]!r}")
+        if len(tensor.shape) != len(tensor.strides) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers):
+            raise GlgptError(f"has a damaged description of tensor {written(name)}")
         last = tensor.start + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
         offset, length = where(storage.key)
         if 0 not in tensor.shape and (last + 1) * storage.itemsize > length:
-            raise GlgptError(f"is truncated or damaged: tensor {name[:80]!r} reaches beyond its storage")
+            raise GlgptError(f"is truncated or damaged: tensor {written(name)} reaches beyond its storage")
+        if math.prod(tensor.shape) * storage.itemsize > length:  # a few bytes must not become a tensor of terabytes
+            raise GlgptError(f"holds tensor {written(name)}, which repeats its elements; save a contiguous copy")
         start = offset + tensor.start * storage.itemsize
         plain = tensor.strides == contiguous_strides(tensor.shape)
         found[name] = Stored(path, storage.dtype, tensor.shape, start, None if plain else tensor.strides)
@@ -193,18 +235,23 @@ def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> 
 
 
 class _Pickle:
-    """One pickle, evaluated over inert values only: numbers, strings, tuples, lists, dictionaries, tensors."""
+    """Pickles, evaluated over inert values only: numbers, strings, tuples, lists, dictionaries by text, tensors."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: Any) -> None:
         self.storages: dict[str, _Storage] = {}
-        self._operations: Iterable[tuple[Any, Any, Any]] = pickletools.genops(file)
+        self._file = file
+        self._left = MOST_OPERATIONS
 
     def value(self) -> Any:
-        """The value left at STOP. Raises GlgptError for a name or an opcode that no state dict needs."""
+        """The value of the next pickle. Raises GlgptError for a name or an opcode that no state dict needs."""
         stack: list[Any] = []
         marked: list[list[Any]] = []
         memo: dict[int, Any] = {}
-        for opcode, arg, _ in self._operations:
+        arg: Any
+        for opcode, arg, _ in pickletools.genops(self._file):
+            self._left -= 1
+            if self._left < 0:
+                raise GlgptError(f"is refused: its pickle has more than {MOST_OPERATIONS:,} operations")
             match opcode.name:
                 case "PROTO" | "FRAME":
                     pass
@@ -217,6 +264,8 @@ class _Pickle:
                     stack.append(_allowed(arg))
                 case "STACK_GLOBAL":
                     attribute, module = stack.pop(), stack.pop()
+                    if not (isinstance(attribute, str) and isinstance(module, str)):
+                        raise GlgptError("is refused: its pickle asks for a name that is no text")
                     stack.append(_allowed(f"{module} {attribute}"))
                 case "BINPUT" | "LONG_BINPUT":
                     memo[arg] = stack[-1]
@@ -235,7 +284,7 @@ class _Pickle:
                     elif opcode.name == "APPENDS":
                         stack[-1].extend(items)
                     else:
-                        stack[-1].update(zip(items[::2], items[1::2], strict=True))
+                        _set(stack[-1], zip(items[::2], items[1::2], strict=True))
                 case "TUPLE1" | "TUPLE2" | "TUPLE3":
                     count = int(opcode.name[-1])
                     stack[-count:] = [tuple(stack[-count:])]
@@ -244,7 +293,7 @@ class _Pickle:
                     stack[-1].append(item)
                 case "SETITEM":
                     item, key = stack.pop(), stack.pop()
-                    stack[-1][key] = item
+                    _set(stack[-1], [(key, item)])
                 case "BINPERSID":
                     stack.append(self._storage(stack.pop()))
                 case "REDUCE":
@@ -253,32 +302,52 @@ class _Pickle:
                 case "BUILD":  # a state dict's _metadata; nothing here needs it
                     stack.pop()
                 case name if name.startswith(("BININT", "LONG", "BINFLOAT", "BINUNICODE", "BINSTRING", "SHORT_BIN")):
+                    if isinstance(arg, int) and arg.bit_length() > 8 * _MOST_NUMBER:
+                        raise GlgptError("is refused: its pickle holds a number that no dictionary of tensors needs")
                     stack.append(arg)
                 case name:
                     raise GlgptError(f"is refused: its pickle uses {name}, which no dictionary of tensors needs")
         raise GlgptError("is truncated")
 
     def _storage(self, persistent: Any) -> _Storage:
+        if not isinstance(persistent, tuple) or not 5 <= len(persistent) <= 6:
+            raise GlgptError("is refused: it refers to something that is no plain storage")
         kind, storage_type, key, _location, count = persistent[:5]
-        if (
-            kind != "storage" or not key.isalnum() or any(persistent[5:])
-        ):  # a sixth item would describe a view; torch stopped at 0.4
+        texts = isinstance(kind, str) and isinstance(key, str) and isinstance(storage_type, _Global)
+        # A sixth item would describe a view; torch stopped at 0.4.
+        if not texts or kind != "storage" or not key.isalnum() or any(item is not None for item in persistent[5:]):
             raise GlgptError("is refused: it refers to something that is no plain storage")
         dtype, itemsize = _STORAGES[storage_type.name.removeprefix("torch ")]
-        return self.storages.setdefault(key, _Storage(key, dtype, itemsize, count))
+        found = self.storages.setdefault(key, _Storage(key, dtype, itemsize, count))
+        if found.dtype != dtype:
+            raise GlgptError(f"is damaged: its storage {quoted(key)} is of two types")
+        return found
+
+
+def _set(target: Any, pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Fills a dictionary. Keys are text: to hash a tuple of tuples of … may take longer than anyone's life."""
+    if not isinstance(target, dict):
+        raise GlgptError("is damaged: its pickle puts items into what is no dictionary")
+    for key, value in pairs:
+        if not isinstance(key, str):
+            raise GlgptError("does not hold a plain dictionary of tensors: a key that is no text is something else")
+        target[key] = value
 
 
 def _allowed(name: str) -> _Global:
     if name not in _ALLOWED:
-        shown = name.replace(" ", ".")[:80]
-        raise GlgptError(f"is refused: its pickle asks for {shown!r}, which no dictionary of tensors needs")
+        shown = written(name.replace(" ", "."))
+        raise GlgptError(f"is refused: its pickle asks for {shown}, which no dictionary of tensors needs")
     return _Global(name)
 
 
 def _call(function: Any, args: Any) -> Any:
-    name = function.name if isinstance(function, _Global) else ""
+    name = function.name if isinstance(function, _Global) and isinstance(args, tuple) else ""
     if name == _DICT:
-        return dict(*args)
+        made: dict[str, Any] = {}
+        for pairs in args:
+            _set(made, (tuple(pair) for pair in pairs))
+        return made
     if name in _TENSORS and isinstance(args[0], _Storage):
         storage, start, shape, strides = args[:4]
         return _Tensor(storage, start, tuple(shape), tuple(strides))

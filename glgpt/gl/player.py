@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -26,7 +27,8 @@ class Player:
     """Plays the entries of one program on one device.
 
     `shared` maps texture names to textures of another player (weights, caches) that this one uses but does not own.
-    Shaders are compiled when an entry is first played, so that a caller pays for what it uses.
+    Shaders are compiled when an entry is first played, so that a caller pays for what it uses. What a player made is
+    released by `close`, or, once nobody holds it, when the device is next used.
     Raises GlgptError if the program does not fit the device.
     """
 
@@ -43,6 +45,7 @@ class Player:
         self.draw_flops = draw_flops
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
         self._own: list[Any] = []
+        weakref.finalize(self, device.abandon, self._own).atexit = False  # where nobody closes it
         self._shaders: dict[str, moderngl.VertexArray] = {}
         self._framebuffers: dict[object, moderngl.Framebuffer] = {}
         self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
@@ -168,7 +171,7 @@ class Player:
             if p.row is None:
                 commands += self._draws(p, framebuffer, draw)
             else:
-                commands += [partial(self._at_row, framebuffer, p), draw]
+                commands += [partial(self._at_row, self.scalars, framebuffer, p), draw]
         return commands
 
     def _draws(self, p: Pass, framebuffer: moderngl.Framebuffer, draw: Callable[[], Any]) -> list[Callable[[], Any]]:
@@ -187,8 +190,9 @@ class Player:
         framebuffer.scissor = scissor
         framebuffer.use()
 
-    def _at_row(self, framebuffer: moderngl.Framebuffer, p: Pass) -> None:
-        framebuffer.viewport = (0, int(self.scalars[p.row or ""]), *p.viewport)
+    @staticmethod  # as all commands: a player that holds itself would live until the garbage collector comes
+    def _at_row(scalars: Mapping[str, float], framebuffer: moderngl.Framebuffer, p: Pass) -> None:
+        framebuffer.viewport = (0, int(scalars[p.row or ""]), *p.viewport)
         framebuffer.use()
 
     def _shader(self, p: Pass) -> moderngl.VertexArray:
@@ -218,7 +222,8 @@ class Player:
         """Releases every GL object this player made; shared textures stay. Closing twice is harmless."""
         self.device.use()
         self.device.release(*reversed(self._own))
-        self._own, self.textures, self._commands = [], {}, {}
+        self._own.clear()
+        self.textures, self._commands = {}, {}
         self._shaders, self._framebuffers = {}, {}
 
     def __enter__(self) -> Player:

@@ -48,7 +48,7 @@ class GPT2:
         if dtype not in FORMATS:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
-        self.name = checkpoint.name
+        self.name, self.path = checkpoint.name, checkpoint.path
         self.device = open_device(device)
         self.choice = choose(self.device, kernel, fetch, storage)
         program = programs.fitting_program(
@@ -175,12 +175,15 @@ class GPT2:
         return TokenStream(self._decoder.generate(ids, tokens, sampler, eos, stats), stats)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text. Raises GlgptError where the model has no tokenizer or the text is empty."""
+        """Token ids of a prompt, with what the tokenizer puts before one.
+
+        Raises GlgptError where the model has no tokenizer or the text is empty.
+        """
         if self.tokenizer is None:
             raise GlgptError(f"{self.name} has no tokenizer files; give token ids instead")
         if not text:
             raise GlgptError("the prompt is empty; give at least one character")
-        return self.tokenizer.encode(text)
+        return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
 
     def check_ids(self, ids: Sequence[int]) -> list[int]:
         """The ids as a list of ints; refuses none, more than the context, and any outside the vocabulary."""

@@ -69,7 +69,7 @@ class Dump:
 
     def attention(self) -> None:
         """A picture for each layer and head, and the contact sheet."""
-        from glgpt.plots import figures as plots
+        from glgpt.plots import activations as plots
 
         names = [in_block(i, PATTERN) for i in self.layers]
         _, cache = self.model.run_with_cache(self.ids, names)
@@ -87,7 +87,7 @@ class Dump:
 
     def hidden(self) -> None:
         """The residual stream: its lengths through the model, and each block's output."""
-        from glgpt.plots import figures as plots
+        from glgpt.plots import activations as plots
 
         names = [EMBED, *(in_block(i, RESID_POST) for i in self.layers)]
         _, cache = self.model.run_with_cache(self.ids, names)
@@ -100,7 +100,7 @@ class Dump:
 
     def logits(self) -> None:
         """The likeliest next tokens after each position."""
-        from glgpt.plots import figures as plots
+        from glgpt.plots import activations as plots
 
         logits = self.model.logits(self.ids).astype(np.float64)
         k = min(TOP, logits.shape[1])
@@ -132,7 +132,7 @@ class Dump:
 
     def heat_map(self, name: str, array: np.ndarray, folder: str = "", head: int | None = None) -> None:
         """One matrix, a row a token."""
-        from glgpt.plots import figures as plots
+        from glgpt.plots import activations as plots
 
         tag, title = ("", name) if head is None else (f"-head-{head:02}", f"{name}, head {head}")
         about = {"name": name, **({} if head is None else {"head": head}), "shape": list(array.shape)}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, written
 
 if TYPE_CHECKING:
     from glgpt.models.spec import ModelConfig
@@ -28,7 +28,9 @@ def family(name: Any) -> type[ModelConfig]:
     """A family's configuration. Raises GlgptError where there is none of this name."""
     known = families()
     if name not in known:
-        raise GlgptError(f"config: model_type is {name!r}; glgpt runs {' and '.join(map(repr, known))} checkpoints")
+        raise GlgptError(
+            f"config: model_type is {written(name)}; glgpt runs {' and '.join(map(repr, known))} checkpoints"
+        )
     config: type[ModelConfig] = import_module(f"{__name__}.{name}").CONFIG
     return config
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, written
 from glgpt.program.formats import Floats
 from glgpt.program.layout import texels
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from glgpt.program.recorder import Recorder
 
 MOST_LAYERS = 1000  # far beyond GPT-2 XL's 48; a program has each layer's passes written out
+MOST_SIZE = 1 << 24  # of a vocabulary, a width, a context
+MOST_PARAMETERS = 1 << 34  # ten times GPT-2 XL's, 64 GiB in f32
 
 EMBED, FINAL_NORM, LOGITS = "embed", "ln_f", "logits"
 Q, SCORES, PATTERN, RESID_POST = "attn.q", "attn.scores", "attn.pattern", "resid_post"
@@ -325,13 +327,22 @@ class ModelConfig(ABC):
 
 
 def check_sizes(config: ModelConfig, names: tuple[str, ...]) -> None:
-    """Raises GlgptError where a size is no positive whole number, or there are too many layers."""
+    """Raises GlgptError where a size is no positive whole number or beyond reason, or there are too many layers."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise GlgptError(f"config: {name} is {value!r}; it must be a positive whole number")
+            raise GlgptError(f"config: {name} is {written(value)}; it must be a positive whole number")
+        if value > MOST_SIZE:
+            raise GlgptError(f"config: {name} is {written(value)}; at most {MOST_SIZE} is supported")
     if config.n_layer > MOST_LAYERS:
         raise GlgptError(f"config: n_layer is {config.n_layer}; at most {MOST_LAYERS} are supported")
+
+
+def check_count(config: ModelConfig) -> None:
+    """Raises GlgptError for a model of more parameters than any device takes."""
+    if config.parameter_count > MOST_PARAMETERS:
+        count = f"{config.parameter_count:,} parameters"
+        raise GlgptError(f"config: these sizes make {count}; at most {MOST_PARAMETERS:,} are supported")
 
 
 def activation_table(block: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> dict[str, Activation]:

@@ -17,6 +17,8 @@ from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.gl.player import DRAW_FLOPS
+from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.spec import ModelConfig
@@ -28,8 +30,17 @@ from glgpt.program.spec import Program
 from glgpt.system.files import data_path, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
+from glgpt.tuning.choice import PANELS_PAY, STEADY
 
 SCHEMA = 2  # of manifest.json
+TUNING = {  # what the page decides by as the desktop does, and how many greedy tokens it plays ahead
+    "one_token": ONE_TOKEN,
+    "per_chunk": PER_CHUNK,
+    "panels_pay": PANELS_PAY,
+    "steady": STEADY,
+    "draw_flops": DRAW_FLOPS,
+    "ahead": 3,
+}
 SHARD_SIZE = 24 << 20
 LARGEST_FILE = 100_000_000  # what a plain static host takes
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
@@ -202,7 +213,10 @@ def _write(
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
-        "activations": {name: activation.kind for name, activation in config.activations.items()},
+        "tuning": TUNING,
+        "activations": {
+            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
+        },
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
         "shards": write_weights(checkpoint, layouts, folder, shard_size, progress),

@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.program.layout import Layout
 from glgpt.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
-# GPT-2's split, for JavaScript: its `\s` differs in two characters, and it has no possessive quantifiers.
-WORDS = (
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+"
-    r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+"
-)
 REFERENCE_TOKENS = 48
 LOGIT_VALUES = 1 << 18  # the most logits a reference keeps; beyond, those of its last token
 
@@ -79,16 +75,21 @@ def write_weights(
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """The tokenizer as data: `ranks` (tokens' bytes by merge rank, base64), `ids` by rank, all others by id."""
+    if tokenizer.split is None:
+        raise GlgptError(
+            "the page cannot split text as this model's tokenizer.json does; the model runs on the desktop"
+        )
     ids = [token for _, token in tokenizer.ranks]
     known = set(ids)
     others = {i: data for i in range(tokenizer.vocab_size) if i not in known and (data := tokenizer.token_bytes(i))}
     return {
         "schema": 1,
-        "pattern": WORDS,
+        "pattern": tokenizer.split.javascript,
         "ranks": " ".join(_b64(data) for data, _ in tokenizer.ranks),
         "ids": None if ids == list(range(len(ids))) else ids,
         "others": {str(i): _b64(data) for i, data in others.items()},
         "special": dict(tokenizer.special),
+        "prefix": tokenizer.prompt_prefix,
         "prefix_space": tokenizer.prefix_space,
         "eos": tokenizer.eos,
         "vocab_size": tokenizer.vocab_size,

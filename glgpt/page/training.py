@@ -72,13 +72,15 @@ def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, A
     return {
         "name": preset,
         "tokenizer": tokenizer,
-        "config": config.fields() | config.shape(),
+        "config": config.fields(),
+        "checkpoint": config.to_dict(),
         "recipe": asdict(recipe),
         "settings": {name: getattr(settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
         "count": config.parameter_count,
         "bytes": program.nbytes(),
         "parameters": [
-            {"name": p.name, "shape": p.shape, "transposed": _transposed(p)} for p in config.parameters.values()
+            {"name": p.name, "stored": config.stored_name(p.name), "shape": p.shape, "transposed": _transposed(p)}
+            for p in config.parameters.values()
         ],
         "programs": programs,
     }

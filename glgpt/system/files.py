@@ -1,4 +1,7 @@
-"""Where the shaders and default weights lie (beside the package in a checkout, inside it in a wheel); safe writing."""
+"""Where the shaders and default weights lie (beside the package in a checkout, inside it in a wheel).
+
+Reading files that a stranger may have made, and writing files whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from glgpt.errors import FileError, GlgptError
+from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.system.outputs import kind_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
+MOST_JSON = 32 << 20  # bytes of a JSON file: a tokenizer.json of a million tokens fits
+MOST_VALUES = 1 << 22  # in a JSON file: a short file of empty lists takes twenty times its size in memory
+MOST_DIGITS = 40  # of a whole number in JSON: anything longer is no size, step or id
+_LFS = b"version https://git-lfs"
 
 
 def data_path(name: str) -> Path:
@@ -34,10 +42,113 @@ def cache_path() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glgpt"
 
 
+def open_regular(path: Path) -> IO[bytes]:
+    """The file, open for reading. Never waits: a pipe, a device or a socket is refused, also behind a link.
+
+    Raises OSError as `open` does, and FileError for what is no regular file.
+    """
+    # Looked at first, since opening a device may do something; and again once open, since names change.
+    _check_kind(path, path.stat().st_mode)
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    file = os.fdopen(os.open(path, flags), "rb")
+    try:
+        _check_kind(path, os.fstat(file.fileno()).st_mode)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _check_kind(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise FileError(f"{quoted(path, 300)} is {kind_of(mode)}; it must be a regular file")
+
+
+def open_input(path: Path) -> IO[bytes]:
+    """A file that a stranger may have made, open for reading at its start.
+
+    Raises FileError, naming it, for a missing or unreadable one, one that is no regular file, or an LFS pointer.
+    """
+    name = quoted(path, 300)
+    try:
+        file = open_regular(path)
+        start = file.read(len(_LFS))
+        file.seek(0)
+    except FileNotFoundError:
+        raise FileError(f"{name} is missing") from None
+    except OSError as error:
+        raise FileError(f"{name} cannot be read: {error.strerror or quoted(error)}") from None
+    except ValueError as error:
+        if isinstance(error, GlgptError):
+            raise
+        raise FileError(f"{name} is no possible name") from None  # a zero byte in it
+    if start == _LFS:
+        file.close()
+        raise FileError(f"{name} is a Git-LFS pointer, not the file itself; run git lfs pull in its repository")
+    return file
+
+
+def read_bytes(path: Path, most: int = MOST_JSON) -> bytes:
+    """All of a file. Raises FileError as `open_input` does, and for one of more than `most` bytes."""
+    with open_input(path) as file:
+        try:
+            data = file.read(most + 1)
+        except OSError as error:
+            raise FileError(f"{quoted(path, 300)} cannot be read: {error.strerror}") from None
+    if len(data) > most:
+        raise FileError(f"{quoted(path, 300)} is larger than the {most:,} bytes that such a file may have")
+    return data
+
+
+def read_text(path: Path, most: int = MOST_JSON) -> str:
+    """All of a UTF-8 file. Raises FileError as `read_bytes` does, and for what is no UTF-8."""
+    try:
+        return read_bytes(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{quoted(path, 300)} is no UTF-8 text (byte {error.start})") from None
+
+
+def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
+    """A JSON object. Raises FileError as `read_text` does, and for anything else than an object of some size."""
+    return parsed_json(read_text(path, most), quoted(path, 300))
+
+
+def parsed_json(text: str, name: str) -> dict[str, Any]:
+    """The JSON object in `text`, which comes from the file `name`. Raises FileError for anything else."""
+    if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
+        raise FileError(f"{name} holds more values than the {MOST_VALUES:,} that such a file may have")
+    try:
+        value = json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise FileError(f"{name} is not valid JSON: it is nested too deep") from None
+    except ValueError as error:
+        raise FileError(f"{name} is not valid JSON: {quoted(error, 160)}") from None
+    if not isinstance(value, dict):
+        raise FileError(f"{name} holds no JSON object")
+    return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    return int(digits)
+
+
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Writes a JSON file, whole or not at all."""
     with written_whole(path) as file:
         file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Gives an OSError that names no file, such as that of a full disk, the name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ def output_folder(name: str | Path, own: Own | None = None, option: str = "--out
         return path
     shown = quoted(name)
     if not stat.S_ISDIR(mode):
-        raise FileError(f"{option} {shown} is {_kind(mode)} and is left as it is; name a folder")
+        raise FileError(f"{option} {shown} is {kind_of(mode)} and is left as it is; name a folder")
     here = Path.cwd()
     if path == here or path in here.parents:
         raise FileError(f"{option} {shown} is the current folder or one above it; name a folder of its own")
@@ -59,7 +59,7 @@ def output_file(name: str | Path, suffix: str, own: Own, option: str = "--out", 
     path, mode = _resolved(name, option)
     shown = quoted(name)
     if mode is not None and not stat.S_ISREG(mode):
-        raise FileError(f"{option} {shown} is {_kind(mode)} and is left as it is; name a {suffix} file")
+        raise FileError(f"{option} {shown} is {kind_of(mode)} and is left as it is; name a {suffix} file")
     if Path(name).suffix != suffix:
         raise FileError(f"{option} {shown} must be a {suffix} file")
     if not parents and not path.parent.is_dir():
@@ -81,7 +81,7 @@ def _resolved(name: str | Path, option: str) -> tuple[Path, int | None]:
             raise FileError(f"{option} {shown} is a link that leads round in a circle; name something else")
         above = next((folder for folder in path.parents if _mode(folder) is not None), path)
         if not above.is_dir():
-            raise FileError(f"{option} {shown} cannot be made: {quoted(above)} is {_kind(_mode(above) or 0)}")
+            raise FileError(f"{option} {shown} cannot be made: {quoted(above)} is {kind_of(_mode(above) or 0)}")
         if mode is None and not os.access(above, os.W_OK | os.X_OK):
             raise FileError(f"{option} {shown} cannot be made: {quoted(above)} may not be written to")
     except ValueError as error:  # a zero byte
@@ -101,5 +101,6 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _kind(mode: int) -> str:
+def kind_of(mode: int) -> str:
+    """What a mode of `stat` is, in words."""
     return KINDS.get(stat.S_IFMT(mode), "something else")

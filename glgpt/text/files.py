@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.system.files import open_regular
 
 BLOCK = 1 << 20  # bytes read together
 
@@ -25,7 +26,7 @@ class _Source:
     stop: int
 
     def open(self) -> IO[bytes]:
-        return Path(self.name).open("rb") if self.held is None else io.BytesIO(self.held)
+        return open_regular(Path(self.name)) if self.held is None else io.BytesIO(self.held)
 
     def blocks(self, size: int = BLOCK) -> Iterator[bytes]:
         with self.open() as file:
@@ -34,7 +35,7 @@ class _Source:
             while left:
                 block = file.read(min(size, left))
                 if not block:
-                    raise GlgptError(f"{self.name} became shorter while it was read")
+                    raise FileError(f"{quoted(self.name, 300)} became shorter while it was read")
                 left -= len(block)
                 yield block
 
@@ -49,14 +50,18 @@ class Text:
 
     @classmethod
     def of_files(cls, files: Iterable[str | Path]) -> Text:
-        """The files' text. Raises GlgptError for none, an empty one, and OSError for one that cannot be opened."""
+        """The files' text, each without its byte order mark.
+
+        Raises GlgptError for none, an empty one, or what is no regular file, and OSError for one that cannot be opened.
+        """
         sources = []
         for file in files:
-            with Path(file).open("rb") as opened:
+            with open_regular(Path(file)) as opened:
+                start = len(codecs.BOM_UTF8) * (opened.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8)
                 size = opened.seek(0, io.SEEK_END)
-            if not size:
-                raise GlgptError(f"{file} is empty; give a file with text")
-            sources.append(_Source(str(file), None, 0, size))
+            if size == start:
+                raise FileError(f"{quoted(file, 300)} is empty; give a file with text")
+            sources.append(_Source(str(file), None, start, size))
         if not sources:
             raise GlgptError("no text was given; name at least one file")
         return cls(sources)
@@ -65,14 +70,15 @@ class Text:
     def of_string(cls, text: str) -> Text:
         """A string's text. Raises GlgptError for what is none, an empty one, or one that UTF-8 cannot hold."""
         if not isinstance(text, str):
-            raise GlgptError(f"the text is {text!r:.40}, no string")
+            raise GlgptError(f"the text is {written(text, 40)}, no string")
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise GlgptError(f"the text holds half a surrogate pair at character {error.start}") from None
-        if not data:
+        start = len(codecs.BOM_UTF8) * data.startswith(codecs.BOM_UTF8)
+        if len(data) == start:
             raise GlgptError("the text is empty")
-        return cls([_Source("the text", data, 0, len(data))])
+        return cls([_Source("the text", data, start, len(data))])
 
     @property
     def name(self) -> str:
@@ -128,7 +134,8 @@ class Text:
                     yield decoder.decode(block, final=at + len(block) == source.stop), len(block)
                 except UnicodeDecodeError as error:
                     where = at - before + error.start
-                    raise GlgptError(f"{source.name} is not UTF-8 text: {error.reason} at byte {where}") from None
+                    name = quoted(source.name, 300)
+                    raise FileError(f"{name} is not UTF-8 text: {error.reason} at byte {where}") from None
                 at += len(block)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +10,16 @@ from typing import Any, NamedTuple
 
 import tiktoken
 
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.system.files import read_json, read_text
 from glgpt.text.merge_order import stray_merge
+from glgpt.text.splits import GPT2, LLAMA3, Split, split_of
 
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _EOS = "<|endoftext|>"
-# GPT-2's split into words; possessive, so that a long run of blanks does not backtrack.
-_WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s+(?!\S)|\s++"
+MOST_IDS = 1 << 24  # of a vocabulary
+MOST_MERGES = 1 << 20
+MOST_SPECIAL = 10_000  # tokens that are never split: each is looked for at every character of a text
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 _LABEL_WIDTH = 14
 
@@ -44,12 +46,15 @@ class Tokenizer:
         eos: int | None,
         prefix_space: bool = False,
         ranks: Sequence[tuple[bytes, int]] = (),
+        split: Split | None = GPT2,
     ) -> None:
         """`tokens` gives each id's bytes, `special` the texts never split, `ordinary` encodes the text between.
 
-        `ranks` are what `ordinary` works with, for another engine: the bytes and id (-1: none) of each merge rank.
+        `ranks` and `split` are what `ordinary` works with, for another engine: the bytes and id (-1: none) of each
+        merge rank, and how a text is split; None: in a way that only its own engine knows.
         """
-        self.ranks = ranks
+        self.ranks, self.split = ranks, split
+        self.prompt_prefix: list[int] = []  # ids that the model expects in front of a prompt
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
         self._tokens, self.special, self._ordinary = tokens, special, ordinary
         longest_first = sorted(special, key=len, reverse=True)
@@ -66,7 +71,10 @@ class Tokenizer:
             ids += self._ordinary(text[start : match.start()])
             ids.append(self.special[match[0]])
             start = match.end()
-        ids += self._ordinary(text[start:])
+        return self.checked(ids + self._ordinary(text[start:]))
+
+    def checked(self, ids: list[int]) -> list[int]:
+        """The ids, where the model knows them all. Raises GlgptError for one beyond its vocabulary."""
         if max(ids, default=0) >= self.vocab_size:
             beyond = f"{self.label(max(ids))!r} (id {max(ids)})"
             raise GlgptError(f"the text holds {beyond}; the model's vocabulary ends at {self.vocab_size - 1}")
@@ -125,10 +133,12 @@ class _Files(NamedTuple):
     prefix_space: bool
     eos: str | None
     source: Path  # the file that holds the merges, for messages
+    split: Split = GPT2
+    prefix: Sequence[str] = ()  # tokens that come before a prompt
 
 
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
-    """The tokenizer beside a checkpoint: vocab.json and merges.txt, else a byte-level BPE in tokenizer.json.
+    """The tokenizer beside a checkpoint: vocab.json and merges.txt, else a BPE in tokenizer.json.
 
     `vocab_size` is the model's; None where there is no model yet: up to the greatest id of the files.
 
@@ -139,11 +149,11 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     plain = all(half.exists() for half in halves)
     if not plain and not combined.exists() and any(half.exists() for half in halves):
         missing = next(half for half in halves if not half.exists())
-        raise GlgptError(f"{missing} is missing; a tokenizer is vocab.json and merges.txt together")
+        raise FileError(f"{quoted(missing, 300)} is missing; a tokenizer is vocab.json and merges.txt together")
     if not plain and not combined.exists():
         return gpt2_tokenizer() if vocab_size == 50257 else None
     files = _read_plain(folder) if plain else _read_combined(combined)
-    return None if files is None else _build(files, vocab_size)
+    return _build(files, vocab_size) if files else _on_its_engine(combined, vocab_size)
 
 
 def gpt2_tokenizer() -> Tokenizer | None:
@@ -158,72 +168,52 @@ def gpt2_tokenizer() -> Tokenizer | None:
     return Tokenizer(tokens, {_EOS: end}, encoding.encode_ordinary, encoding.n_vocab, end, ranks=ranks)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, GlgptError):
-            raise
-        raise GlgptError(f"{path} is not valid JSON: {str(error).splitlines()[0]}") from None
-    if not isinstance(value, dict):
-        raise GlgptError(f"{path} holds no JSON object")
-    return value
-
-
-def _read_text(path: Path) -> str:
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise GlgptError(f"{path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise GlgptError(f"{path} is no UTF-8 text (byte {error.start})") from None
-    if text.startswith("version https://git-lfs"):
-        raise GlgptError(f"{path} is a Git-LFS pointer, not the file itself; run git lfs pull in its repository")
-    return text
-
-
 def _read_plain(folder: Path) -> _Files:
     vocab, source = folder / "vocab.json", folder / "merges.txt"
+    text = read_text(source)
+    if text.count("\n") > MOST_MERGES + 1:
+        raise FileError(f"{quoted(source, 300)} has more than {MOST_MERGES:,} lines")
     merges = []
-    for number, line in enumerate(_read_text(source).split("\n"), 1):  # splitlines would split at U+0085 too
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines would split at U+0085 too
         words = line.rstrip("\r").split(" ")
         if words != [""] and not line.startswith("#version"):
             if len(words) != 2 or not all(words):
-                raise GlgptError(f"{source}, line {number}: {line[:40]!r} is no pair of tokens")
+                raise FileError(f"{quoted(source, 300)}, line {number}: {written(line)} is no pair of tokens")
             merges.append((words[0], words[1]))
     added = dict(_ids(_optional_json(folder / "added_tokens.json"), folder / "added_tokens.json"))
     config = _optional_json(folder / "tokenizer_config.json")
     decoder = config.get("added_tokens_decoder")
     for token, about in decoder.items() if isinstance(decoder, dict) else ():
         if token.isdecimal() and isinstance(about, dict) and isinstance(about.get("content"), str):
-            added[about["content"]] = int(token)
+            added[about["content"]] = int(token) if len(token) < 10 else MOST_IDS
     prefix_space = config.get("add_prefix_space") is True
-    return _Files(_ids(_read_json(vocab), vocab), merges, added, prefix_space, _eos_text(folder), source)
+    _ids(added, folder / "tokenizer_config.json")
+    return _Files(_ids(read_json(vocab), vocab), merges, added, prefix_space, _eos_text(folder), source)
 
 
 def _read_combined(path: Path) -> _Files | None:
-    """A tokenizer.json, or None where it is another kind than GPT-2's byte-level BPE."""
+    """A tokenizer.json, or None where it is another kind than a byte-level BPE of `text.splits`."""
     try:
-        whole = _read_json(path)
-        model, split = whole["model"], whole.get("pre_tokenizer") or {}
-        foreign = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+        whole = read_json(path)
+        model, found = whole["model"], split_of(whole.get("pre_tokenizer"))
+        foreign = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
         if model.get("type", "BPE") != "BPE" or any(model.get(option) for option in foreign):
             return None
-        if split.get("type") != "ByteLevel" or split.get("use_regex") is False or whole.get("normalizer"):
+        if found is None or whole.get("normalizer") or bool(model.get("ignore_merges")) != (found[0] is LLAMA3):
             return None
         pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
         merges = [(str(left), str(right)) for left, right in pairs]
         added = {about["content"]: about["id"] for about in whole.get("added_tokens") or []}
-        vocab, prefix_space = _ids(model["vocab"], path), split.get("add_prefix_space", True) is True
-        return _Files(vocab, merges, _ids(added, path), prefix_space, _eos_text(path.parent), path)
+        names, prefix = (_ids(model["vocab"], path), _ids(added, path)), _prefix(whole.get("post_processor"))
+        return _Files(names[0], merges, names[1], found[1], _eos_text(path.parent), path, found[0], prefix)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, GlgptError):
             raise
-        raise GlgptError(f"{path} is damaged: it is not laid out as a BPE tokenizer") from None
+        raise FileError(f"{quoted(path, 300)} is damaged: it is not laid out as a BPE tokenizer") from None
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
-    return _read_json(path) if path.exists() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def _eos_text(folder: Path) -> str | None:
@@ -236,10 +226,13 @@ def _eos_text(folder: Path) -> str | None:
 
 
 def _ids(vocab: Any, path: Path) -> dict[str, int]:
+    name = quoted(path, 300)
     if not isinstance(vocab, dict) or any(type(t) is not str or type(i) is not int or i < 0 for t, i in vocab.items()):
-        raise GlgptError(f"{path} does not map tokens to ids")
+        raise FileError(f"{name} does not map tokens to ids")
+    if max(vocab.values(), default=0) >= MOST_IDS:
+        raise FileError(f"{name} holds an id that is not below {MOST_IDS:,}")
     if len(set(vocab.values())) != len(vocab):
-        raise GlgptError(f"{path} gives two tokens the same id")
+        raise FileError(f"{name} gives two tokens the same id")
     return vocab
 
 
@@ -253,17 +246,22 @@ def _bytes(token: str) -> bytes:
 
 def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
     merges: dict[tuple[bytes, bytes], int] = {}
+    source = quoted(files.source, 300)
     ids = [files.vocab.get(letter, -1) for letter in sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)]
     for left, right in files.merges:
         if not {left, right, left + right} <= files.vocab.keys():
-            raise GlgptError(f"{files.source}: the merge {left} {right} needs a token that the vocabulary lacks")
+            pair = f"{written(left)} {written(right)}"
+            raise FileError(f"{source}: the merge {pair} needs a token that the vocabulary lacks")
+        if (_bytes(left), _bytes(right)) in merges:
+            raise FileError(f"{source}: the merge {written(left)} {written(right)} is there twice")
         merges[_bytes(left), _bytes(right)] = len(ids)
         ids.append(files.vocab[left + right])
     if stray := stray_merge(merges):
-        raise GlgptError(f"{files.source}: {stray[0]!r} {stray[1]!r} is out of order; BPE training gives no such list")
+        pair = " ".join(written(half.decode("utf-8", errors="backslashreplace")) for half in stray)
+        raise FileError(f"{source}: {pair} is out of order; BPE training gives no such list")
     # Bytes rank by value and merges by their order, whatever the ids are: tiktoken wants ranks, not ids.
     ranks = {bytes([byte]): byte for byte in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
-    engine = tiktoken.Encoding("bpe", pat_str=_WORDS, mergeable_ranks=ranks, special_tokens={})
+    engine = tiktoken.Encoding("bpe", pat_str=files.split.pattern, mergeable_ranks=ranks, special_tokens={})
 
     def ordinary(text: str) -> list[int]:
         if files.prefix_space and text and not text.startswith(" "):
@@ -271,13 +269,41 @@ def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
         found = [ids[rank] for rank in engine.encode_ordinary(text)]
         if -1 in found:
             absent = next(byte for byte in text.encode("utf-8", errors="replace") if ids[byte] == -1)
-            raise GlgptError(f"{files.source}: the vocabulary has no token for byte 0x{absent:02x} of the text")
+            raise GlgptError(f"{source}: the vocabulary has no token for byte 0x{absent:02x} of the text")
         return found
 
     named = {text: files.vocab[text] for text in {_EOS, files.eos or _EOS} & files.vocab.keys()}
     special = {text: token for text, token in (named | files.added).items() if text}
+    if len(special) > MOST_SPECIAL:
+        raise FileError(f"{source}: more than {MOST_SPECIAL:,} added tokens stand beside it")
     tokens = {token: _bytes(text) for text, token in files.vocab.items()}
     tokens |= {token: text.encode("utf-8", errors="replace") for text, token in special.items()}
     size = vocab_size or 1 + max(tokens, default=0)
     eos = special.get(files.eos or _EOS)
-    return Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, list(zip(ranks, ids, strict=True)))
+    by_rank = list(zip(ranks, ids, strict=True))
+    tokenizer = Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, by_rank, files.split)
+    tokenizer.prompt_prefix = [special[text] for text in files.prefix if text in special]
+    return tokenizer
+
+
+def _prefix(post_processor: Any) -> list[str]:
+    """The tokens that a tokenizer.json puts before a single text."""
+    steps = post_processor.get("processors", [post_processor]) if isinstance(post_processor, dict) else []
+    found: list[str] = []
+    for step in steps:
+        for piece in step.get("single") or [] if step.get("type") == "TemplateProcessing" else []:
+            if "Sequence" in piece:
+                return found
+            found.append(str(piece["SpecialToken"]["id"]))
+    return []
+
+
+def _on_its_engine(path: Path, vocab_size: int | None) -> Tokenizer | None:
+    """Any other BPE, on the library that it was written for; None for other kinds of tokenizer."""
+    from glgpt.text.engine_tokenizer import EngineTokenizer  # which imports this module
+
+    document = read_json(path)
+    model = document.get("model")
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
+        return None
+    return EngineTokenizer(path, document, vocab_size, _eos_text(path.parent))

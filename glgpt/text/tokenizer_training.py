@@ -9,14 +9,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from glgpt.errors import GlgptError
-from glgpt.system.files import written_whole
+from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.system.files import read_bytes, written_whole
 from glgpt.text.files import Text
-from glgpt.text.tokenizer import LETTER_BYTE, TOKENIZER_EXTRAS, Tokenizer, gpt2_tokenizer, load_tokenizer
+from glgpt.text.tokenizer import LETTER_BYTE, MOST_MERGES, TOKENIZER_EXTRAS, Tokenizer, gpt2_tokenizer, load_tokenizer
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
 EOS = "<|endoftext|>"
 SMALLEST = 257  # a BPE vocabulary without merges: the end of text and every byte
+LARGEST = MOST_MERGES
 _PIECE = 1 << 16  # bytes handed to the trainer at a time; it takes in several hundred pieces before it counts them
 _LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)  # by the byte that each stands for
 
@@ -38,7 +39,9 @@ def make_tokenizer(kind: str, text: Text, folder: Path, progress: Progress | Non
     else:
         source = Path(kind).expanduser()
         if not source.is_dir():
-            raise GlgptError(f"tokenizer {kind!r} is not gpt2, bytes, bpe:N or a folder with vocab.json and merges.txt")
+            raise GlgptError(
+                f"tokenizer {written(kind)} is not gpt2, bytes, bpe:N or a folder with vocab.json and merges.txt"
+            )
         copy_tokenizer(source, folder)
         _loaded(source, kind)  # so that an error names this folder
     return _loaded(folder, kind)
@@ -49,15 +52,17 @@ def bpe_size(kind: str) -> int | None:
     name, colon, number = kind.partition(":")
     if name != "bpe":
         return None
-    if not colon or not number.isdecimal():
-        raise GlgptError(f"tokenizer {kind!r}: write bpe:N with the size of the vocabulary, such as bpe:1024")
+    if not colon or not number.isdecimal() or len(number) > 20:
+        raise GlgptError(f"tokenizer {written(kind)}: write bpe:N with the size of the vocabulary, such as bpe:1024")
     return checked_size(int(number))
 
 
 def checked_size(size: int) -> int:
-    """`size`, where a BPE vocabulary may have it. Raises GlgptError below `SMALLEST`."""
+    """`size`, where a BPE vocabulary may have it. Raises GlgptError below `SMALLEST` and above `LARGEST`."""
     if size < SMALLEST:
         raise GlgptError(f"a vocabulary of {size} is too small: 256 bytes and {EOS} make {SMALLEST} before any merge")
+    if size > LARGEST:
+        raise GlgptError(f"a vocabulary of {written(size)} is too large: at most {LARGEST} are supported")
     return size
 
 
@@ -65,9 +70,12 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
     """Copies a folder's tokenizer files. Raises GlgptError where it has none."""
     found = [source / name for name in FILES if (source / name).is_file()]
     if not {"vocab.json", "merges.txt"} <= {path.name for path in found} and source / "tokenizer.json" not in found:
-        raise GlgptError(f"{source} holds no tokenizer: neither vocab.json with merges.txt nor tokenizer.json")
+        raise FileError(
+            f"{quoted(source, 300)} holds no tokenizer: neither vocab.json with merges.txt nor tokenizer.json"
+        )
     for path in found:
-        shutil.copyfile(path, folder / path.name)
+        with written_whole(folder / path.name) as file:
+            file.write(read_bytes(path))
 
 
 def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenizer:
@@ -82,7 +90,7 @@ def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenize
 def _loaded(folder: Path, kind: str, vocab_size: int | None = None) -> Tokenizer:
     tokenizer = load_tokenizer(folder, vocab_size)
     if tokenizer is None:
-        raise GlgptError(f"{kind}: its tokenizer.json is no byte-level BPE, as GPT-2's is")
+        raise FileError(f"{quoted(kind, 300)}: its tokenizer.json is no byte-level BPE, as GPT-2's is")
     return tokenizer
 
 
@@ -91,7 +99,7 @@ def identity(folder: Path) -> str:
     found = hashlib.sha256()
     for name in FILES:
         if (folder / name).is_file():
-            data = (folder / name).read_bytes()
+            data = read_bytes(folder / name)
             found.update(f"{name} {len(data)}\n".encode() + data)
     return found.hexdigest()
 
@@ -164,7 +172,6 @@ def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 def _write(folder: Path, vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], eos: str | None) -> None:
     """The files of GPT-2's tokenizer; the third keeps transformers from adding an end of text that is not there."""
-    folder.mkdir(parents=True, exist_ok=True)
     config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}
     config |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), eos)
     ordered = dict(sorted(vocab.items(), key=lambda item: item[1]))
@@ -173,6 +180,13 @@ def _write(folder: Path, vocab: Mapping[str, int], merges: Sequence[tuple[str, s
         "merges.txt": "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges),
         "tokenizer_config.json": json.dumps(config, indent=1) + "\n",
     }
-    for name, content in texts.items():
-        with written_whole(folder / name) as file:
-            file.write(content.encode())
+    new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for name, content in texts.items():
+            with written_whole(folder / name) as file:
+                file.write(content.encode())
+    except BaseException:  # a tokenizer is its files together
+        if new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glgpt.errors import GlgptError
-from glgpt.plots import figures as plots
+from glgpt.plots.loss import loss_curve
 from glgpt.system.signals import Terminated, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
@@ -92,9 +92,12 @@ class Loop:
     def _step(self, step: int) -> None:
         s = self.settings
         inputs, targets = batch(self.data.train, s.seed, step, self._rows, s.context)
+        first = step == self.first + 1
+        if first:
+            self.hooks.part("compiling")(0, 1)
         results = self.trainer.submit(inputs, targets, s.lr_at(step))
         due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
-        if not due and step > self.first + 1:  # the first compiles, and is waited for
+        if not due and not first:  # which compiles, and is waited for
             for result in results:
                 self._recent.append((result.step, self._busy()))
             if len(self._recent) > 1:
@@ -102,6 +105,8 @@ class Loop:
             self._take(results)
             return
         results += self._drain()
+        if first:
+            self.hooks.part("compiling")(1, 1)
         self._take(results[:-1])
         with self._aside():
             evaluated = self._due(s.eval_every, step) and self._evaluate(step)
@@ -248,7 +253,7 @@ class Loop:
         self.run.sync()
         self.hooks.part("saving a checkpoint")(0, 1)
         try:
-            self.trainer.save(self.run.path)
+            self.trainer.save(self.run.path, self.tokenizer.eos)
         except GlgptError as error:  # a step of a finite loss left parameters that are not
             raise self._broken(step, str(error)) from None
         self.saved = step
@@ -264,7 +269,7 @@ class Loop:
             return np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None]).reshape(-1, 2)
 
         picture = self.run.path / "loss.png"
-        plots.loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
+        loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
 
 
 def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from glgpt import __version__
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json
 from glgpt.text.dataset import Data, check_length, load_data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
-from glgpt.text.tokenizer_training import copy_model_tokenizer, identity, make_tokenizer
+from glgpt.text.tokenizer_training import bpe_size, copy_model_tokenizer, identity, make_tokenizer
 from glgpt.training.events import Hooks, Start, Step, Trained
 from glgpt.training.loop import Loop
+from glgpt.training.records import Record
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
 from glgpt.training.settings import Settings, settings_for
 
@@ -87,6 +88,8 @@ def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict
     out = Path(out)
     checkpoint = None if init is None else Checkpoint.open(init)
     settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
+    if checkpoint is None:  # a size that cannot be is refused before a tokenizer is trained
+        settings.model_config(bpe_size(settings.tokenizer) or 1)
     with contextlib.ExitStack() as stack:
         with staged(out) as folder:
             model: ModelConfig | str
@@ -105,8 +108,11 @@ def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict
             write_json(
                 folder / "generation_config.json", dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos)
             )
-            write_json(folder / RECORD, _record(record, tokenizer.vocab_size, data, settings))
-            trainer.save(folder)  # so that a run has a checkpoint from its first moment
+            whole = Record(
+                glgpt=__version__, vocab_size=tokenizer.vocab_size, data=data.key, settings=settings, **record
+            )
+            write_json(folder / RECORD, whole.model_dump())
+            trainer.save(folder, tokenizer.eos)  # so that a run has a checkpoint from its first moment
         run = stack.enter_context(RunFolder(out))
         return _go(trainer, data, tokenizer, settings, run, hooks)
 
@@ -117,28 +123,26 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
         raise GlgptError(f"{fixed[0]} cannot change in a run; what can: {', '.join(CHANGEABLE)}")
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(RunFolder(path))
-        try:
-            before = Settings(**run.record["settings"])
-            if isinstance(given.get("lr"), (int, float)):  # a lower rate falls to as small a share of itself
-                given = {"min_lr": before.min_lr * given["lr"] / before.lr} | given
-            settings = replace(before, **given)
-        except TypeError:
-            raise GlgptError(f"{path / RECORD} is damaged: its settings are not those of a run") from None
+        before, folder = run.record.settings, quoted(path, 300)
+        if isinstance(given.get("lr"), (int, float)):  # a lower rate falls to as small a share of itself
+            given = {"min_lr": before.min_lr * given["lr"] / before.lr} | given
+        settings = replace(before, **given)
         if text is None:
-            if not run.record["files"]:
-                raise GlgptError(f"{path} was trained on a text, not on files: give the same text again")
-            text = Text.of_files(run.record["files"])
-        tokenizer = load_tokenizer(path, run.record["vocab_size"])
+            if not run.record.files:
+                raise GlgptError(f"{folder} was trained on a text, not on files: give the same text again")
+            text = Text.of_files(run.record.files)
+        tokenizer = load_tokenizer(path, run.record.vocab_size)
         if tokenizer is None:
-            raise GlgptError(f"{path} has lost its tokenizer")
+            raise GlgptError(f"{folder} has lost its tokenizer")
         data = _load(text, settings, tokenizer, path, hooks)
-        if data.key != run.record["data"]:
-            raise GlgptError(f"{text.name} is not the text that {path} was trained on: give the same files again")
+        if data.key != run.record.data:
+            shown = quoted(text.name, 300)
+            raise GlgptError(f"{shown} is not the text that {folder} was trained on: give the same files again")
         trainer = stack.enter_context(_trainer().load(path, **_options(settings)))
         if settings.steps <= trainer.steps_done:
-            raise GlgptError(f"{path} has done its {trainer.steps_done} steps; to go on, give more with --steps")
+            raise GlgptError(f"{folder} has done its {trainer.steps_done} steps; to go on, give more with --steps")
         run.rewind(trainer.steps_done)
-        write_json(path / RECORD, run.record | {"settings": asdict(settings)})
+        write_json(path / RECORD, run.record.model_copy(update={"settings": settings}).model_dump())
         return _go(trainer, data, tokenizer, settings, run, hooks)
 
 
@@ -163,10 +167,6 @@ def _load(text: Text, s: Settings, tokenizer: Tokenizer, folder: Path, hooks: Ho
     if s.validation:
         check_length(data.validation, s.context, "validation")
     return data
-
-
-def _record(record: dict[str, Any], vocab_size: int, data: Data, settings: Settings) -> dict[str, Any]:
-    return {"glgpt": __version__} | record | {"vocab_size": vocab_size, "data": data.key, "settings": asdict(settings)}
 
 
 def _go(trainer: Any, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, hooks: Hooks) -> Trained:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -12,10 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from glgpt.errors import GlgptError, quoted
-from glgpt.system.files import written_whole
+from glgpt.errors import FileError, quoted
+from glgpt.system.files import named_errors, read_bytes, read_text, written_whole
+from glgpt.system.locks import lock_folder
 from glgpt.system.outputs import output_folder
+from glgpt.training.records import Line, Record, validated
 
+MOST_METRICS = 1 << 30  # bytes: some five million steps
 RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "state.safetensors"
 
 
@@ -64,28 +66,21 @@ class RunFolder:
         self.path = path
         for name in (RECORD, STATE):
             if not (path / name).is_file():
-                raise GlgptError(f"{path} is no training run: it has no {name}")
-        try:
-            self.record: dict[str, Any] = json.loads((path / RECORD).read_bytes())
-            kinds = {"files": list, "vocab_size": int, "data": str, "settings": dict}
-            if not all(isinstance(self.record[name], kind) for name, kind in kinds.items()):
-                raise TypeError
-        except (ValueError, KeyError, TypeError):
-            raise GlgptError(f"{path / RECORD} is damaged") from None
-        # The folder itself is locked, since files in it are replaced; the lock goes with the process.
-        self._lock = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise GlgptError(f"{path} is being trained by another process") from None
+                raise FileError(f"{quoted(path, 300)} is no training run: it has no {name}")
+        self.record = validated(Record, read_text(path / RECORD), f"{quoted(path / RECORD, 300)} is damaged")
+        if (path / METRICS).exists():
+            self.lines()  # which says what is wrong there, before anything is written
+        unlock = lock_folder(path)
+        if unlock is None:
+            raise FileError(f"{quoted(path, 300)} is being trained by another process")
+        self._unlock = unlock
         self._metrics = (path / METRICS).open("ab")
 
     def rewind(self, step: int) -> None:
         """Forgets what was noted after `step`, and what a killed process left half written."""
         self._rewrite([line for line in self.lines() if line["step"] <= step])
         for sample in (self.path / SAMPLES).glob("*.txt"):
-            if sample.stem.isdecimal() and int(sample.stem) > step:
+            if sample.stem.isdecimal() and len(sample.stem) < 20 and int(sample.stem) > step:
                 sample.unlink()
         for name in (STATE, "model.safetensors", "config.json", RECORD, METRICS, "loss.png"):
             for half in self.path.glob(f".{name}.*"):
@@ -93,8 +88,9 @@ class RunFolder:
 
     def note(self, line: dict[str, Any]) -> None:
         """Appends a line to metrics.jsonl."""
-        self._metrics.write(_line(line))
-        self._metrics.flush()
+        with named_errors(self.path / METRICS):
+            self._metrics.write(_line(line))
+            self._metrics.flush()
 
     def amend(self, step: int, values: dict[str, Any]) -> None:
         """Adds values to the line of the last step, or a line where that has none."""
@@ -111,16 +107,24 @@ class RunFolder:
 
     def sync(self) -> None:
         """Returns when all notes are on the disk: a checkpoint never is ahead of them."""
-        os.fsync(self._metrics.fileno())
+        with named_errors(self.path / METRICS):
+            os.fsync(self._metrics.fileno())
 
     def lines(self) -> list[dict[str, Any]]:
-        """What metrics.jsonl holds; a last line that was cut off is left out."""
-        found = []
-        for line in (self.path / METRICS).read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                value = json.loads(line)
-                if isinstance(value, dict) and isinstance(value.get("step"), int):
-                    found.append(value)
+        """What metrics.jsonl holds; a last line that was cut off is left out.
+
+        Raises FileError, naming line and field, for a line that no run wrote.
+        """
+        path, found = self.path / METRICS, []
+        lines = read_bytes(path, MOST_METRICS).split(b"\n")
+        for number, line in enumerate(lines, 1):
+            try:
+                if line:
+                    where = f"{quoted(path, 300)} is damaged: line {number}"
+                    found.append(validated(Line, line, where).model_dump(exclude_unset=True))
+            except FileError:
+                if number < len(lines):  # else a killed process left it half written
+                    raise
         return found
 
     def sample(self, step: int, text: str) -> None:
@@ -137,7 +141,7 @@ class RunFolder:
         """Lets others train in the folder. Closing twice is harmless."""
         if not self._metrics.closed:
             self._metrics.close()
-            os.close(self._lock)
+            self._unlock()
 
     def __enter__(self) -> RunFolder:
         return self

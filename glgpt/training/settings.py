@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
 from glgpt import models
-from glgpt.errors import GlgptError
-from glgpt.models.spec import ModelConfig
+from glgpt.errors import GlgptError, written
+from glgpt.models.spec import MOST_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
+MOST_NUMBER = 1 << 53  # of steps and the like: what a double holds
 SHAPE = ("n_layer", "n_head", "n_embd", "context")
 
 
@@ -48,6 +50,8 @@ class Settings:
     Raises GlgptError for a value out of range.
     """
 
+    __pydantic_config__ = {"strict": True, "extra": "forbid"}  # noqa: RUF012, see `records.Record`
+
     tokenizer: str
     n_layer: int
     n_head: int
@@ -73,10 +77,12 @@ class Settings:
     sample_tokens: int = 200
     validation: float = 0.1
     seed: int = 0
-    device: str = "auto"
+    device: str | int = "auto"
 
     def __post_init__(self) -> None:
-        for name in (*SHAPE, "batch", "steps", "accumulate", "sample_tokens"):
+        for name in (*SHAPE, "batch", "accumulate"):
+            self._whole(name, 1, MOST_SIZE)
+        for name in ("steps", "sample_tokens"):
             self._whole(name, 1)
         for name in ("warmup", "eval_every", "sample_every", "save_every", "eval_tokens", "seed"):
             self._whole(name, 0)
@@ -84,27 +90,31 @@ class Settings:
             self._within(name, 0, math.inf)
         for name in ("beta1", "beta2", "dropout", "validation"):
             self._within(name, 0, 1)
-        if not (isinstance(self.lr, (int, float)) and 0 < self.lr < math.inf):
-            raise GlgptError(f"lr is {self.lr!r}; it must be above 0")
+        self._within("lr", 0, math.inf)
+        if not self.lr > 0:
+            raise GlgptError(f"lr is {written(self.lr)}; it must be above 0")
         if self.min_lr > self.lr:
             raise GlgptError(f"min_lr {self.min_lr:g} is above lr {self.lr:g}")
         if self.warmup >= self.steps:
             raise GlgptError(f"warmup takes {self.warmup} steps of {self.steps}; it must end before they do")
         if self.schedule not in SCHEDULES:
-            raise GlgptError(f"schedule {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
+            raise GlgptError(f"schedule {written(self.schedule)} is not one of {', '.join(SCHEDULES)}")
         if self.seed >= 1 << 32:
             raise GlgptError(f"seed is {self.seed}; it must be below 2^32")
 
-    def _whole(self, name: str, least: int) -> None:
+    def _whole(self, name: str, least: int, most: int = MOST_NUMBER) -> None:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise GlgptError(f"{name} is {value!r}; it must be a whole number from {least}")
+            raise GlgptError(f"{name} is {written(value)}; it must be a whole number from {least}")
+        if value > most:
+            raise GlgptError(f"{name} is {written(value)}; it must be at most {most}")
 
     def _within(self, name: str, least: float, below: float) -> None:
         value = getattr(self, name)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value < below:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not least <= value < below or value > sys.float_info.max:
             most = "" if below == math.inf else f" and below {below}"
-            raise GlgptError(f"{name} is {value!r}; it must be a number from {least}{most}")
+            raise GlgptError(f"{name} is {written(value)}; it must be a number from {least}{most}")
 
     def lr_at(self, step: int) -> float:
         """The learning rate of `step` (from 1): it rises over the warmup and falls to `min_lr` at the last step."""
@@ -126,11 +136,13 @@ def settings_for(preset: str | None, model: ModelConfig | None, given: dict[str,
     """
     unknown = given.keys() - {field.name for field in fields(Settings)}
     if unknown:
-        raise GlgptError(f"{min(unknown)!r} is not a setting; they are {', '.join(f.name for f in fields(Settings))}")
+        raise GlgptError(
+            f"{written(min(unknown))} is not a setting; they are {', '.join(f.name for f in fields(Settings))}"
+        )
     given = {name: value for name, value in given.items() if value is not None}
     if model is None:
         if preset not in PRESETS:
-            raise GlgptError(f"preset {preset!r} is not one of {', '.join(PRESETS)}")
+            raise GlgptError(f"preset {written(preset)} is not one of {', '.join(PRESETS)}")
         values = vars(PRESETS[preset]) | given
     else:
         decided = given.keys() & {"tokenizer", "n_layer", "n_head", "n_embd"}

@@ -2,53 +2,95 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from glgpt.errors import GlgptError
+from glgpt import models
+from glgpt.checkpoint.files import first_line
+from glgpt.checkpoint.safetensors_file import safetensors_places
+from glgpt.errors import FileError, quoted, written
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json, written_whole
+from glgpt.training.program import MOMENTS
+from glgpt.training.records import About, validated
 
 STATE = "state.safetensors"
 Arrays = Mapping[str, NDArray[np.float32]]
 
 
-def write(folder: Path, config: ModelConfig, arrays: Arrays, moments: Arrays, about: dict[str, Any]) -> None:
+def write(
+    folder: Path, config: ModelConfig, arrays: Arrays, moments: Arrays, about: dict[str, Any], eos: int | None = None
+) -> None:
     """Writes `state.safetensors`, `model.safetensors` and `config.json`; each takes its place only when complete.
 
-    The state is one file with all that training goes on from, so that it is whole at any moment. The other two are a
-    Hugging Face checkpoint. Raises OSError where the folder cannot be written.
+    The state is one file with all that training goes on from, so that it is whole at any moment; its metadata holds
+    `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all that. The other two are a Hugging Face
+    checkpoint; `eos` is the id that begins and ends a text, None where the tokenizer has none. Raises OSError, naming
+    the file, where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    state = {**arrays, **moments}
+    text = json.dumps(about | {"tensors": {n: {"sha256": _sha256(a), "shape": a.shape} for n, a in state.items()}})
     named = {config.stored_name(name): array for name, array in arrays.items()}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id"), eos)
     with written_whole(folder / STATE) as file:
-        file.write(save({**arrays, **moments}, {"glgpt": json.dumps(about)}))
+        file.write(save(state, {"glgpt": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
     with written_whole(folder / "model.safetensors") as file:
         file.write(save(named, {"format": "pt"}))
-    write_json(folder / "config.json", config.to_dict(about["recipe"]["dropout"]))
+    write_json(folder / "config.json", config.to_dict(about["recipe"]["dropout"]) | ends)
 
 
-@contextlib.contextmanager
-def opened(folder: Path) -> Iterator[tuple[dict[str, Any], Callable[[str], NDArray[np.float32]]]]:
-    """What `write` was told about a state, and a function that reads one of its arrays.
+def read(folder: Path) -> tuple[About, Callable[[str], NDArray[np.float32]]]:
+    """What `write` was told about a state, and a function that reads one of its arrays, checked.
 
-    Raises GlgptError for a folder without a state, or a state that is damaged.
+    A state without checksums (an older one, or a browser's) is checked for shapes and numbers that are not finite.
+    Raises FileError, naming file and field or tensor, for a folder without a state, or a state that is damaged.
     """
     path = folder / STATE
-    try:
-        with safe_open(path, "np") as file:
-            yield json.loads(file.metadata()["glgpt"]), file.get_tensor
-    except GlgptError:  # what is done with the arrays says itself what was wrong
-        raise
-    except FileNotFoundError as error:
-        raise GlgptError(f"{folder} holds no state of a training: {path.name} is missing") from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise GlgptError(f"{path} is damaged: {error}") from error
+    if not path.exists():
+        raise FileError(f"{quoted(folder, 300)} holds no state of a training: {STATE} is missing")
+    name = quoted(path, 300)
+    places, metadata = safetensors_places(path)
+    text = metadata.get("glgpt", "")
+    if not text:
+        raise FileError(f"{name} is damaged: it holds tensors, but nothing about a training")
+    if metadata.get("sha256", digest := hashlib.sha256(text.encode()).hexdigest()) != digest:
+        raise FileError(f"{name} is damaged: its metadata are not those that were written")
+    about = validated(About, text, f"{name} is damaged")
+    shapes = {
+        parameter + suffix: known.shape
+        for parameter, known in models.from_fields(about.config).parameters.items()
+        for suffix in ("", *(f".{moment}" for moment in MOMENTS))
+    }
+
+    def tensor(key: str) -> NDArray[np.float32]:
+        place = places.get(key)
+        if place is None:
+            raise FileError(f"{name} is damaged: tensor {quoted(key)} is missing")
+        if place.dtype != "F32" or place.shape != shapes[key]:
+            found = f"{written(place.dtype)} {list(place.shape)}"
+            raise FileError(f"{name} is damaged: tensor {key} is {found}, not 'F32' {list(shapes[key])}")
+        try:
+            array: NDArray[np.float32] = np.ascontiguousarray(place.map())
+        except (OSError, ValueError) as error:
+            raise FileError(f"{name}: tensor {key} cannot be read: {first_line(error)}") from None
+        if about.tensors is not None:
+            wanted = about.tensors.get(key)
+            if wanted is None or tuple(wanted.shape) != array.shape or wanted.sha256 != _sha256(array):
+                raise FileError(f"{name} is damaged: tensor {key} has another checksum than when it was written")
+        if not np.isfinite(array).all():
+            raise FileError(f"{name} is damaged: tensor {key} holds a NaN or an infinity")
+        return array
+
+    return about, tensor
+
+
+def _sha256(array: NDArray[np.float32]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()

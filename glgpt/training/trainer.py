@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Run
+from glgpt.inference.model import GPT2
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
@@ -29,6 +31,7 @@ from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, tr
 from glgpt.training.textures import Parts, TrainingTextures, check_finite, checked_parts, ids_of
 from glgpt.tuning.choice import choose
 
+logger = logging.getLogger(__name__)
 LATE = 3  # steps that may be under way before a loss is waited for
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -46,17 +49,18 @@ class StepResult:
 class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
 
-    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), or a checkpoint's
-    name or folder. A step takes `accumulate` micro-batches of `batch` sequences of `context` tokens (None: as many as
-    it is given; its program is recorded and compiled when a shape is first met, and again whenever another follows).
+    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name
+    or folder, or a loaded GPT2, whose checkpoint is read. A step takes `accumulate` micro-batches of `batch`
+    sequences of `context` tokens (None: as many as it is given; its program is recorded and compiled when a shape is
+    first met, and again whenever another follows, which is logged as a warning: it can take half a minute).
     Its loss is the mean over all targets in all its micro-batches together, except those that are -1, as torch's
     `cross_entropy` has it with `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are
-    zero. Raises GlgptError for settings that do not fit the model or the device.
+    zero. Raises GlgptError for settings that do not fit the model or the device, TypeError for a model of another kind.
     """
 
     def __init__(
         self,
-        model: ModelConfig | str | Path,
+        model: ModelConfig | GPT2 | str | Path | None,
         *,
         batch: int | None = None,
         context: int | None = None,
@@ -79,6 +83,11 @@ class Trainer:
             if isinstance(model, ModelConfig):
                 self.config = model
             else:
+                if isinstance(model, GPT2):
+                    model = model.path
+                if model is not None and not isinstance(model, (str, Path)):
+                    kind = type(model).__name__
+                    raise TypeError(f"model is a {kind}; pass a config, a loaded GPT2, a folder or a name of the Hub")
                 checkpoint = stack.enter_context(Checkpoint.open(model))
                 self.config, read = checkpoint.config, checkpoint.read
             self._given = batch, context
@@ -119,6 +128,11 @@ class Trainer:
             return
         self._arrived = self.drain()
         state, old = self.textures.state(), self.player
+        if self.steps_done:
+            logger.warning(
+                "compiling a step of %d x %d tokens; pass Trainer a batch and a context to compile one alone, and fill "
+                "shorter rows up with targets of -1", *shape
+            )  # fmt: skip
         self._open(replace(self.recipe, batch=shape[0], context=shape[1]))
         old.close()
         self.textures.restore(state.__getitem__)
@@ -249,8 +263,10 @@ class Trainer:
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path) -> None:
-        """Writes `config.json` and `model.safetensors` as transformers has them, and `state.safetensors`.
+    def save(self, folder: str | Path, eos: int | None = None) -> None:
+        """Writes `config.json` and `model.safetensors` as Hugging Face's GPT-2 has them, and `state.safetensors`.
+
+        `eos` is the tokenizer's end of text, for `config.json`.
 
         The state is one file, whole at any moment; each file takes its place only when it is complete. Raises OSError
         where the folder cannot be written, and GlgptError, leaving what was there, where a value is not finite.
@@ -265,7 +281,7 @@ class Trainer:
             "fetch": self.choice.options.fetch,
         }
         check_finite(arrays | moments)
-        training_state.write(Path(folder), self.config, arrays, moments, about | {"step": self.steps_done})
+        training_state.write(Path(folder), self.config, arrays, moments, about | {"step": self.steps_done}, eos)
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
@@ -273,19 +289,18 @@ class Trainer:
 
         Raises GlgptError for a folder without a state, or a state that is damaged.
         """
-        with training_state.opened(Path(folder)) as (about, tensor):
-            options = about["recipe"] | {"lr": about["lr"], "seed": about["seed"]}
-            made = about.get("made", {})  # another kernel adds up in another order: keep to it on the same device
-            if made.get("on") == open_device(overrides.get("device", "auto")).renderer:
-                options |= {"kernel": made["kernel"], "fetch": made["fetch"]}
-            options |= overrides
-            trainer = cls(models.from_fields(about["config"]), **options)
-            try:
-                trainer.textures.restore(tensor)
-            except BaseException:
-                trainer.close()
-                raise
-        trainer.steps_done = int(about["step"])
+        about, tensor = training_state.read(Path(folder))
+        options = about.recipe.model_dump() | {"lr": about.lr, "seed": about.seed}
+        made = about.made  # another kernel adds up in another order: keep to it on the same device
+        if made and made.on == open_device(overrides.get("device", "auto")).renderer:
+            options |= {"kernel": made.kernel, "fetch": made.fetch}
+        trainer = cls(models.from_fields(about.config), **(options | overrides))
+        try:
+            trainer.textures.restore(tensor)
+        except BaseException:
+            trainer.close()
+            raise
+        trainer.steps_done = about.step
         return trainer
 
     def close(self) -> None:

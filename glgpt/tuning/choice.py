@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +12,7 @@ import numpy as np
 from moderngl import TextureArray
 
 from glgpt import ops
-from glgpt.errors import GlgptError
+from glgpt.errors import DeviceError, GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.program.formats import FORMATS
@@ -21,7 +20,7 @@ from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
-from glgpt.system.files import cache_path
+from glgpt.system.files import cache_path, read_json, write_json
 
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
@@ -32,6 +31,7 @@ ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many
 LONG = 0.003  # seconds that a long run of the probe should take at least
 STEADY = 1.3  # at most between the two best runs of each; else the machine had other work
 VERSION = 11  # of what a remembered probe means
+MOST_CACHE = 1 << 20  # bytes: thousands of drivers
 _unsteady: dict[str, dict[str, float]] = {}  # probes of a busy machine, good for this process alone
 
 
@@ -59,7 +59,7 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
             raise GlgptError(f"{name} {value!r} is not one of auto, {', '.join(known)}")
     # Mesa's software drivers convert halves more slowly than shaders do in integer operations
     texels = "float" if storage == "auto" else storage
-    options = Options(header=device.header, storage=texels, packing=not device.software)
+    options = Options(header=device.header, storage=texels, packing=device.packing and not device.software)
     fitting = {k: v for k, v in KERNELS.items() if v.tile_rows * v.tile_cols <= device.limits.max_draw_buffers}
     if kernel != "auto" and kernel not in fitting:
         raise GlgptError(f"kernel {kernel} needs more draw buffers than the {device.limits.max_draw_buffers} here")
@@ -92,7 +92,7 @@ def renders_float(device: Device) -> bool:
     try:
         device.release(device.framebuffer([(texture, 0)]))
         return True
-    except GlgptError:
+    except DeviceError:
         return False
     finally:
         device.release(texture)
@@ -105,28 +105,34 @@ def cache_file() -> Path:
 
 def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[str, float]:
     key = f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
-    try:
-        known = json.loads(cache_file().read_text())
-    except (OSError, ValueError):
-        known = {}
-    known = known if isinstance(known, dict) else {}
+    known = remembered_probes()
     names = [f"{label} {f}" for label in (*(k.label for k in kernels), *COLUMNS) for f in FETCHES]
     for found in (known.get(key), _unsteady.get(key)):
-        if isinstance(found, dict) and all(isinstance(found.get(name), (int, float)) for name in names):
-            return {str(k): float(v) for k, v in found.items()}
+        if found and all(name in found for name in names):
+            return found
     measured, steady = probe(device, options, kernels)
     if not steady:
         _unsteady[key] = measured
         return measured
     known |= {key: measured}
-    try:  # a home that cannot be written only means measuring again
+    with contextlib.suppress(OSError):  # a home that cannot be written only means measuring again
         cache_file().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=cache_file().parent, delete=False) as file:
-            json.dump(known, file, indent=1)
-        Path(file.name).replace(cache_file())
-    except OSError:
-        pass
+        write_json(cache_file(), known)
     return measured
+
+
+def remembered_probes() -> dict[str, dict[str, float]]:
+    """What earlier probes measured, by driver and version; of a damaged file what is whole, or nothing."""
+    try:
+        known = read_json(cache_file(), MOST_CACHE)
+    except (GlgptError, OSError):
+        return {}
+    return {key: found for key, found in known.items() if isinstance(found, dict) and _are_times(found.values())}
+
+
+def _are_times(values: Iterable[object]) -> bool:
+    """Whether all are milliseconds that a probe may have measured."""
+    return all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < 1e9 for v in values)
 
 
 def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[dict[str, float], bool]:

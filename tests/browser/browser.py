@@ -27,7 +27,7 @@ def find_chromium() -> str:
 
 
 def wait_without_eval(page: Any) -> Any:
-    """The page, whose `wait_for_function` asks from outside: Playwright's own evals in the page, which its policy forbids."""
+    """The page with another `wait_for_function`: Playwright's evals in the page, which its policy forbids."""
 
     def wait_for_function(expression: str, timeout: float = 90_000) -> None:
         end = time.monotonic() + timeout / 1000

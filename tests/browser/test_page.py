@@ -136,7 +136,7 @@ def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, brows
     for count in (3, 4):
         page.get_by_role("button", name="One token").click()
         page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === {count}")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === 6")
     assert page.evaluate(words) == whole
 

@@ -27,6 +27,7 @@ SLIP_IN = """async () => {
   box.innerHTML = '<img src="x:" onerror="ran++"><a href="javascript:ran++">a</a><b style="color: red">b</b>';
   document.body.append(script, elsewhere, box);
   box.querySelector('a').click();
+  await new Promise((resolve) => setTimeout(resolve, 50)); // what calls this script may eval, but only until here
   try { (0, eval)('ran++'); } catch {}
   await fetch('http://127.0.0.1:9/').catch(() => {});
   await new Promise((resolve) => setTimeout(resolve, 300));

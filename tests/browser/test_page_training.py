@@ -197,7 +197,7 @@ def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse:
     for selector in (".inside .heads", ".inside .matrix"):
         page.wait_for_function(f"({PAINTED})({selector!r}) > 0.2", polling=200)
     page.get_by_role("button", name="Pause").click()
-    page.get_by_role("button", name="Go on").wait_for()
+    page.get_by_role("button", name="Continue").wait_for()
     step = page.evaluate("glgpt.training.session.step")
     page.get_by_role("button", name="One step").click()
     page.wait_for_function(f"glgpt.training.session.step === {step + 1}", polling=200)

@@ -25,7 +25,7 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve,
     rate = page.get_by_label("Learning rate")
     rate.fill("1e30")
     rate.press("Tab")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     page.get_by_role("heading", name=f"Go back to step {step} with a lower learning rate").wait_for()
     assert not page.evaluate(FINITE)
     assert page.get_by_role("button", name="One step").is_disabled()
@@ -35,7 +35,7 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve,
     page.get_by_role("button", name=f"Go back to step {step}").click()
     page.get_by_role("heading", name="Paused").wait_for()
     assert page.evaluate("glgpt.training.session.step") == step and page.evaluate(FINITE)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(rate).to_be_disabled()
     page.get_by_role("heading", name="Done").wait_for()
     assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 41))
@@ -230,4 +230,4 @@ def test_a_newcomer_sees_it_learn_within_two_minutes(
         print(f" 1.5 nats lower after {step} steps and {seconds:.0f} s")
     assert page.evaluate("glgpt.training.session.plan.offer.name") == "nano" and seconds <= 120
     page.get_by_role("button", name="Pause").click()
-    page.get_by_role("button", name="Go on").wait_for()
+    page.get_by_role("button", name="Continue").wait_for()

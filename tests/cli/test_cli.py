@@ -18,11 +18,13 @@ import pytest
 
 import glgpt.cli.parser
 from glgpt.bench import engine as bench
+from glgpt.bench.peaks import Measure
 from glgpt.cli import main
 from glgpt.cli.options import size
 from glgpt.cli.parser import build_parser
 from glgpt.cli.progress import progress
 from glgpt.errors import quoted
+from glgpt.gl.device import Device
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
 
@@ -381,3 +383,30 @@ def test_every_stop_text_counts(capsys: Capture) -> None:
     args = ["generate", "ROMEO:\nIs it", "--tokens", "40", "--temperature", "0", "--stop", "not be", "--stop", "I'll"]
     assert main([*args, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == " not so, and "
+
+
+def test_bench_says_what_it_does_and_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """On a machine on which all takes long, rounds and shapes are left out; stderr is no terminal here."""
+    asked: list[int] = []
+
+    def products(_device: object, _kernel: object, _options: object, m: int, *_: object) -> list[dict[str, object]]:
+        asked.append(m)
+        time.sleep(0.4)
+        return [{"name": "matmul", "gflops": 1.0}]
+
+    monkeypatch.setattr(bench, "device_peaks", lambda *_: {"fma_gflops": 1.0})
+    monkeypatch.setattr(bench, "products", products)
+    monkeypatch.setattr(bench, "model_bench", lambda *_: ([], {}))
+    assert main(["bench", "--seconds", "2", "--json"]) == 0
+    err = capsys.readouterr().err
+    assert asked == [64] and "measuring products of 64 rows" in err and "no products of 256 rows: they would" in err
+    asked.clear()
+    assert main(["bench", "--seconds", "100", "--json"]) == 0
+    assert asked == [64, 256, 1024] and "no products" not in capsys.readouterr().err
+
+
+def test_a_measurement_ends_in_time(device: Device) -> None:
+    played: list[float] = []
+    measure = Measure(device, 50, time.monotonic() + 0.3)
+    measure.add("slow", lambda: (played.append(0.0), time.sleep(0.05)), repeats=1)
+    assert measure.seconds()["slow"] > 0 and 1 < len(played) < 20

@@ -107,7 +107,7 @@ def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
 
 
 def counting(entries: dict[str, tuple[str, str, bool]]) -> Program:
-    """A counter in a pair of states: each entry (read, written, whether they change names) writes one more than it reads."""
+    """A counter in two states: each entry (read, written, whether they change names) writes one more than it reads."""
     text = "precision highp float;\nprecision highp sampler2DArray;\nuniform sampler2DArray u_x;\n"
     text += "layout(location = 0) out vec4 y;\n"
     text += "void main() { y = texelFetch(u_x, ivec3(gl_FragCoord.xy, 0), 0) + 1.0; }\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
 from glgpt.inference.model import GPT2
 from glgpt.models.gpt2.config import GPT2Config
+from glgpt.training.trainer import Trainer
 
 LOAD = """
 import sys
@@ -177,3 +180,54 @@ def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> No
     run = subprocess.run([sys.executable, "-c", LOAD, large, dtype], capture_output=True, text=True, check=True)
     taken, textures = map(int, run.stdout.split())
     assert textures < taken <= 2.3 * size
+
+
+def test_a_model_that_nobody_holds_gives_its_textures_back(device: Device, goldens: Path) -> None:
+    """`model = GPT2.from_pretrained()` again and again, as in a notebook, adds up."""
+    before = state(device)
+    sizes = set()
+    for _ in range(4):
+        model = load(goldens / "wide")
+        list(model.generate_ids([1, 2], 3, temperature=0))
+        model.run_with_cache([1, 2, 3])
+        running = model.generate([1, 2], 9)
+        next(running)
+        del running, model
+        device.use()
+        sizes.add(device.texture_bytes)
+    assert sizes == {before[1]} and state(device) == before
+
+
+def test_a_stream_keeps_its_model(device: Device, goldens: Path) -> None:
+    with load(goldens / "wide") as model:
+        wanted = list(model.generate_ids([1, 2], 5, temperature=0))
+    before = state(device)
+    stream = load(goldens / "wide").generate_ids([1, 2], 5, temperature=0)
+    gc.collect()
+    assert list(stream) == wanted
+    del stream
+    gc.collect()
+    device.use()
+    assert state(device) == before
+
+
+def test_a_model_dropped_in_another_thread_is_released_in_its_own(device: Device, goldens: Path) -> None:
+    before, held = state(device), [load(goldens / "wide")]
+    full = device.texture_bytes
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert device.texture_bytes == full > before[1]
+    load(goldens / "wide").close()
+    assert state(device) == before
+
+
+def test_a_trainer_that_nobody_holds_gives_its_textures_back(device: Device) -> None:
+    before = state(device)
+    trainer = Trainer(GPT2Config(23, 10, 8, 1, 2), batch=2, context=4, device=device.index or 0)
+    trainer.step(np.zeros((2, 4), int), np.ones((2, 4), int))
+    list(trainer.generate_ids([1], 2, temperature=0))
+    del trainer
+    gc.collect()
+    device.use()
+    assert state(device) == before

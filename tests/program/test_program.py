@@ -65,7 +65,7 @@ def with_texture(name: str, **changes: Any) -> Program:
 
 
 def ping_pong(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 1), **changes: Any) -> Program:
-    """An entry that writes `outputs` of the layers of state d from x, and a pair that then change names; `changes` make d another."""
+    """An entry that writes `outputs` of the layers of state d from x, and a pair; `changes` make d another."""
     states = [texture("c", "state"), replace(texture("d", "state"), **changes)]
     one = Pass("write", "f", (("u_x", "x"),), tuple(("d", layer) for layer in outputs), (3, 2))
     entry = Entry("e", ("x",), (one,), {}, (pair,))

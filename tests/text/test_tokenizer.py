@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.text import tokenizer as module
+from glgpt.text.splits import GPT2
 from glgpt.text.tokenizer import StreamDecoder, load_tokenizer
 
 SHAKESPEARE = load_tokenizer(embedded_weights(), 1024)
@@ -180,9 +181,7 @@ def test_no_tokenizer(tmp_path, monkeypatch):
     monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
     assert load_tokenizer(tmp_path, 50257) is None
     ranks = {bytes([i]): i for i in range(256)}
-    tiny = tiktoken.Encoding(
-        "gpt2", pat_str=module._WORDS, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256}
-    )
+    tiny = tiktoken.Encoding("gpt2", pat_str=GPT2.pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256})
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: tiny)
     ours = load_tokenizer(tmp_path, 50257)
     assert ours.encode("a<|endoftext|>") == [ord("a"), 256]
@@ -215,7 +214,7 @@ def test_accepted_merges_are_applied_as_bpe_does(data):
             merges[pair] = 256 + len(merges)
             tokens.append(pair[0] + pair[1])
     ranks = {bytes([i]): i for i in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
-    engine = tiktoken.Encoding("bpe", pat_str=module._WORDS, mergeable_ranks=ranks, special_tokens={})
+    engine = tiktoken.Encoding("bpe", pat_str=GPT2.pattern, mergeable_ranks=ranks, special_tokens={})
     for text in data.draw(st.lists(st.text("abc", max_size=40), min_size=5, max_size=5)):
         assert engine.decode_tokens_bytes(engine.encode_ordinary(text)) == by_pairs(text.encode(), merges)
 
@@ -230,7 +229,7 @@ def test_accepted_merges_are_applied_as_bpe_does(data):
 )
 def test_stray_merges_are_refused(tmp_path, merges):
     made = {a + b: 256 + i for i, (a, b) in enumerate(merges)}
-    with pytest.raises(GlgptError, match=r"merges.txt: b'.*' b'.*' is out of order"):
+    with pytest.raises(GlgptError, match=r"merges.txt: '.*' '.*' is out of order"):
         load_tokenizer(write(tmp_path, alphabet() | made, merges), 300)
 
 
@@ -249,7 +248,7 @@ def test_stray_merges_are_refused(tmp_path, merges):
         ("vocab.json", b"version https://git-lfs.github.com/spec/v1", "run git lfs pull"),
         ("merges.txt", b"\xff", "merges.txt is no UTF-8 text"),
         ("merges.txt", b"#version: 0.2\nt h\nthe", "merges.txt, line 3: 'the' is no pair of tokens"),
-        ("merges.txt", b"q x\n", "merges.txt: the merge q x needs a token that the vocabulary lacks"),
+        ("merges.txt", b"q x\n", "merges.txt: the merge 'q' 'x' needs a token that the vocabulary lacks"),
         ("tokenizer_config.json", b"nonsense", "tokenizer_config.json is not valid JSON"),
         ("added_tokens.json", b'{"a": 0.5}', "added_tokens.json does not map tokens to ids"),
     ],
@@ -297,3 +296,41 @@ def test_half_a_tokenizer_is_none(tmp_path, there, missing):
     (tmp_path / there).write_text("{}")
     with pytest.raises(GlgptError, match=f"{missing} is missing"):
         load_tokenizer(tmp_path, 50257)
+
+
+def test_a_merge_that_is_there_twice_is_refused(tmp_path):
+    vocab = {"a": 0, "b": 1, "ab": 2}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\na b\n")
+    with pytest.raises(GlgptError, match=r"merges\.txt: the merge 'a' 'b' is there twice"):
+        load_tokenizer(tmp_path, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("merges.txt", b"\x1b[2J\x07 x y\n", r"line 1: '\x1b[2J\x07 x y' is no pair of tokens"),
+        ("merges.txt", b"\xc2\x9b1m " + b"x" * 9999 + b"\n", r"the merge '\x9b1m' 'xxx"),
+        ("merges.txt", b"\n" * ((1 << 20) + 2), "more than 1,048,576 lines"),
+        ("vocab.json", b'{"a": 16777216}', "an id that is not below 16,777,216"),
+        ("vocab.json", b'{"a": 1' + b"0" * 50 + b"}", "a whole number of 51 digits"),
+        (
+            "tokenizer_config.json",
+            b'{"added_tokens_decoder": {"' + b"9" * 5000 + b'": {"content": "<x>"}}}',
+            "an id that is not below 16,777,216",
+        ),
+        (
+            "added_tokens.json",
+            json.dumps({f"<{i}>": 1000 + i for i in range(10_001)}).encode(),
+            "more than 10,000 added tokens",
+        ),
+    ],
+)
+def test_hostile_files_are_refused_in_one_line(tmp_path, name, content, said):
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "merges.txt").write_text("")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(GlgptError) as caught:
+        load_tokenizer(tmp_path, None)
+    message = str(caught.value)
+    assert said in message and message.isprintable() and len(message) < 500

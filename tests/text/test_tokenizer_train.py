@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -185,3 +187,25 @@ def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: Capture) -> Non
     assert main(["tokenizer", "train", str(tmp_path / "none"), "--vocab", "300", "--out", str(tmp_path / "c")]) == 2
     assert "none" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["play.txt"]
+
+
+@pytest.mark.parametrize("size", [1 << 21, 99999999999, 10**5000], ids=["2^21", "terabytes", "long"])
+def test_a_size_beyond_reason_is_refused(size: int, tmp_path: Path) -> None:
+    """The library would abort the process in an allocation of terabytes."""
+    with pytest.raises(GlgptError, match="is too large"):
+        train_bpe(Text.of_string("to be " * 100), size, tmp_path / "out")
+    kind = f"bpe:{size}" if size < 10**100 else "bpe:" + "9" * 5000
+    with pytest.raises(GlgptError, match=r"is too large|write bpe:N"):
+        make_tokenizer(kind, Text.of_string("to be " * 100), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_leaves_no_folder_and_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "umask", full)  # which is called when a file has been written
+    with pytest.raises(OSError, match="No space left") as caught:
+        make_tokenizer("bytes", Text.of_string("x"), tmp_path / "out")
+    assert caught.value.filename == str(tmp_path / "out/vocab.json")
+    assert not (tmp_path / "out").exists()

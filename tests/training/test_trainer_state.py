@@ -249,7 +249,7 @@ def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> N
     state = tmp_path / "state.safetensors"
     for damage in (state.read_bytes()[:-9], b"", b"x" * 100):
         state.write_bytes(damage)
-        with pytest.raises(GlgptError, match="is damaged"):
+        with pytest.raises(GlgptError, match=r"state\.safetensors is no whole safetensors file"):
             Trainer.load(tmp_path, device=DEVICE)
 
 
@@ -289,3 +289,27 @@ def test_a_constructor_that_fails_leaves_nothing(
     with pytest.raises(GlgptError, match="cut short"):
         trainer(goldens / "training")
     assert (device.live, device.texture_bytes) == before
+
+
+def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) -> None:
+    """`Trainer(model)` said that the object was neither a folder nor a name of the Hub."""
+    folder = goldens / "training"
+    options = {"device": DEVICE, "kernel": "4x4"}
+    with (
+        GPT2.from_pretrained(folder, "f16", **options) as model,
+        Trainer(model, **options) as t,
+        Trainer(folder, **options) as other,
+    ):
+        assert same(t.parameters(), other.parameters())
+    with pytest.raises(TypeError, match="model is a dict; pass a config, a loaded GPT2, a folder or a name of the Hub"):
+        Trainer({})  # type: ignore[arg-type]
+
+
+def test_compiling_another_shape_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A step of a new length takes half a minute on software GL, in silence."""
+    with trainer(batch=None, context=None) as t:
+        t.step(*examples(2, 0, CONFIG, 5))
+        t.step(*examples(2, 0, CONFIG, 5))
+        assert caplog.messages == []
+        t.step(*examples(3, 0, CONFIG, 7))
+    assert len(caplog.messages) == 1 and "compiling a step of 3 x 7 tokens" in caplog.messages[0]

@@ -171,7 +171,20 @@ def test_without_float_targets_tensors_are_stored_as_bits(device: Device, monkey
         assert choose(device, "4x4", "texelFetch").options.storage == "uint"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}', "null"])
+DAMAGED = [
+    "",
+    "[]",
+    "{",
+    '{"x": 1}',
+    "null",
+    '{"x":' * 200_000,
+    '{"x": ' + "[" * 900 + "]" * 900 + "}",
+    "\\ud800",
+    "\0",
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_cache_only_means_measuring_again(
     device: Device, cache: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +206,16 @@ def test_a_damaged_entry_only_means_measuring_again(
     cache.write_text(json.dumps({key: json.loads(value), "another driver": {"a": 1.0}}))
     assert choose(device).kernel.name == NAMES[5].split()[0]
     assert set(json.loads(cache.read_text())) == {key, "another driver"}
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "NaN", "Infinity", "-1", "1e400", "true", "0"])
+def test_a_number_that_is_no_time_only_means_measuring_again(
+    device: Device, cache: Path, number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_probe(monkeypatch, NAMES[5])
+    choose(device)
+    cache.write_text(cache.read_text().replace(": 1.0", f": {number}"))
+    assert choose(device).measured[NAMES[5]] == 1.0
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(

@@ -51,7 +51,7 @@ class OurLearner implements Learner {
     const { device, recording, options } = model;
     const chosen = offer.programs.find((p) => p.kernel === recording.kernel && p.draw_buffers <= device.limits.drawBuffers);
     if (!chosen) throw new Error(`no program of ${offer.name} for ${recording.kernel}`);
-    const trainer = new Trainer(device, offer, parseProgram(await json(chosen.file), chosen.file), options, course.seed);
+    const trainer = new Trainer(device, offer, parseProgram(await json(chosen.file), chosen.file), options, course.seed, model.manifest.tuning);
     await trainer.open(true);
     return new OurLearner(trainer, offer, course);
   }

@@ -2,7 +2,7 @@
 
 import { Device } from "./gl/device";
 import { Loader, type Progress } from "./engine/loader";
-import { Turns } from "./gl/wait";
+import { Queue } from "./gl/wait";
 import { Model, type ModelOptions, type Token } from "./engine/model";
 import { parity, type Parity } from "./engine/parity";
 import { PageError } from "./gl/errors";
@@ -48,7 +48,7 @@ export class Glgpt {
   readonly training = new Training(() => this.model, new Store(folder().pathname));
   onProgress: (progress: Progress) => void = () => {};
   private last: number[] = [];
-  private readonly turns = new Turns(); // there is one set of caches
+  private readonly queue = new Queue(); // there is one set of caches
 
   constructor(
     source: Source = EmbeddedSource.here() ?? new HttpSource(folder()),
@@ -68,7 +68,7 @@ export class Glgpt {
   /** Calls wait for one another, and begin anew where the context was lost meanwhile. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.ready;
-    return this.turns.take(async () => {
+    return this.queue.run(async () => {
       for (;;) {
         if (this.model.stale) await this.model.recover();
         try {
@@ -90,7 +90,7 @@ export class Glgpt {
   encode(text: string): number[] {
     if (!this.model.tokenizer) throw new PageError("This model has no tokenizer; give ids.");
     if (typeof text !== "string") throw new PageError(`A text was asked for; this is ${JSON.stringify(text)}.`);
-    return this.model.tokenizer.encode(text);
+    return this.model.tokenizer.prompt(text);
   }
 
   decode(ids: Iterable<number>): string {
@@ -99,7 +99,7 @@ export class Glgpt {
 
   async generate(options: GenerateOptions = {}): Promise<Generated> {
     await this.ready;
-    return this.turns.take(async () => {
+    return this.queue.run(async () => {
       if (this.model.stale) await this.model.recover(options.signal); // later it sees to that itself
       return this.run(options);
     });
@@ -194,7 +194,7 @@ export class Glgpt {
   }
 
   /**
-   * Goes on with the training, or with the one that an earlier visit left; with another learning rate where one is given.
+   * Resumes the training, or the one that an earlier visit left; with another learning rate where one is given.
    * A training that failed goes back to its last checkpoint first.
    */
   async resume({ lr }: { lr?: number } = {}): Promise<void> {

@@ -20,22 +20,26 @@ import { Tokenizer } from "../src/engine/tokenizer";
 import { meaning, parts } from "../src/ui/names";
 import { split } from "../src/ui/source";
 
+const COSTS = { one_token: 4, per_chunk: 4 };
+
 describe("chunks", () => {
   it("cover every prompt length once, the last alone padded, never beyond the context", () => {
     const known = [256, 64, 16, 1];
-    for (let tokens = 1; tokens <= 256; tokens++) {
-      let at = 0;
-      for (const chunk of plan(tokens, 256, known)) {
-        expect(chunk.start).toBe(at);
-        expect(chunk.start + chunk.size).toBeLessThanOrEqual(256);
-        at += chunk.valid;
-        if (at < tokens) expect(chunk.valid).toBe(chunk.size);
+    for (const context of [256, 71]) {
+      for (let tokens = 1; tokens <= context; tokens++) {
+        let at = 0;
+        for (const chunk of plan(tokens, context, known, COSTS)) {
+          expect(chunk.start).toBe(at);
+          expect(chunk.start + chunk.size).toBeLessThanOrEqual(context);
+          at += chunk.valid;
+          if (at < tokens) expect(chunk.valid).toBe(chunk.size);
+        }
+        expect(at).toBe(tokens);
       }
-      expect(at).toBe(tokens);
     }
   });
   it("begin where the caches end", () => {
-    expect(plan(41, 256, [256, 64, 16, 1], 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
+    expect(plan(41, 256, [256, 64, 16, 1], COSTS, 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
   });
   it("are named by the entries", () => {
     expect(sizes(["decode", "prefill_16", "prefill_256", "prefill_x"], "prefill_")).toEqual([256, 16]);
@@ -131,6 +135,16 @@ describe("sampling", () => {
     expect(seen({ topP: 0.5 })).toEqual([1, 3]);
     expect(seen({ temperature: 3 })).toEqual([0, 1, 2, 3, 4]);
   });
+  it("flattens the distribution by the temperature", () => {
+    const sampler = new Sampler({ ...settings, temperature: 2 });
+    const total = [1, 3, 2, 3, -1].reduce((sum, x) => sum + Math.exp(x / 2), 0);
+    for (let i = 0; i < 20; i++) {
+      const { id, sampled } = sampler.draw(logits);
+      expect(sampled(id)).toBeCloseTo(Math.exp(logits[id]! / 2) / total, 6);
+    }
+    const drawn = Array.from({ length: 2000 }, () => sampler.draw(logits).id);
+    expect(drawn.filter((id) => id === 2).length / 2000).toBeCloseTo(Math.exp(1) / total, 1);
+  });
   it("names the likeliest with their probabilities", () => {
     const { top, p } = alternatives(logits, 2, 0);
     expect(top.map((c) => c.id)).toEqual([1, 3]);
@@ -208,13 +222,13 @@ describe("the probe", () => {
     const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5,
       "4x4-contiguous texelFetch": 7, "4x4-contiguous textureLod": 6 };
     const rows = { "strided texelFetch": 5, "contiguous texelFetch": 4, "strided textureLod": 1, "contiguous textureLod": 0.9 };
-    expect(pick(all, both, { ...measured, ...rows })).toEqual({ recording: all[2], fetch: "texelFetch" });
+    expect(pick(all, both, { ...measured, ...rows }, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
     const paying = { ...measured, ...rows, "contiguous textureLod": 0.7 };
-    expect(pick(all, both, paying)).toEqual({ recording: all[1], fetch: "textureLod" });
-    expect(pick(all, ["texelFetch"], paying)).toEqual({ recording: all[2], fetch: "texelFetch" });
+    expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
+    expect(pick(all, ["texelFetch"], paying, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
   });
   it("takes the first where there was nothing to measure", () => {
-    expect(pick([all[1]!], ["textureLod"], {})).toEqual({ recording: all[1], fetch: "textureLod" });
+    expect(pick([all[1]!], ["textureLod"], {}, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
   });
 });
 
@@ -244,7 +258,7 @@ describe("the tokenizer", () => {
   const ranks = [...Array(256).keys()].map((i) => btoa(String.fromCharCode(i)));
   const data = {
     ...{ schema: 1, pattern: "\\S+| +", ranks: [...ranks, btoa("ab")].join(" "), ids: null, others: {} },
-    ...{ special: { "<end>": 300 }, prefix_space: false, eos: 300, vocab_size: 301 },
+    ...{ special: { "<end>": 300 }, prefix: [], prefix_space: false, eos: 300, vocab_size: 301 },
   };
   it("merges by rank, keeps special texts whole, and decodes what it encoded", () => {
     const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
@@ -280,6 +294,7 @@ describe("loader", () => {
       dtype: "f32",
       tokenizer: null,
       reference: "reference.json",
+      tuning: { ...COSTS, panels_pay: 0.8, steady: 1.3, draw_flops: 1e10, ahead: 3 },
       activations: {},
       files: {},
       config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },

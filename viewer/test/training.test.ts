@@ -102,7 +102,7 @@ describe("safetensors", () => {
 });
 
 describe("a saved state", () => {
-  const parameters = [{ name: "w", shape: [2, 3], transposed: false }];
+  const parameters = [{ name: "w", stored: "w", shape: [2, 3], transposed: false }];
   const offer = { parameters } as unknown as Plan["offer"];
   const state = (...values: number[]) => {
     return writeSafetensors(new Map([["w", { shape: [2, values.length / 2], data: Float32Array.from(values) }]]), {});

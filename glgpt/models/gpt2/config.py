@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, written
 from glgpt.models.spec import (
     PATTERN,
     RESID_POST,
@@ -18,6 +18,7 @@ from glgpt.models.spec import (
     ModelConfig,
     Parameter,
     activation_table,
+    check_count,
     check_sizes,
 )
 
@@ -59,17 +60,17 @@ class GPT2Config(ModelConfig):
         check_sizes(self, ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "d_inner"))
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings"):
             if not isinstance(getattr(self, name), bool):
-                raise GlgptError(f"config: {name} is {getattr(self, name)!r}; it must be true or false")
+                raise GlgptError(f"config: {name} is {written(getattr(self, name))}; it must be true or false")
         eps = self.layer_norm_epsilon
         if not isinstance(eps, (int, float)) or isinstance(eps, bool) or not 0 <= eps < 1:
-            raise GlgptError(f"config: layer_norm_epsilon is {eps!r}; it must be a number from 0 to 1")
+            raise GlgptError(f"config: layer_norm_epsilon is {written(eps)}; it must be a number from 0 to 1")
         object.__setattr__(self, "layer_norm_epsilon", float(eps))  # JSON's 0 is an int, which GLSL would not take
         if self.n_embd % self.n_head:
             raise GlgptError(f"config: n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
-        if self.activation_function not in ACTIVATIONS:
-            raise GlgptError(
-                f"config: activation_function {self.activation_function!r} is not one of {', '.join(ACTIVATIONS)}"
-            )
+        if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
+            shown, known = written(self.activation_function), ", ".join(ACTIVATIONS)
+            raise GlgptError(f"config: activation_function {shown} is not one of {known}")
+        check_count(self)
 
     @property
     def d_head(self) -> int:

@@ -19,6 +19,7 @@ from glgpt.models.spec import (
     ModelConfig,
     Parameter,
     activation_table,
+    check_count,
     check_sizes,
 )
 
@@ -88,6 +89,7 @@ class LlamaConfig(ModelConfig):
             raise GlgptError(f"config: hidden_size {self.n_embd} is not a multiple of {self.n_head} heads")
         if self.d_head % 2:
             raise GlgptError(f"config: a head is {self.d_head} wide; rotary positions need an even width")
+        check_count(self)
 
     @property
     def d_head(self) -> int:

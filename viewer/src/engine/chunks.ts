@@ -1,9 +1,7 @@
-// Cutting a prompt into the chunk sizes that were recorded; the costs are those of `glgpt/chunks.py`.
+// Cutting a prompt into the chunk sizes that were recorded.
 
 import type { Player } from "../gl/player";
-
-const ONE_TOKEN = 4;
-const PER_CHUNK = 4;
+import type { Tuning } from "./manifest";
 
 export interface Chunk {
   start: number;
@@ -21,15 +19,21 @@ export function sizes(entries: Iterable<string>, prefix: string): number[] {
   return found.sort((a, b) => b - a);
 }
 
-/** The cheapest chunks of `known` sizes over positions from..tokens-1; only the last may be padded. */
-export function plan(tokens: number, context: number, known: readonly number[], from = 0): Chunk[] {
+/** The cheapest chunks of `known` sizes, by `costs`, over positions from..tokens-1; only the last may be padded. */
+export function plan(
+  tokens: number,
+  context: number,
+  known: readonly number[],
+  costs: Pick<Tuning, "one_token" | "per_chunk">,
+  from = 0,
+): Chunk[] {
   const cost = new Float64Array(tokens + 1);
   const size = new Int32Array(tokens + 1);
   for (let at = tokens - 1; at >= from; at--) {
     let best = Infinity;
     for (const s of known) {
       if (at + s > context) continue;
-      const total = (s === 1 ? ONE_TOKEN : PER_CHUNK + s) + (cost[Math.min(at + s, tokens)] ?? 0);
+      const total = (s === 1 ? costs.one_token : costs.per_chunk + s) + (cost[Math.min(at + s, tokens)] ?? 0);
       if (total < best || (total === best && s < (size[at] ?? 0))) {
         best = total;
         size[at] = s;

@@ -1,4 +1,4 @@
-// From texels to the matrix they hold, as glgpt/program/layout.py packs it.
+// From texels to the matrix they hold. The cases in tests/page/shared_cases.json are packed by Python.
 
 import type { Block, Texels } from "../gl/player";
 import type { View } from "../gl/program";

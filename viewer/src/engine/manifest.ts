@@ -29,7 +29,15 @@ export interface Recording {
   row: string;
 }
 
-export type ActivationKind = "rows" | "heads" | "cache" | "scores" | "pattern";
+/**
+ * How a named activation lies in its matrix: a row a token; the same with padded heads; a row a position with padded
+ * heads; rows are token * heads + head and columns keys. `width` is that of a row, or of a head of `heads` and `cache`.
+ */
+export interface Activation {
+  kind: "rows" | "heads" | "cache" | "scores" | "pattern";
+  heads: number;
+  width: number;
+}
 
 export interface Config {
   vocab_size: number;
@@ -38,6 +46,16 @@ export interface Config {
   n_head: number;
   n_embd: number;
   d_head: number;
+}
+
+/** Constants that the desktop and the page share, described in the schema. */
+export interface Tuning {
+  one_token: number;
+  per_chunk: number;
+  panels_pay: number;
+  steady: number;
+  draw_flops: number;
+  ahead: number;
 }
 
 export interface Manifest {
@@ -49,11 +67,11 @@ export interface Manifest {
   recordings: Recording[];
   tokenizer: string | null;
   reference: string;
+  tuning: Tuning;
   /** What can be trained: the file that lists it. */
   training?: string | null;
-  activations: Record<string, ActivationKind>;
+  activations: Record<string, Activation>;
   files: Record<string, { bytes: number; sha256: string }>;
-  /** Into how many tiles (rows, columns) the shards cut each weight; a program's own texture may be cut otherwise. */
   shards: Shard[];
 }
 
@@ -90,6 +108,8 @@ export interface TokenizerData {
   ids: number[] | null;
   others: Record<string, string>;
   special: Record<string, number>;
+  /** Ids that the model expects before a prompt. */
+  prefix: number[];
   prefix_space: boolean;
   eos: number | null;
   vocab_size: number;
@@ -115,8 +135,10 @@ export interface Offer {
   /** Parameters, and bytes of all textures. */
   count: number;
   bytes: number;
-  /** `transposed`: the texture holds the array's transpose; a vector is one row. */
-  parameters: { name: string; shape: number[]; transposed: boolean }[];
+  /** The config.json of a checkpoint. */
+  checkpoint: Record<string, unknown>;
+  /** `stored` is the name in a checkpoint; `transposed`: the texture holds the transpose; a vector is one row. */
+  parameters: { name: string; stored: string; shape: number[]; transposed: boolean }[];
   programs: { kernel: string; draw_buffers: number; file: string }[];
 }
 

@@ -1,7 +1,7 @@
-// A model on a device: weights in, tokens, logits and named intermediates out. What the passes compute it cannot tell.
+// A model on a device: weights in, tokens, logits and named intermediates out. It does not know what the passes compute.
 
 import { ContextLost, Device, type Options } from "../gl/device";
-import { DRAW_FLOPS, Player } from "../gl/player";
+import { Player } from "../gl/player";
 import { choose } from "./probe";
 import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
@@ -15,8 +15,7 @@ import { textureBytes, type Program } from "../gl/program";
 import { alternatives, certain, Sampler, type Candidate, type Settings } from "./sampling";
 import { Tokenizer } from "./tokenizer";
 
-const UPLOAD = 4 << 20; // bytes of one upload, between which the page gets a turn
-const AHEAD = 3; // greedy tokens under way at once behind the first: the device chooses them without us
+const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
 const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
 
 export interface ModelOptions {
@@ -88,7 +87,7 @@ export class Model {
     const program = async (name: string) => parseProgram(await loader.json(name), name);
     const storage = () => wishes.storage ?? device.storage;
     await model.kept(async () => {
-      const chosen = await choose(device, fitting, program, storage(), wishes.fetch);
+      const chosen = await choose(device, fitting, program, storage(), manifest.tuning, wishes.fetch);
       model.probe = chosen.measured;
       model.recording = chosen.recording;
       model.options = { fetch: chosen.fetch, storage: storage() };
@@ -105,13 +104,12 @@ export class Model {
 
   /** Textures, weights, shaders: at first, and again after a lost context. */
   private async build(): Promise<void> {
-    const { device, options, wishes } = this;
+    const { device, options } = this;
     const { generation } = device;
     this.reader = new Reader(device);
     this.captured = null;
     this.cached = [];
-    const flops = wishes.drawFlops ?? DRAW_FLOPS;
-    this.player = new Player(device, this.programs.generate, options, undefined, flops, this.reader);
+    this.player = new Player(device, this.programs.generate, options, undefined, this.drawFlops, this.reader);
     this.player.onCompiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
     const start = performance.now();
     const compiled = this.player.prepare("prepare", "decode", ...this.known.slice(0, -1).map((n) => `prefill_${n}`));
@@ -132,6 +130,11 @@ export class Model {
     this.player.play("prepare");
     device.still(generation);
     this.generation = generation;
+  }
+
+  /** The most one draw may cost. */
+  get drawFlops(): number {
+    return this.wishes.drawFlops ?? this.manifest.tuning.draw_flops;
   }
 
   /** Whether the context was lost since, and nothing has filled the new one. */
@@ -194,7 +197,7 @@ export class Model {
     if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${vocab_size}.`);
   }
 
-  /** Continues `ids`; a token comes as soon as it is known. Goes on where it was if the context is lost and comes back. */
+  /** Continues `ids`; a token comes as soon as it is known. Resumes if the context is lost and restored. */
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
     this.check(ids);
     const { temperature = 1, topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
@@ -226,7 +229,7 @@ export class Model {
     const first = text.length;
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
-        const ahead = Math.max(1, Math.min(AHEAD, Math.floor(BUSY / this.reader.between)));
+        const ahead = Math.max(1, Math.min(this.manifest.tuning.ahead, Math.floor(BUSY / this.reader.between)));
         for (; issued < count && issued - taken < (taken ? ahead : 1); issued++) {
           if (issued === 0) this.prefill(text);
           else this.decode(first + issued - 1);
@@ -289,7 +292,7 @@ export class Model {
 
   /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
   private prefill(ids: readonly number[]): void {
-    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.held(ids))) {
+    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, this.held(ids))) {
       if (chunk.size === 1) {
         this.writeToken(ids[chunk.start]!);
         this.decode(chunk.start);
@@ -348,7 +351,7 @@ export class Model {
         this.programs.capture,
         this.options,
         this.player.shared(),
-        this.wishes.drawFlops ?? DRAW_FLOPS,
+        this.drawFlops,
         this.reader,
       ),
     );

@@ -1,19 +1,16 @@
-// Choosing how texels are fetched and which recording is played, by measuring once per driver, as the desktop does.
+// Choosing how texels are fetched and which recording is played, by measuring once per driver.
 
-import type { Recording } from "./manifest";
+import type { Recording, Tuning } from "./manifest";
 import type { Program } from "../gl/program";
 import type { Device, Options } from "../gl/device";
 import { Player } from "../gl/player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
-const TURNS = 4;
-const MOST_TURNS = 10; // on a machine that is not steady
+const ROUNDS = 4;
+const MOST_ROUNDS = 10; // on a machine that is not steady
 const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
 const MOST = 512;
-const STEADY = 1.3; // at most between the two best turns of each; else the machine has other work
 const VERSION = 8; // of what a remembered probe means
-
-const PANELS_PAY = 0.8; // of the time by strided columns
 
 type Fetch = Options["fetch"];
 
@@ -24,12 +21,13 @@ export interface Chosen {
   measured: Record<string, number>;
 }
 
-/** How one-row products take their columns, as glgpt/tuning/choice.py chooses it, then the fastest kernel recorded for it and its fetch. */
+/** How one-row products take their columns (by `tuning.panels_pay`), then the fastest kernel recorded for that and its fetch. */
 export async function choose(
   device: Device,
   recordings: readonly Recording[],
   load: (file: string) => Promise<Program>,
   storage: Options["storage"],
+  tuning: Tuning,
   forced?: Fetch,
 ): Promise<Chosen> {
   const fetches = forced ? [forced] : FETCHES;
@@ -38,17 +36,17 @@ export async function choose(
   const complete = async (files: ReadonlyMap<string, string>): Promise<void> => {
     const names = [...files.keys()].flatMap((name) => fetches.map((fetch) => `${name} ${fetch}`));
     if (names.length === 1 || names.every((name) => typeof measured[name] === "number")) return;
-    Object.assign(measured, await measure(device, files, load, storage, fetches));
+    Object.assign(measured, await measure(device, files, load, storage, fetches, tuning.steady));
   };
   const rows = new Map(recordings.map((r) => [r.rows, r.row]));
   if (rows.size > 1) await complete(rows);
-  await complete(new Map(suiting(recordings, fetches, measured).map((r) => [label(r), r.product])));
+  await complete(new Map(suiting(recordings, fetches, measured, tuning.panels_pay).map((r) => [label(r), r.product])));
   try {
     localStorage.setItem(key, JSON.stringify(measured));
   } catch {
     // a browser that keeps nothing only measures again
   }
-  return { ...pick(recordings, fetches, measured), measured };
+  return { ...pick(recordings, fetches, measured, tuning.panels_pay), measured };
 }
 
 const label = ({ kernel, rows }: Recording) => kernel + (rows === "contiguous" ? "-contiguous" : "");
@@ -56,11 +54,16 @@ const label = ({ kernel, rows }: Recording) => kernel + (rows === "contiguous" ?
 type Measured = Readonly<Record<string, number>>;
 
 /** The recordings whose one-row products are faster. */
-function suiting(recordings: readonly Recording[], fetches: readonly Fetch[], measured: Measured): readonly Recording[] {
+function suiting(
+  recordings: readonly Recording[],
+  fetches: readonly Fetch[],
+  measured: Measured,
+  panelsPay: number,
+): readonly Recording[] {
   const row = (columns: string) => Math.min(...fetches.map((fetch) => measured[`${columns} ${fetch}`] ?? 0));
   const contiguous = recordings.filter((r) => r.rows === "contiguous");
   const strided = recordings.filter((r) => r.rows === "strided");
-  const pays = contiguous.length && row("contiguous") < PANELS_PAY * row("strided");
+  const pays = contiguous.length && row("contiguous") < panelsPay * row("strided");
   return !strided.length || pays ? contiguous : strided;
 }
 
@@ -68,8 +71,9 @@ export function pick(
   recordings: readonly Recording[],
   fetches: readonly Fetch[],
   measured: Measured,
+  panelsPay: number,
 ): Pick<Chosen, "recording" | "fetch"> {
-  const fitting = suiting(recordings, fetches, measured);
+  const fitting = suiting(recordings, fetches, measured, panelsPay);
   const all = fitting.flatMap((recording) => fetches.map((fetch) => ({ recording, fetch })));
   const product = (c: (typeof all)[number]) => measured[`${label(c.recording)} ${c.fetch}`] ?? 0;
   return all.reduce((a, b) => (product(b) < product(a) ? b : a));
@@ -89,6 +93,7 @@ async function measure(
   load: (file: string) => Promise<Program>,
   storage: Options["storage"],
   fetches: readonly Fetch[],
+  steadyRatio: number,
 ): Promise<Record<string, number>> {
   const times: Record<string, number> = {};
   const players: [string, Player, string][] = [];
@@ -121,14 +126,14 @@ async function measure(
     // Other work only ever adds time: the least of each length, and only then their difference, which leaves out what
     // a read costs. The least difference would be that of a short run which was held up.
     const runs = players.map(() => ({ once: [] as number[], more: [] as number[] }));
-    for (let turn = 0, steady = false; turn < TURNS || (turn < MOST_TURNS && !steady); turn++) {
+    for (let round = 0, steady = false; round < ROUNDS || (round < MOST_ROUNDS && !steady); round++) {
       for (const [i, [name, player, output]] of players.entries()) {
         runs[i]!.once.push(await run(player, output, 1));
         runs[i]!.more.push(await run(player, output, 1 + repeats.get(name)!));
       }
       steady = runs.every(({ more }) => {
         const [least, second] = more.sort((a, b) => a - b);
-        return second! < STEADY * least!;
+        return second! < steadyRatio * least!;
       });
     }
     for (const [i, [name]] of players.entries()) {

@@ -1,4 +1,4 @@
-// numpy's PCG64 behind its SeedSequence, so that a seed gives the same choices here and on the desktop.
+// numpy's PCG64 seeded by its SeedSequence, so that a seed draws the same tokens here and on the desktop.
 
 const M32 = 0xffffffff;
 const M128 = (1n << 128n) - 1n;
@@ -56,8 +56,8 @@ export class Random {
   next(): number {
     this.step();
     const value = BigInt.asUintN(64, this.state >> 64n) ^ BigInt.asUintN(64, this.state);
-    const turn = this.state >> 122n;
-    const rotated = BigInt.asUintN(64, (value >> turn) | (value << (-turn & 63n)));
+    const rotation = this.state >> 122n;
+    const rotated = BigInt.asUintN(64, (value >> rotation) | (value << (-rotation & 63n)));
     return Number(rotated >> 11n) / 2 ** 53;
   }
 }

@@ -1,4 +1,4 @@
-// Choosing a token from one row of logits, as `glgpt/sampling.py` does.
+// Choosing a token from one row of logits. The cases in tests/page/shared_cases.json hold that Python draws the same.
 
 import { PageError } from "../gl/errors";
 import { Random } from "./random";

@@ -5,7 +5,7 @@ import { pause } from "../gl/wait";
 import type { Entry } from "../gl/program";
 
 const REPEATS = 12;
-const TURNS = 3;
+const ROUNDS = 3;
 const LATEST = 2000; // ms that a query may take
 
 interface TimerQueries {
@@ -39,7 +39,7 @@ export async function timePasses(
 async function byQueries(model: Model, entry: Entry, ext: TimerQueries): Promise<Timing | null> {
   const { gl } = model.device;
   const best = new Array<number>(entry.passes.length).fill(Infinity);
-  for (let turn = 0; turn < TURNS; turn++) {
+  for (let round = 0; round < ROUNDS; round++) {
     const queries = entry.passes.map((_, i) => {
       const query = gl.createQuery();
       gl.beginQuery(ext.TIME_ELAPSED_EXT, query);
@@ -81,7 +81,7 @@ async function bySlope(model: Model, entry: Entry, onProgress: (done: number, to
       return performance.now() - start;
     };
     let best = Infinity;
-    for (let turn = 0; turn < TURNS; turn++) {
+    for (let round = 0; round < ROUNDS; round++) {
       const once = await run(1);
       best = Math.min(best, (await run(1 + REPEATS)) - once);
     }

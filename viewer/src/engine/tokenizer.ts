@@ -26,6 +26,11 @@ export class Tokenizer {
     this.specials = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
   }
 
+  /** The ids of a prompt, with those that the model expects before one. */
+  prompt(text: string): number[] {
+    return [...this.data.prefix, ...this.encode(text)];
+  }
+
   /** The ids of a text; special tokens written out in it become their one id. */
   encode(text: string): number[] {
     const ids: number[] = [];

@@ -27,7 +27,7 @@ export interface Host {
 /** Thrown by whatever was under way when the browser took the context; `Device.restored` says when it is back. */
 export class ContextLost extends Error {
   constructor() {
-    super("the browser took the graphics context away");
+    super("the browser lost the graphics context");
   }
 }
 

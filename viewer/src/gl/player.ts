@@ -7,9 +7,7 @@ import type { Device, Options } from "./device";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
 
-/** The most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset. */
-export const DRAW_FLOPS = 10e9;
-const BLOCKS = 8; // uniform buffers in turn, so that writing one never waits for a draw that reads it
+const BLOCKS = 8; // uniform buffers used in rotation, so that writing one never waits for a draw that reads it
 
 export type Texels = Float32Array | Uint32Array;
 
@@ -40,7 +38,7 @@ export class Player {
   private readonly own: WebGLTexture[] = [];
   private readonly shaders = new Map<string, WebGLProgram>();
   private readonly framebuffers = new Map<string, WebGLFramebuffer>();
-  /** By an entry and which states of its pairs are the old ones. */
+  /** By entry and the state of the ping-pong pairs that it touches. */
   private readonly steps = new Map<string, Step[]>();
   private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
@@ -48,7 +46,7 @@ export class Player {
   private readonly names: string[];
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
-  private turn = 0;
+  private block = 0;
   /** Hears how many of the shaders that `prepare` needs are compiled. */
   onCompiled: (compiled: number, shaders: number) => void = () => {};
 
@@ -57,7 +55,8 @@ export class Player {
     readonly program: Program,
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
-    private readonly drawFlops = DRAW_FLOPS,
+    /** The most operations of one draw: a costlier pass is drawn in bands, since drivers reset after some 2 s. */
+    private readonly drawFlops = Infinity,
     reader?: Reader,
   ) {
     check(program, device);
@@ -160,7 +159,7 @@ export class Player {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
 
-  /** An entry's commands for the states that are the old ones now: laid out once for each case; `fresh` are shaders not used before. */
+  /** An entry's commands for the current state of its ping-pong pairs, built once for each; `fresh`: shaders not used before. */
   private laidOut(entry: string, fresh = new Map<string, string>()): Step[] {
     const key = this.pingPong.key(entry);
     let found = this.steps.get(key);
@@ -213,7 +212,7 @@ export class Player {
   play(entry: string, first = 0, end = Infinity): void {
     const { gl } = this.device;
     const steps = this.laidOut(entry);
-    const block = this.blocks[(this.turn = (this.turn + 1) % BLOCKS)]!;
+    const block = this.blocks[(this.block = (this.block + 1) % BLOCKS)]!;
     gl.bindBuffer(gl.UNIFORM_BUFFER, block);
     gl.bufferSubData(gl.UNIFORM_BUFFER, 0, this.scalars);
     gl.bindBufferBase(gl.UNIFORM_BUFFER, 0, block);
@@ -266,7 +265,7 @@ export class Player {
   }
 }
 
-/** The pairs of states that change names (`Entry.ping_pong`), and which of each is the old one now. */
+/** The ping-pong pairs of an entry (`Entry.ping_pong`): which texture of each is the current one. */
 class PingPong {
   private readonly flipped: boolean[] = [];
   private readonly of = new Map<string, number[]>(); // the pairs that change names after an entry
@@ -290,7 +289,7 @@ class PingPong {
     }
   }
 
-  /** The entry's name, and which states of its pairs are the old ones. */
+  /** The entry's name, and the state of the ping-pong pairs that it touches. */
   key(entry: string): string {
     const touched = this.touched.get(entry) ?? [];
     return touched.length ? `${entry} ${touched.map((i) => Number(this.flipped[i])).join("")}` : entry;

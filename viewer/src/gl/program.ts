@@ -1,4 +1,4 @@
-// A recorded program: plain data, as `glgpt/program.py` writes it.
+// A recorded program: plain data, checked against schema/program.schema.json by whoever reads one.
 
 export interface TextureSpec {
   name: string;

@@ -33,7 +33,7 @@ export function App() {
         <h1>
           glgpt <small>{phase === "ready" ? state.engine().model.manifest.model : ""}</small>
         </h1>
-        <p>A language model drawn by fragment shaders, here in this browser. Nothing you type leaves it.</p>
+        <p>A language model running as fragment shaders in this browser. Nothing you type leaves it.</p>
         {phase === "ready" && <CopyLink />}
       </header>
       <nav aria-label="Views">
@@ -48,7 +48,7 @@ export function App() {
         ))}
       </nav>
       <p class="lost" role="status" hidden={!state.lost.value}>
-        The browser took the graphics card away. What was under way goes on when it is back.
+        The browser lost the graphics context. Work continues when it is restored.
       </p>
       <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Loading />}</main>
     </>

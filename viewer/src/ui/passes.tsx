@@ -116,10 +116,10 @@ export function PassesView() {
 
 function describe(entry: string): string {
   const label = state.tokens.value.at(-1)?.label ?? "";
-  if (entry === "decode") return `Everything that is drawn for one token: here the last one of the text, “${label}”.`;
-  if (entry === "prepare") return "Played once, when the weights have come: folds every norm into the product behind it.";
-  if (entry === "lens") return "What the tab Blocks plays: the logits behind every block, not only the last.";
-  return `Everything that is drawn for ${entry.replace(/\D+/, "")} tokens at once, as a prompt is read.`;
+  if (entry === "decode") return `All passes of decoding one token: here the last one of the text, “${label}”.`;
+  if (entry === "prepare") return "Played once after the weights are loaded: folds each layer norm into the matrix product after it.";
+  if (entry === "lens") return "What the Blocks tab plays: the logits after every block, not only the last.";
+  return `All passes of prefilling ${entry.replace(/\D+/, "")} tokens of a prompt at once.`;
 }
 
 interface ListProps {
@@ -305,8 +305,8 @@ function Chosen({ entry, at }: { entry: Entry; at: number }) {
       {o && (
         <>
           <p>
-            Out comes <code>{state.label(o.id)}</code> with probability <b>{percent(o.p)}</b>: the likeliest token behind{" "}
-            <code>{state.tokens.value.at(-1)?.label}</code>.
+            The token that comes out is <code>{state.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the likeliest
+            after <code>{state.tokens.value.at(-1)?.label}</code>.
           </p>
           <ul class="bars">
             {o.top.map((c) => (

@@ -233,7 +233,7 @@ export async function write(): Promise<void> {
   });
 }
 
-/** Goes on with `count` tokens behind token `from` (default: the last), whose place `instead` takes if it is given. */
+/** Generates `count` tokens after token `from` (default: the last), whose place `instead` takes if it is given. */
 export async function go(count: number, from?: number, instead?: number): Promise<void> {
   await attempt(async () => {
     await stop();
@@ -296,7 +296,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
     const ends = {
       context: "The context is full.",
       eos: "The model ended the text.",
-      text: "The stop text came up.",
+      text: "Stopped at the stop text.",
       aborted: "Stopped.",
       tokens: "",
     };

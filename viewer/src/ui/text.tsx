@@ -82,7 +82,7 @@ export function TextView() {
             One token
           </button>
           <button disabled={busy || full} onClick={() => void state.go(settings.tokens.value)}>
-            Go on
+            Continue
           </button>
           <button
             disabled={busy}
@@ -104,11 +104,11 @@ export function TextView() {
 /** What else there is to see, for whoever is here for the first time. */
 function Guide() {
   const ways: [state.ViewName, string, string][] = [
-    ["attention", "Attention", "which earlier tokens each token looks at, in every layer and head"],
-    ["blocks", "Blocks", "what the model would say after each of its blocks"],
-    ["passes", "Passes", "how one token is drawn: step through the shaders and watch their textures fill"],
-    ["textures", "Textures", "every number in between, by its name"],
-    ["device", "Device", "whether this browser computes what the desktop did"],
+    ["attention", "Attention", "which earlier tokens each token attends to, in every layer and head"],
+    ["blocks", "Blocks", "what the model would predict after each of its blocks"],
+    ["passes", "Passes", "how one token is computed: step through the shaders and watch their textures fill"],
+    ["textures", "Textures", "every intermediate value, by name"],
+    ["device", "Device", "whether this browser computes the same as the desktop"],
   ];
   return (
     <nav class="panel guide" aria-label="Look inside">
@@ -150,14 +150,14 @@ function Text() {
     <div class="panel written" onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
       <div class="legend">
         <span class="scale" aria-hidden="true" />
-        <span>deeper: a less likely token</span>
+        <span>darker: a less likely token</span>
         <span class="rate" role="status">
           {note.value && <b>{note.value} </b>}
           {running.value
             ? "Writing…"
             : rate &&
-              `read ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
-                (rate.decode ? `, wrote ${rate.decode.toFixed(0)} tokens/s` : "")}
+              `prefill ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
+                (rate.decode ? `, decode ${rate.decode.toFixed(0)} tokens/s` : "")}
         </span>
       </div>
       <div class="stream" ref={stream}>
@@ -168,8 +168,8 @@ function Text() {
       </div>
       {tok?.top && <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} refocus={refocus} />}
       <p class="dim hint">
-        Point at a token (or tap, or walk with the arrow keys) to see what else the model weighed there; choose another
-        and the text goes on from it.
+        Point at a token (or tap it, or use the arrow keys) to see the likeliest alternatives. Choose one to continue the
+        text from it.
       </p>
     </div>
   );
@@ -274,7 +274,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
         <button
           key={c.id}
           class={`${c.id === tok.id ? "taken" : ""}${c.sampled === 0 ? " cut" : ""}`}
-          title={c.id === tok.id ? "Write on from here again" : "Write on from here with this token"}
+          title={c.id === tok.id ? "Continue from here again" : "Continue from here with this token"}
           onClick={(e) => goOn(e, c.id)}
         >
           <span class="bar" style={{ width: `${(100 * c.p) / best}%` }} />
@@ -289,7 +289,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
       )}
       {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k and top-p; – is cut off.</small>}
       <button class="again" onClick={again}>
-        Write again from here
+        Sample again from here
       </button>
     </div>
   );

@@ -8,7 +8,7 @@ import { FORMATS } from "../engine/formats";
 import type { Model } from "../engine/model";
 import { must } from "../gl/errors";
 import type { View } from "../gl/program";
-import { meaning, parts } from "./names";
+import { inBlock, meaning, parts } from "./names";
 import { playTo } from "./passes";
 import { Plane, type Subject } from "./plane";
 import * as state from "./state";
@@ -43,12 +43,13 @@ export function TexturesView() {
     return { player, view, rows: memory.value ? view.rows : rowsOf(m, name, last) };
   };
   const f = isActivation ? found.value : null;
-  const kind = activations[name];
+  const kind = activations[name]?.kind;
   const token = (t: number) => state.tokens.value[t]?.label ?? "padding";
+  const heads = activations[name]?.heads ?? 1;
   const rowName = (row: number): string => {
     if (!f) return token(row);
     if (kind === "scores" || kind === "pattern") {
-      return `${token(f.chunk.start + Math.floor(row / config.n_head))}, head ${row % config.n_head}`;
+      return `${token(f.chunk.start + Math.floor(row / heads))}, head ${row % heads}`;
     }
     return token(kind === "cache" ? row : f.chunk.start + row);
   };
@@ -138,8 +139,9 @@ function Names() {
   ];
   const go = (to: number) => {
     const [, rest] = parts(chosen.value);
-    const wanted = to < 0 ? "embed" : `h.${to}.${rest}`;
-    chosen.value = wanted in activations || wanted in textures ? wanted : `h.${to}.ln_1`;
+    const same = inBlock(to, rest);
+    const first = names.find((name) => parts(name)[0] === to)!;
+    chosen.value = to >= 0 && (same in activations || same in textures) ? same : first;
   };
   return (
     <div class="panel names">
@@ -178,11 +180,11 @@ function Names() {
 
 /** Rows that hold something: a chunk may be padded, and caches reach to the end of the context. */
 function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
-  const { activations, config } = model.manifest;
-  const kind = activations[name];
+  const { activations } = model.manifest;
+  const { kind, heads } = activations[name]!;
   const rows =
     kind === "scores" || kind === "pattern"
-      ? chunk.valid * config.n_head
+      ? chunk.valid * heads
       : kind === "cache"
         ? chunk.start + chunk.valid
         : chunk.valid;
@@ -193,7 +195,7 @@ function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
 async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
   const { player } = model.capture;
   const known = sizes(Object.keys(player.program.entries), "logits_");
-  const chunks = plan(ids.length, model.manifest.config.n_positions, known);
+  const chunks = plan(ids.length, model.manifest.config.n_positions, known, model.manifest.tuning);
   const longest = chunks.reduce((a, b, i) => (b.valid > chunks[a]!.valid ? i : a), 0);
   const wanted = part < 0 ? longest : Math.min(part, chunks.length - 1);
   for (const chunk of chunks.slice(0, wanted + 1)) {

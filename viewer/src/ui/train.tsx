@@ -206,7 +206,7 @@ function Buttons() {
           </button>
         ) : (
           <button class="primary" disabled={busy || ended} onClick={() => void train.start()}>
-            {found?.step ? "Go on" : "Start"}
+            {found?.step ? "Continue" : "Start"}
           </button>
         )}
         <button disabled={running || failed || busy} onClick={() => void train.step()}>
@@ -342,7 +342,7 @@ function Progress() {
       <p class="dim">
         {engine().training.unkept
           ? `This browser keeps no checkpoint: ${engine().training.unkept}.`
-          : "A checkpoint is kept in this browser every 20 s; close the page and go on another day."}
+          : "A checkpoint is kept in this browser every 20 s; close the page and continue another day."}
       </p>
     </div>
   );

@@ -46,14 +46,16 @@ export class Attention {
   private view(entry: Entry, layer: number, size: number, kind: Kind): View {
     const part = entry === "ahead" ? "ahead" : kind === "raw" ? "scores" : kind;
     const outputs = this.model.programs.generate.entries[`${entry}_${layer}_${size}`]?.outputs;
-    return must(outputs?.[`h.${layer}.attn.${part}`], `${part} of layer ${layer}`);
+    const { activations } = this.model.manifest;
+    const name = Object.keys(outputs ?? {}).find((name) => (activations[name]?.kind ?? "ahead") === part);
+    return must(name === undefined ? undefined : outputs?.[name], `${part} of layer ${layer}`);
   }
 
   /** Plays chunk by chunk over tokens from..total-1 of what the caches hold. */
   private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
     const { player, manifest } = this.model;
     const scores = kind !== "pattern";
-    for (const { start, valid, size } of plan(total, manifest.config.n_positions, this.known, from)) {
+    for (const { start, valid, size } of plan(total, manifest.config.n_positions, this.known, manifest.tuning, from)) {
       player.set("pos", start);
       for (const entry of kind === "raw" ? (["attention", "ahead"] as const) : (["attention"] as const)) {
         player.play(`${entry}_${layer}_${size}`);

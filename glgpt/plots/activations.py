@@ -1,78 +1,22 @@
-"""The pictures: heat maps with token labels, drawn with matplotlib without blur."""
+"""Pictures of what happens inside a model: attention patterns, activations, the residual stream, predictions."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm, Normalize, PowerNorm, TwoSlopeNorm
-from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from glgpt.system.files import written_whole
-
-mpl.rcParams.update(
-    {
-        "text.parse_math": False,
-        "font.size": 9,
-        "axes.titlesize": 10,
-        "axes.titlelocation": "left",
-        "font.family": "DejaVu Sans",
-    }
-)
+from glgpt.plots.figure import DPI, cells, colour_bar, figure_of, label_axis, save, styled
+from glgpt.plots.fonts import drawable, families
 
 ATTENTION = mpl.colormaps["magma"].with_extremes(bad="#e9e9ec")
 SIGNED = mpl.colormaps["RdBu_r"].with_extremes(bad="#d0d0d0")
 AMOUNT = mpl.colormaps["viridis"].with_extremes(bad="#d0d0d0")
-DPI = 120
 LARGEST = 6000  # pixels of a contact sheet's longer side, without its gaps
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Writes the figure as a PNG, whole or not at all."""
-    with written_whole(path) as file, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph \d+ ")  # one that no font has is drawn as a box
-        figure.savefig(file, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.12, facecolor="white")
-
-
-def thinned(n: int, room: float, each: float = 0.135) -> np.ndarray:
-    """Which of `n` labels to write where `room` inches are free and one label takes `each`."""
-    return np.arange(0, n, max(1, int(np.ceil(n * each / room))))
-
-
-def label_axis(axis: Any, labels: Sequence[str], room: float, **style: Any) -> None:
-    """Token labels along an axis, as many as fit; with their positions where not all do."""
-    shown = thinned(len(labels), room)
-    texts = [labels[i] if len(shown) == len(labels) else f"{labels[i]} {i}" for i in shown]
-    axis.set_ticks(shown, texts, family="DejaVu Sans Mono", fontsize=7.5, **style)
-
-
-def cells(n: int, each: float, least: float, most: float) -> float:
-    """Inches for `n` cells of `each`, within `least` and `most`, so that a cell is a whole number of pixels."""
-    return max(1, round(min(max(each * n, least), most) * DPI / n)) * n / DPI
-
-
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1))  # `save` takes in whatever the labels need around it
-    for side in axes.spines.values():
-        side.set_visible(False)
-    axes.tick_params(length=2, color="#888888")
-    return figure, axes
-
-
-def _bar(figure: Figure, image: AxesImage, label: str, height: float = 1.0, **ticks: Any) -> None:
-    inch = 1 / figure.get_figwidth()
-    bar = figure.colorbar(image, cax=figure.add_axes((1 + 0.15 * inch, 1 - height, 0.16 * inch, height)), **ticks)
-    bar.outline.set_visible(False)
-    bar.set_label(label)
 
 
 def attention_scale(n: int) -> PowerNorm:
@@ -96,10 +40,11 @@ def pooled(patterns: np.ndarray, step: int) -> np.ndarray:
 class AttentionPlot:
     """Draws one head's pattern after another on the same axes: labels and colours are laid out once."""
 
+    @styled
     def __init__(self, labels: Sequence[str], subtitle: str) -> None:
         n, self.subtitle = len(labels), subtitle
         inches = cells(n, 0.19, 3.2, 9)
-        self.figure, self.axes = _figure(inches, inches)
+        self.figure, self.axes = figure_of(inches, inches)
         self.image = self.axes.imshow(
             np.zeros((n, n)), norm=attention_scale(n), cmap=ATTENTION, interpolation="nearest"
         )
@@ -107,15 +52,17 @@ class AttentionPlot:
         label_axis(self.axes.yaxis, labels, inches)
         self.axes.set_xlabel("attends to")
         self.axes.set_ylabel("token")
-        _bar(self.figure, self.image, "attention")
+        colour_bar(self.figure, self.image, "attention")
 
+    @styled
     def draw(self, pattern: np.ndarray, layer: int, head: int, path: Path) -> None:
         """Writes the picture of one head's pattern [T, T]."""
         self.image.set_data(causal(pattern))
-        self.axes.set_title(f"layer {layer}, head {head}   {self.subtitle}", pad=8)
+        self.axes.set_title(drawable(f"layer {layer}, head {head}   {self.subtitle}"), pad=8)
         save(self.figure, path)
 
 
+@styled
 def contact_sheet(patterns: np.ndarray, layers: Sequence[int], heads: Sequence[int], subtitle: str, path: Path) -> None:
     """All patterns [layers, heads, T, T] on one page: a row for a layer, a column for a head.
 
@@ -134,7 +81,7 @@ def contact_sheet(patterns: np.ndarray, layers: Sequence[int], heads: Sequence[i
             paint = ATTENTION(attention_scale(n)(upper[r, c]), bytes=True)
             sheet[y : y + side, x : x + side] = paint.repeat(scale, 0).repeat(scale, 1)
     width, height = sheet.shape[1] / DPI, sheet.shape[0] / DPI
-    figure, axes = _figure(width, height)
+    figure, axes = figure_of(width, height)
     axes.imshow(sheet, interpolation="nearest")
     middle = side / 2 - 0.5
     axes.set_xticks([c * (side + gap) + middle for c in range(cols)], [str(h) for h in heads])
@@ -144,12 +91,13 @@ def contact_sheet(patterns: np.ndarray, layers: Sequence[int], heads: Sequence[i
     axes.tick_params(length=0)
     axes.set_xlabel("head")
     axes.set_ylabel("layer")
-    axes.set_title(f"attention of every layer and head   {subtitle}", pad=10)
+    axes.set_title(drawable(f"attention of every layer and head   {subtitle}"), pad=10)
     scale_image = AxesImage(axes, norm=attention_scale(n), cmap=ATTENTION)
-    _bar(figure, scale_image, "attention", min(1.0, 4.0 / height))
+    colour_bar(figure, scale_image, "attention", min(1.0, 4.0 / height))
     save(figure, path)
 
 
+@styled
 def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, square: bool = False) -> None:
     """A matrix [T, width], a row a token; where it is `square`, its columns are tokens too.
 
@@ -164,24 +112,25 @@ def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, 
     signed = bool((values < 0).any())
     width = cells(n, 0.19, 3.2, 9) if square else cells(cols, 0.03, 4.5, 13)
     height = width if square else cells(n, 0.19, 1.2, 9)
-    figure, axes = _figure(width, height)
+    figure, axes = figure_of(width, height)
     norm = TwoSlopeNorm(0, -top, top) if signed else Normalize(0, top)
     image = axes.imshow(values, norm=norm, cmap=SIGNED if signed else AMOUNT, interpolation="nearest", aspect="auto")
     label_axis(axes.yaxis, labels, height)
     axes.set_xlabel("attends to" if square else "column")
     if square:
         label_axis(axes.xaxis, labels, width, rotation=90)
-    axes.set_title(title, pad=8)
-    _bar(figure, image, "value (ends clipped)" if known.size and known.max() > top else "value")
+    axes.set_title(drawable(title), pad=8)
+    colour_bar(figure, image, "value (ends clipped)" if known.size and known.max() > top else "value")
     save(figure, path)
 
 
+@styled
 def norms(rows: np.ndarray, names: Sequence[str], labels: Sequence[str], subtitle: str, path: Path) -> None:
     """Length of the residual stream: a row for each place in the model [places, T], a column for a token."""
     n, rows = rows.shape[1], np.ma.masked_invalid(rows)
     known = rows.compressed() if rows.count() else np.ones(1)
     width, height = cells(n, 0.19, 4, 13), cells(len(names), 0.24, 1.2, 24)
-    figure, axes = _figure(width, height)
+    figure, axes = figure_of(width, height)
     image = axes.imshow(
         rows,
         norm=LogNorm(max(known.min(), 1e-6), max(known.max(), 2e-6)),
@@ -191,13 +140,14 @@ def norms(rows: np.ndarray, names: Sequence[str], labels: Sequence[str], subtitl
     )
     label_axis(axes.xaxis, labels, width, rotation=90)
     axes.set_yticks(range(len(names)), names)
-    axes.set_title(f"length of the residual stream   {subtitle}", pad=8)
+    axes.set_title(drawable(f"length of the residual stream   {subtitle}"), pad=8)
     low, high = image.get_clim()
     ticks = [t for power in range(-6, 9) for t in (10.0**power, 2 * 10.0**power, 5 * 10.0**power) if low <= t <= high]
-    _bar(figure, image, "L2 norm (log)", ticks=ticks, format="%g")
+    colour_bar(figure, image, "L2 norm (log)", ticks=ticks, format="%g")
     save(figure, path)
 
 
+@styled
 def top_predictions(
     probabilities: np.ndarray,
     words: Sequence[Sequence[str]],
@@ -208,54 +158,24 @@ def top_predictions(
 ) -> None:
     """The likeliest next tokens: a row a position, a column a rank, [T, k]; `right` [T, k] marks what came next."""
     n, k = probabilities.shape
-    figure, axes = _figure(0.95 * k, max(0.6, 0.24 * n))
+    mono = families("DejaVu Sans Mono")
+    figure, axes = figure_of(0.95 * k, max(0.6, 0.24 * n))
     image = axes.imshow(probabilities, norm=PowerNorm(0.5, 0, 1), cmap=AMOUNT, interpolation="nearest", aspect="auto")
     for t in range(n):
         for r in range(k):
             bright = probabilities[t, r] > 0.35
             axes.text(
-                r, t, words[t][r], ha="center", va="center", fontsize=7.5, family="DejaVu Sans Mono",
+                r, t, drawable(words[t][r]), ha="center", va="center", fontsize=7.5, family=mono,
                 color="black" if bright else "white", fontweight="bold" if right[t, r] else "normal", clip_on=True,
             )  # fmt: skip
             if right[t, r]:
                 axes.add_patch(
                     mpl.patches.Rectangle((r - 0.48, t - 0.46), 0.96, 0.92, fill=False, ec="#ff4d4d", lw=1.4)
                 )
-    axes.set_yticks(range(n), labels, family="DejaVu Sans Mono", fontsize=7.5)
+    axes.set_yticks(range(n), [drawable(label) for label in labels], family=families("DejaVu Sans Mono"), fontsize=7.5)
     axes.set_xticks(range(k), [str(r + 1) for r in range(k)])
     axes.set_xlabel("rank (red: the token that came next)")
     axes.set_ylabel("after")
-    axes.set_title(title, pad=8)
-    _bar(figure, image, "probability", min(1.0, 4.0 / figure.get_figheight()))
-    save(figure, path)
-
-
-def loss_curve(training: np.ndarray, validation: np.ndarray, title: str, path: Path) -> None:
-    """A run's losses against its steps: `training` and `validation` are [n, 2], steps and nats a token.
-
-    The training loss of every step is drawn thin, and its running mean, over a fiftieth of the steps, on top.
-    """
-    figure = Figure(figsize=(7.5, 4.2))
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    training = training[np.isfinite(training).all(axis=1)]
-    if len(training):
-        steps, losses = training.T
-        axes.plot(steps, losses, color="#9bb8d3", lw=0.7, label="training, each batch")
-        reach = max(1, len(losses) // 50)
-        sums = np.concatenate(([0.0], np.cumsum(losses)))
-        middle = np.arange(len(losses))
-        begins, ends = np.maximum(0, middle - reach // 2), np.minimum(len(losses), middle + reach // 2 + 1)
-        mean = (sums[ends] - sums[begins]) / (ends - begins)
-        axes.plot(steps, mean, color="#1f5a8c", lw=1.6, label="training, running mean")
-    if len(validation):
-        axes.plot(*validation.T, "o-", color="#c8502e", ms=4, lw=1.4, label=f"validation, now {validation[-1, 1]:.3f}")
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats a token)")
-    axes.set_title(title)
-    axes.grid(color="#e6e6e9", lw=0.6)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    if len(training) or len(validation):
-        axes.legend(frameon=False)
+    axes.set_title(drawable(title), pad=8)
+    colour_bar(figure, image, "probability", min(1.0, 4.0 / figure.get_figheight()))
     save(figure, path)

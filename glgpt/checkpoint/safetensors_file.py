@@ -1,0 +1,49 @@
+"""Where the tensors of a safetensors file lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from glgpt.checkpoint.files import first_line
+from glgpt.checkpoint.torch_file import MOST_DIMENSIONS, Stored
+from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.system.files import open_input, parsed_json
+
+MOST_HEADER = 16 << 20  # bytes: a model of 1000 layers takes two million
+
+
+def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
+    """Every tensor of a safetensors file by name, and the file's metadata.
+
+    The library checks the format; numpy maps, since the library has no bf16 for numpy. Raises FileError, naming the
+    file, for one that is missing, damaged, or of a header or tensor that no GPT-2 has.
+    """
+    name = quoted(path, 300)
+    with open_input(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MOST_HEADER:
+            raise FileError(f"{name} is no whole safetensors file: its header is of {length:,} bytes")
+        text = file.read(length)
+    try:
+        with safe_open(path, framework="np"):
+            pass
+    except Exception as error:  # SafetensorError is no subclass of anything narrower
+        raise FileError(f"{name} is no whole safetensors file: {first_line(error)}") from None
+    try:
+        header = parsed_json(text.decode("utf-8"), f"{name}: its header")
+        metadata = header.pop("__metadata__", {})
+        places = {
+            tensor: Stored(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+            for tensor, entry in header.items()
+        }
+    except GlgptError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise FileError(f"{name} is no whole safetensors file ({type(error).__name__})") from None
+    for tensor, place in places.items():
+        if len(place.shape) > MOST_DIMENSIONS:
+            raise FileError(f"{name} holds a tensor of {len(place.shape)} dimensions, {written(tensor)}")
+    return places, metadata or {}

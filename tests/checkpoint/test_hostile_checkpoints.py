@@ -1,0 +1,218 @@
+"""Checkpoints made to hang or to fill the memory: each is refused in one line within two seconds; see tests/fuzz."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+OPEN = """
+import resource, sys, time
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.text.tokenizer import load_tokenizer
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+start = time.process_time()
+try:
+    with Checkpoint.open(sys.argv[1]) as checkpoint:
+        load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
+except GlgptError as error:
+    print(error)
+print(time.process_time() - start)
+"""
+
+
+def refused(folder: Path) -> str:
+    """The one line with which another process refuses the folder."""
+    child = subprocess.run(
+        [sys.executable, "-c", OPEN, str(folder)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    message, seconds = child.stdout.splitlines()
+    assert float(seconds) < 2
+    assert message.startswith(str(folder)) and len(message) < 400 and message.isprintable()
+    return message
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GOLDENS / "dhead3-relu", tmp_path / "model"))
+
+
+def legacy(*state: bytes) -> bytes:
+    head: list[object] = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}]
+    return b"".join(pickle.dumps(part, 2) for part in head) + b"\x80\x02" + b"".join(state) + b"." + pickle.dumps([], 2)
+
+
+DOUBLING = b")" + b"q\x00h\x00\x86" * 60  # a tuple of twice a tuple of twice …: 2^60 leaves
+TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
+STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
+SHAPE = b"(" + b"K\x01" * 200_000 + b"t"
+PICKLES: dict[str, tuple[bytes, str]] = {
+    "doubling key": (b"}" + DOUBLING + b"K\x01s", "a key that is no text"),
+    "doubling key among others": (b"}(" + DOUBLING + b"K\x01u", "a key that is no text"),
+    "doubling key of OrderedDict": (
+        b"ccollections\nOrderedDict\n](" + DOUBLING + b"K\x01\x86e\x85R",
+        "a key that is no text",
+    ),
+    "doubling name": (DOUBLING + DOUBLING + b"\x93", "a name that is no text"),
+    "doubling storage": (b"(X\x07\0\0\0storagectorch\nFloatStorage\n" + DOUBLING + b"X\0\0\0\0K\x04tQ", "storage"),
+    "doubling value": (b"}X\x01\0\0\0a" + DOUBLING + b"s", "'a' is something else"),
+    "dimensions": (b"}X\x01\0\0\0a" + TENSOR + b"(" + STORAGE + b"K\0" + SHAPE * 2 + b"\x89}tRs", "200000 dimensions"),
+    "marks": (b"(" * 10_000_000, "more than 524,288 operations"),
+    "nones": (b"N" * 15_000_000, "more than 524,288 operations"),
+    "a long number": (b"\x8b" + (8_000_000).to_bytes(4, "little") + b"\x7f" * 8_000_000, "a number"),
+    "even more nones": (b"N" * 30_000_000, "is refused: "),
+    "a long text": (b"X" + (20_000_000).to_bytes(4, "little") + b"x" * 20_000_000, "too long"),
+}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+@pytest.mark.parametrize("kind", ["legacy", "zip"])
+def test_pickles(name: str, kind: str, folder: Path) -> None:
+    state, said = PICKLES[name]
+    path = folder / "pytorch_model.bin"
+    if kind == "legacy":
+        path.write_bytes(legacy(state))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("model/data.pkl", b"\x80\x02" + state + b".")
+            archive.writestr("model/data/0", bytes(16))
+    assert said in refused(folder)
+
+
+def test_a_few_bytes_are_no_tensor_of_terabytes(folder: Path) -> None:
+    big = b"\x8a\x05" + (1 << 36).to_bytes(5, "little")
+    state = b"}X\x01\0\0\0a" + TENSOR + b"(" + STORAGE + b"K\0" + big + b"\x85K\0\x85\x89}tRs."
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80\x02" + state)
+        archive.writestr("model/data/0", bytes(16))
+    assert "repeats its elements" in refused(folder)
+
+
+def test_a_zip_of_a_long_directory(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
+        for i in range(60_000):
+            archive.writestr(zipfile.ZipInfo(f"model/data/{i}" + "x" * 50), b"")
+    assert "too long" in refused(folder)
+
+
+def safetensors(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
+
+
+HEADERS = {
+    "dimensions": (
+        json.dumps({"a": {"dtype": "F32", "shape": [1] * 200_000, "data_offsets": [0, 0]}}).encode(),
+        "no whole safetensors file",
+    ),
+    "depth": (b'{"a":' * 200_000 + b"0" + b"}" * 200_000, "no whole safetensors file"),
+    "length": (b"{" + b" " * (17 << 20) + b"}", "its header is of 17,825,794 bytes"),
+    "a long number": (
+        b'{"a":{"dtype":"F32","shape":[' + b"9" * 1_000_000 + b'],"data_offsets":[0,0]}}',
+        "no whole safetensors file",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_safetensors(name: str, folder: Path) -> None:
+    header, said = HEADERS[name]
+    (folder / "model.safetensors").write_bytes(safetensors(header))
+    assert said in refused(folder)
+
+
+JSONS = {
+    "depth": (b'{"a":' * 100_000, "nested too deep"),
+    "size": (b'{"a":"' + b"x" * (33 << 20) + b'"}', "larger than the 33,554,432 bytes"),
+    "values": (b'{"a":[' + b"[]," * 5_000_000 + b"[]]}", "more values than"),
+    "a long number": (b'{"n_layer":' + b"9" * 4000 + b"}", "a whole number of 4000 digits"),
+    "control characters": (b'{"model_type":"\\u001b[31m\\n' + b"x" * 1000 + b'"}', r"model_type is '\x1b[31m\n"),
+}
+
+
+@pytest.mark.parametrize("name", JSONS)
+def test_json(name: str, folder: Path) -> None:
+    content, said = JSONS[name]
+    (folder / "config.json").write_bytes(content)
+    assert said in refused(folder)
+
+
+FILES = (
+    "config.json",
+    "model.safetensors",
+    "pytorch_model.bin",
+    "model.safetensors.index.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+
+
+def no_file(path: Path, kind: str) -> None:
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+@pytest.mark.parametrize("name", FILES)
+def test_only_regular_files_are_read(name: str, kind: str, folder: Path) -> None:
+    if name in FILES[4:] and name != "vocab.json":
+        for plain in ("vocab.json", "merges.txt"):
+            shutil.copyfile(Path(__file__).parents[2] / "weights/shakespeare" / plain, folder / plain)
+    elif name == "vocab.json":
+        (folder / "merges.txt").write_text("")
+    no_file(folder / name, kind)
+    wanted = {"pipe": "a named pipe", "endless": "a device"}[kind]
+    assert f"{name} is {wanted}; it must be a regular file" in refused(folder)
+
+
+def test_control_characters_of_a_tensors_name(folder: Path) -> None:
+    header = {"\x1b[2J\n" + "x" * 5000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+    (folder / "model.safetensors").write_bytes(safetensors(json.dumps(header).encode()) + bytes(4))
+    refused(folder)
+    index = {"weight_map": {"\x1b[2J\n": "\x1b[31m" * 500}}
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(folder)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"\x1b[2J": "other.safetensors"}}))
+    refused(folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_reading_of_a_hostile_file(number: int, folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(legacy(b"}" + DOUBLING + b"K\x01s"))
+    code = """
+import sys
+from glgpt.cli import main
+print(1, flush=True)
+while (code := main(["compare", "--model", sys.argv[1], "--reference", "gpt2"])) == 2: pass
+sys.exit(code)
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert child.stdout
+    child.stdout.readline()
+    time.sleep(1.5)
+    child.send_signal(number)
+    try:
+        assert child.wait(timeout=20) != -signal.SIGKILL
+    finally:
+        child.kill()
+        child.communicate()

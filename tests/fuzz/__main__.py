@@ -1,0 +1,8 @@
+"""`python tests/fuzz`: all targets; see `harness.main` for its settings."""
+
+import sys
+
+from harness import main
+from targets import TARGETS
+
+sys.exit(main(TARGETS))

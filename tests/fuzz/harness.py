@@ -1,0 +1,234 @@
+"""Runs cases of a target in child processes with limits, judges each, and shortens what it finds.
+
+A verdict is one of: refused (in one printable line), accepted (and equal to what the reference library reads), or a
+finding: another exception, a message of several lines, a difference, more than `SECONDS` or `MEMORY`, a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import resource
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from mutations import Files, mutated
+
+from glgpt.errors import GlgptError
+
+SECONDS = 5.0  # a case
+MEMORY = 1 << 30  # bytes, beyond what the process has before its first case
+BATCH = 500  # cases a child
+LONGEST = 1000  # characters of a message
+REGRESSIONS = Path(__file__).parent / "regressions"
+
+
+class Difference(Exception):  # noqa: N818
+    """What was accepted is not what the reference library reads."""
+
+
+class Target(Protocol):
+    """A parser: files to begin with, and what reads them."""
+
+    name: str
+
+    def seeds(self) -> list[Files]:
+        """Valid files, small."""
+        ...
+
+    def run(self, folder: Path) -> None:
+        """Reads a folder's files; raises GlgptError to refuse them, Difference where they are read wrongly."""
+        ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    target: str
+    seed: int  # which of the target's seeds
+    steps: list[int]
+    what: str
+
+
+def verdict(run: Callable[[Path], None], folder: Path) -> str:
+    """ "refused" or "accepted", or what is wrong."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            run(folder)
+    except GlgptError as error:
+        message = str(error)
+        if not message.isprintable() or not message or len(message) > LONGEST:
+            return f"a message that is no printable line of at most {LONGEST} characters: {message[:200]!r}"
+        return "refused"
+    except SystemExit as end:
+        said = printed.getvalue()
+        if end.code in (0, None):
+            return "accepted"
+        lines = said.strip().splitlines()
+        fine = end.code == 2 and len(lines) == 1 and lines[0].isprintable()
+        return "refused" if fine else f"exit {end.code} with {said[:200]!r}"
+    except (Exception, MemoryError) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {str(error)[:160]} ({Path(where.filename).name}:{where.lineno})"
+    return "accepted"
+
+
+def _write(folder: Path, files: Files) -> None:
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def judged(target: Target, files: Files) -> str:
+    """The verdict on files, in this process."""
+    folder = Path(tempfile.mkdtemp(prefix="glgpt-fuzz-"))
+    try:
+        _write(folder, files)
+        return verdict(target.run, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
+    """The verdict on each of the cases, in children with limits on time and memory."""
+    at = 0
+    while at < len(cases):
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            _child(target, cases[at:], write)
+        os.close(write)
+        try:
+            with os.fdopen(read, "rb") as pipe:
+                buffer = b""
+                while at < len(cases):
+                    if not select.select([pipe], [], [], SECONDS)[0]:
+                        yield f"more than {SECONDS:g} s"
+                        at += 1
+                        break
+                    block = os.read(pipe.fileno(), 1 << 16)
+                    if not block:
+                        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                        child = 0
+                        yield f"the process ended with {code}"
+                        at += 1
+                        break
+                    buffer += block
+                    *lines, buffer = buffer.split(b"\n")
+                    for line in lines:
+                        yield json.loads(line)
+                        at += 1
+        finally:
+            if child:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+
+def _child(target: Target, cases: Sequence[Files], pipe: int) -> None:
+    try:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for files in cases:
+            os.write(pipe, json.dumps(judged(target, files)).encode() + b"\n")
+    finally:
+        os._exit(0)
+
+
+def case(target: Target, seeds: list[Files], number: int, seed: int) -> tuple[int, list[int]]:
+    """Which seed, and which steps, the case `number` has."""
+    draw = random.Random(f"{target.name} {seed} {number}")
+    steps = [draw.getrandbits(32) for _ in range(draw.choice([1, 1, 1, 2, 2, 3, 5]))]
+    return draw.randrange(len(seeds)), steps
+
+
+def shortened(target: Target, files: Files, steps: list[int], what: str) -> list[int]:
+    """Fewer steps that still give a finding of the same kind (delta debugging, one step at a time)."""
+    kind = what.split(":", maxsplit=1)[0]
+    left = list(steps)
+    for step in steps:
+        fewer = [s for s in left if s != step]
+        if fewer and next(limited(target, [mutated(files, fewer)])).split(":")[0] == kind:
+            left = fewer
+    return left
+
+
+def fuzz(target: Target, count: int, seed: int, until: float | None = None) -> tuple[Counter[str], list[Finding]]:
+    """Judges `count` cases, or as many as there is time for; what was found, each kind once and shortened."""
+    seeds, verdicts, found = target.seeds(), Counter[str](), {}
+    for start in range(0, count, BATCH):
+        if until and time.monotonic() > until:
+            break
+        chosen = [case(target, seeds, n, seed) for n in range(start, min(count, start + BATCH))]
+        files = [mutated(seeds[i], steps) for i, steps in chosen]
+        for (i, steps), what in zip(chosen, limited(target, files), strict=True):
+            verdicts["refused" if what == "refused" else "accepted" if what == "accepted" else "finding"] += 1
+            if what not in ("refused", "accepted") and len(found) < 20:
+                found.setdefault(what.split(":")[0] + what.rpartition("(")[2], (i, steps, what))
+    findings = [
+        Finding(target.name, i, shortened(target, seeds[i], steps, what), what) for i, steps, what in found.values()
+    ]
+    return verdicts, findings
+
+
+def kept(target: Target, finding: Finding) -> Path:
+    """Writes the files of a finding to the regressions, from where every later run judges them first."""
+    files = mutated(target.seeds()[finding.seed], finding.steps)
+    folder = REGRESSIONS / target.name / "-".join(f"{step:08x}" for step in finding.steps[:3])
+    _write(folder, files)
+    return folder
+
+
+def regressions(target: Target) -> dict[str, Files]:
+    """The kept cases of a target, by name."""
+    found = {}
+    for folder in sorted(p for p in (REGRESSIONS / target.name).glob("*") if p.is_dir()):
+        found[folder.name] = {
+            str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+        }
+    return found
+
+
+def main(targets: Sequence[Any]) -> int:
+    """`make fuzz`: CASES (10,000) of each target, or SECONDS in all; SEED; ONLY=name,name."""
+    only = os.environ.get("ONLY", "")
+    chosen = [t for t in targets if not only or t.name in only.split(",")]
+    seconds, count, seed = (
+        os.environ.get("SECONDS"),
+        int(os.environ.get("CASES", "10000")),
+        int(os.environ.get("SEED") or 0),
+    )
+    bad = 0
+    for i, target in enumerate(chosen):
+        start = time.monotonic()
+        until = start + float(seconds) / len(chosen) if seconds else None
+        verdicts, findings = fuzz(target, 10**9 if seconds else count, seed, until)
+        before = list(limited(target, list(regressions(target).values())))
+        again = sum(what not in ("refused", "accepted") for what in before)
+        bad += len(findings) + again
+        took = time.monotonic() - start
+        figures = ", ".join(f"{verdicts[kind]:,} {kind}" for kind in ("refused", "accepted"))
+        counted = f"{verdicts.total():7,} cases: {figures}, {verdicts['finding']:,} findings"
+        kept_ones = f"({len(before)} regressions, {again} fail) in {took:.0f} s [{i + 1}/{len(chosen)}]"
+        print(f"{target.name:16} {counted} {kept_ones}", flush=True)
+        for finding in findings:
+            print(f"    {finding.what}\n    kept in {kept(target, finding)}", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit("run: python tests/fuzz")

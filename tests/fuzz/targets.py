@@ -1,0 +1,378 @@
+"""The parsers that are fuzzed, and what each is compared with. None needs a graphics device."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import Difference
+from mutations import Files
+
+from glgpt import models
+from glgpt.checkpoint.opening import Checkpoint, embedded_weights
+from glgpt.checkpoint.torch_file import READABLE, torch_tensors
+from glgpt.cli.parser import build_parser
+from glgpt.errors import GlgptError
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.page.export import validate
+from glgpt.page.serve import application
+from glgpt.program.spec import Program, check
+from glgpt.system.files import read_json
+from glgpt.text.tokenizer import load_tokenizer
+from glgpt.training import state as training_state
+from glgpt.training.program import MOMENTS
+from glgpt.training.run_folder import RunFolder
+from glgpt.training.settings import settings_for
+from glgpt.tuning import choice
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+TEXTS = ("To be, or not to be", "  a\n\nb 12,  'll é🙂\u3000 <|endoftext|> x", "")
+
+
+@dataclass(frozen=True)
+class Parser:
+    name: str
+    make: Callable[[], list[Files]]
+    run: Callable[[Path], None]
+
+    def seeds(self) -> list[Files]:
+        return _made(self)
+
+
+@functools.cache
+def _made(parser: Parser) -> list[Files]:
+    return parser.make()
+
+
+def _folder(*names: str, keep: str = "") -> Callable[[], list[Files]]:
+    """Goldens' files, but for their references."""
+    return lambda: [
+        {p.name: p.read_bytes() for p in sorted((GOLDENS / n).iterdir()) if p.suffix != ".npz" and keep in p.name}
+        for n in names
+    ]
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+    )
+
+
+# Checkpoints
+
+
+def _checkpoint(folder: Path) -> None:
+    with Checkpoint.open(folder) as checkpoint:
+        found = {name: checkpoint.read(name) for name in checkpoint.names}
+        reference = _by_library(folder)
+        for name, array in found.items():
+            other = reference.get(checkpoint.config.stored_name(name), reference.get(name))
+            if other is None or not same_bits(array, other):
+                raise Difference(f"tensor {name} is not what the library reads")
+
+
+def _by_library(folder: Path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    plain = folder / "model.safetensors"
+    if plain.exists():
+        return dict(load_file(plain))
+    shards = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    loaded = {shard: load_file(folder / shard) for shard in set(shards.values())}
+    return {name: loaded[shard][name] for name, shard in shards.items()}
+
+
+def _torch(folder: Path) -> None:
+    path = folder / "pytorch_model.bin"
+    found = torch_tensors(path)
+    arrays = {
+        name: place.map().copy() for name, place in found.items() if place.dtype in READABLE and 0 not in place.shape
+    }
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.set_num_threads(1)
+        try:
+            reference = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception:  # it checks what no tensor needs, such as the version
+            return
+        for name, array in arrays.items():
+            other = reference[name]
+            bits = other.view(torch.uint16).numpy() if other.dtype is torch.bfloat16 else other.numpy()
+            if not same_bits(array, bits):
+                raise Difference(f"tensor {name} is not what torch reads")
+
+
+def _config(folder: Path) -> None:
+    fields = read_json(folder / "config.json")
+    config = models.from_dict(fields)
+    for name, value in (config.fields() if isinstance(config, GPT2Config) else {}).items():
+        if name in fields and fields[name] != value:
+            raise Difference(f"{name} is {value!r}, not {fields[name]!r}")
+
+
+# Tokenizers
+
+
+def _small_tokenizer() -> Files:
+    """The embedded tokenizer's first merges, so that a case is quick."""
+    vocab = json.loads((embedded_weights() / "vocab.json").read_text())
+    small = {token: i for token, i in vocab.items() if i < 300}
+    lines = (embedded_weights() / "merges.txt").read_text().split("\n")[: 1 + 300 - 257]
+    return {
+        "vocab.json": json.dumps(small).encode(),
+        "merges.txt": ("\n".join(lines) + "\n").encode(),
+        "tokenizer_config.json": (embedded_weights() / "tokenizer_config.json").read_bytes(),
+    }
+
+
+def _tokenizers() -> list[Files]:
+    plain = _small_tokenizer()
+    decoder = {"300": {"content": "<mask>"}, "0": {"content": "<|endoftext|>"}}
+    said = {"added_tokens_decoder": decoder, "add_prefix_space": True, "eos_token": {"content": "<mask>"}}
+    return [plain, plain | {"added_tokens.json": b'{"<pad>": 301}', "tokenizer_config.json": json.dumps(said).encode()}]
+
+
+def _tokenizer_jsons() -> list[Files]:
+    plain = _small_tokenizer()
+    merges = [line for line in plain["merges.txt"].decode().split("\n")[1:] if line]
+    whole: dict[str, Any] = {
+        "version": "1.0",
+        "added_tokens": [{"id": 0, "content": "<|endoftext|>", "special": True}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "vocab": json.loads(plain["vocab.json"]), "merges": merges},
+    }
+    return [{"tokenizer.json": json.dumps(whole).encode()}]
+
+
+def _tokenizer(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder, None)
+    if tokenizer is None:
+        return
+    reference = _plain_reference(folder) if (folder / "merges.txt").exists() else None
+    for text in TEXTS:
+        try:
+            ids = tokenizer.encode(text)
+        except GlgptError:
+            continue
+        tokenizer.decode(ids)
+        if reference and not tokenizer.special and not tokenizer.prefix_space and reference.encode(text).ids != ids:
+            raise Difference(f"{text!r} is {ids}, not {reference.encode(text).ids}")
+    for i in range(min(tokenizer.vocab_size, 400)):
+        tokenizer.label(i)
+
+
+def _plain_reference(folder: Path) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    lines = (folder / "merges.txt").read_text().split("\n")
+    pairs = [
+        tuple(line.rstrip("\r").split(" ")) for line in lines if line.rstrip("\r") and not line.startswith("#version")
+    ]
+    found = Tokenizer(models.BPE(json.loads((folder / "vocab.json").read_text()), pairs))
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return found
+
+
+# Programs and pages
+
+
+def _programs() -> list[Files]:
+    from glgpt.program.kernel import KERNELS
+    from glgpt.program.spec import Limits
+
+    program = choice.product_program(Limits(), KERNELS["4x4"])
+    return [{"program.json": program.to_json().encode()}]
+
+
+def _program(folder: Path) -> None:
+    text = (folder / "program.json").read_text(encoding="utf-8", errors="replace")
+    program = Program.from_json(text)
+    check(program)
+    if Program.from_json(program.to_json()) != program:
+        raise Difference("a program is not what it writes")
+
+
+MANIFEST = Path(__file__).parent / "manifest.json"
+
+
+def _manifest(folder: Path) -> None:
+    validate("manifest", read_json(folder / "manifest.json"), "manifest.json")
+
+
+# Runs and caches
+
+
+def _run_folders() -> list[Files]:
+    config = GPT2Config(vocab_size=5, n_positions=4, n_embd=4, n_layer=1, n_head=1, n_inner=4)
+    draw = np.random.default_rng(0)
+    arrays = {name: draw.standard_normal(p.shape, np.float32) for name, p in config.parameters.items()}
+    moments = {f"{name}.{m}": np.abs(array) for name, array in arrays.items() for m in MOMENTS}
+    recipe = {"batch": 2, "context": 4, "accumulate": 1, "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.1,
+              "clip": 1.0, "dropout": 0.0, "recompute": False}  # fmt: skip
+    made = {"on": "llvmpipe", "kernel": "4x4", "fetch": "texelFetch"}
+    about = {"config": config.fields(), "recipe": recipe, "lr": 1e-3, "seed": 1, "step": 3, "made": made}
+    settings = settings_for("nano", None, {"n_embd": 4, "n_layer": 1, "n_head": 1, "context": 4})
+    record = {"glgpt": "0", "files": ["play.txt"], "preset": "nano", "init": None, "vocab_size": 5, "data": "x",
+              "settings": vars(settings)}  # fmt: skip
+    lines = [{"step": 0, "validation_loss": 2.0, "validation_bits_per_byte": 3.0}]
+    lines += [{"step": i, "loss": 2.0, "grad_norm": 1.0, "lr": 1e-3, "tokens_per_s": 3.5} for i in range(1, 4)]
+    with tempfile.TemporaryDirectory() as name:
+        training_state.write(Path(name), config, arrays, moments, about)
+        state = (Path(name) / "state.safetensors").read_bytes()
+    files = {
+        "run/state.safetensors": state,
+        "run/train.json": json.dumps(record).encode(),
+        "run/metrics.jsonl": "".join(json.dumps(line) + "\n" for line in lines).encode(),
+    }
+    return [files]
+
+
+def _run(folder: Path) -> None:
+    from safetensors.numpy import load_file
+
+    with RunFolder(folder / "run") as run:
+        lines = run.lines()
+        about, tensor = training_state.read(run.path)
+        reference = load_file(run.path / "state.safetensors")
+        for name in models.from_fields(about.config).parameters:
+            for key in (name, *(f"{name}.{m}" for m in MOMENTS)):
+                if not same_bits(tensor(key), reference[key]):
+                    raise Difference(f"tensor {key} is not what the library reads")
+        run.rewind(about.step)
+        if run.lines() != [line for line in lines if line["step"] <= about.step]:
+            raise Difference("the metrics changed in rewinding")
+
+
+def _caches() -> list[Files]:
+    times = {f"{k} {f}": 1.5 for k in ("4x4", "8x1") for f in choice.FETCHES}
+    return [{"glgpt/probe.json": json.dumps({"10 llvmpipe": times, "10 other": times}).encode()}]
+
+
+def _cache(folder: Path) -> None:
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    try:
+        for found in choice.remembered_probes().values():
+            if not all(0 < float(v) < 1e9 for v in found.values()):
+                raise Difference("a time that is none")
+    finally:
+        os.environ.pop("XDG_CACHE_HOME")
+        if before is not None:
+            os.environ["XDG_CACHE_HOME"] = before
+
+
+# Requests and arguments
+
+
+def _requests() -> list[Files]:
+    asked = [
+        {"method": "GET", "path": "/", "headers": [["host", "localhost"]]},
+        {"method": "HEAD", "path": "/a.bin", "headers": [["range", "bytes=0-3"], ["if-range", '"x"']]},
+        {"method": "GET", "path": "/sub/../a.bin", "headers": [["range", "bytes=-2,0-1"], ["if-none-match", "*"]]},
+        {
+            "method": "GET",
+            "path": "/%2e%2e/secret",
+            "headers": [["if-modified-since", "Sat, 01 Jan 2022 00:00:00 GMT"]],
+        },
+    ]
+    return [{"request.http": json.dumps(request).encode()} for request in asked]
+
+
+@functools.cache
+def _site() -> Any:
+    top = Path(tempfile.mkdtemp(prefix="glgpt-fuzz-site-"))
+    (top / "site").mkdir()
+    (top / "site/index.html").write_text("<!doctype html><title>x</title>")
+    (top / "site/a.bin").write_bytes(b"0123456789")
+    (top / "secret").write_text("secret")
+    (top / "site/out").symlink_to(top / "secret")
+    return application(top / "site")
+
+
+def _request(folder: Path) -> None:
+    try:
+        asked = json.loads((folder / "request.http").read_bytes())
+        path = str(asked["path"])
+        headers = [(str(k).lower().encode("latin-1"), str(v).encode("latin-1")) for k, v in asked["headers"]]
+        method = str(asked["method"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise GlgptError("no request") from None
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(dict(message))
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
+        "raw_path": path.encode("utf-8", "replace"), "query_string": b"", "headers": headers, "scheme": "http",
+        "server": ("127.0.0.1", 1), "client": ("127.0.0.1", 2), "root_path": "",
+    }  # fmt: skip
+    asyncio.run(_site()(scope, receive, send))
+    status = sent[0]["status"]
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    if not 200 <= status < 500 or b"secret" in body:
+        raise Difference(f"{method} {path!r} is answered {status}")
+    said = dict(sent[0]["headers"])
+    if method == "HEAD" and body:
+        raise Difference("a HEAD has a body")
+    if (
+        method == "GET"
+        and b"content-length" in said
+        and status not in (304,)
+        and int(said[b"content-length"]) != len(body)
+    ):
+        raise Difference(f"{said[b'content-length']!r} bytes were promised and {len(body)} sent")
+
+
+def _arguments() -> list[Files]:
+    lines = [
+        ["generate", "To be", "--tokens", "5", "--seed", "1", "--temperature", "0.7", "--stop", "x", "--dtype", "f16"],
+        ["train", "a.txt", "--out", "run", "--n-embd", "64", "--tokenizer", "bpe:512", "--lr", "0.001"],
+        ["eval", "a.txt", "--model", "m", "--window=64", "--json"],
+        ["export", "--out", "page", "--max-texture-memory", "2GiB", "--device", "software"],
+        ["logits", "--ids", "1,2,3", "--out", "x.npy"],
+        ["serve", "page", "--port", "8000"],
+    ]
+    return [{"line.argv": json.dumps(line).encode()} for line in lines]
+
+
+def _argument(folder: Path) -> None:
+    try:
+        line = [str(word) for word in json.loads((folder / "line.argv").read_bytes())]
+    except (ValueError, TypeError, RecursionError):
+        raise GlgptError("no arguments") from None
+    with contextlib.redirect_stdout(None):
+        build_parser().parse_args(line)
+
+
+TARGETS = [
+    Parser("safetensors", _folder("vocab3-untied", "inverse-layer-f16"), _checkpoint),
+    Parser("shards", _folder("dhead2-gelu", "llama-grouped"), _checkpoint),
+    Parser("torch-zip", _folder("dhead3-relu", keep="pytorch"), _torch),
+    Parser("torch-legacy", _folder("legacy-untied", "one-f16", keep="pytorch"), _torch),
+    Parser("config", _folder("wide", "dhead3-relu", "llama3-untied", "llama-grouped", keep="config"), _config),
+    Parser("tokenizer", _tokenizers, _tokenizer),
+    Parser("tokenizer-json", _tokenizer_jsons, _tokenizer),
+    Parser("program", _programs, _program),
+    Parser("manifest", lambda: [{"manifest.json": MANIFEST.read_bytes()}], _manifest),
+    Parser("run", _run_folders, _run),
+    Parser("probe-cache", _caches, _cache),
+    Parser("http", _requests, _request),
+    Parser("arguments", _arguments, _argument),
+]
