@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +74,10 @@ def rms_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     """A row through an RMS norm, two products without biases and a gate, as a token is decoded."""
     x, gain = b.normal("x", 1, s.inner), b.normal("gain", 1, s.inner)
     w, v = b.weight("w", s.inner, s.cols), b.weight("v", s.inner, s.cols)
-    row = ops.row_sum(
-        b, x, gain, 1e-5, "row", ops.matvec(b, x, b.weight("u", s.inner, s.inner), "u", contiguous=s.contiguous)
-    )
-    gate = ops.combine(
-        b, ops.matvec(b, row.scaled, w, "w", contiguous=s.contiguous), "gate", act="silu", normed=(row, None)
-    )
-    y = ops.combine(b, ops.matvec(b, row.scaled, v, "v", contiguous=s.contiguous), "y", normed=(row, None), times=gate)
+    matvec = partial(ops.matvec, b, contiguous=s.contiguous)
+    row = ops.row_sum(b, x, gain, 1e-5, "row", matvec(x, b.weight("u", s.inner, s.inner), "u"))
+    gate = ops.combine(b, matvec(row.scaled, w, "w"), "gate", act="silu", normed=(row, None))
+    y = ops.combine(b, matvec(row.scaled, v, "v"), "y", normed=(row, None), times=gate)
     a, n = b.held, s.inner
     total = a["x"] + a["x"] @ a["u"][:n]
     normed = rms(total, a["gain"], 1e-5)

@@ -106,7 +106,7 @@ def device_peaks(device: Device, options: Options, rounds: int, until: float = m
         def build(rec: Recorder, x: Any) -> None:
             part = x.rows // 64
             y = rec.output(rec.scratch("y", Layout(by * 64, x.cols // across // by)))
-            rec.emit("bench/read", {"x": x}, {"y": y}, {"PART": part, "ACROSS": across, "BY": by})
+            rec.emit("bench/read", {"x": x}, {"y": y}, {"ROWS_EACH": part, "ACROSS": across, "BY": by})
 
         return build
 

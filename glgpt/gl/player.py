@@ -49,9 +49,9 @@ class Player:
         self._shaders: dict[str, moderngl.VertexArray] = {}
         self._framebuffers: dict[object, moderngl.Framebuffer] = {}
         self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
-        pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.flips)
+        pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.ping_pong)
         self._pairs = {name: i for i, pair in enumerate(pairs) for name in pair}
-        self._flipped = [False] * len(pairs)
+        self._swapped = [False] * len(pairs)
         self._touched = {name: sorted(self._pairs_of(e)) for name, e in program.entries.items()}
         self.scalars: dict[str, float] = dict.fromkeys(program.scalars, 0)
         self._scalar_struct = struct.Struct("<" + "".join(SCALAR_FORMATS[k] for k in program.scalars.values()))
@@ -126,17 +126,17 @@ class Player:
         self._block.bind_to_uniform_block(0)
         for command in commands:
             command()
-        for old, new in self.program.entries[entry].flips:
+        for old, new in self.program.entries[entry].ping_pong:
             self.textures[old], self.textures[new] = self.textures[new], self.textures[old]
-            self._flipped[self._pairs[old]] ^= True
+            self._swapped[self._pairs[old]] ^= True
 
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
         """Compiles what an entry needs and lays out its commands, once; `play` does this itself if need be.
 
-        There is one list of commands for each way in which the pairs of states that the entry touches may lie.
+        There is one list of commands for each combination of which of the entry's ping-pong buffers are the old ones.
         """
         found = self.entry(entry)
-        key = (entry, tuple(self._flipped[i] for i in self._touched[entry]))
+        key = (entry, tuple(self._swapped[i] for i in self._touched[entry]))
         if key not in self._commands:
             self.use()
             self._commands[key] = self._build(found)

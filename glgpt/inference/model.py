@@ -83,9 +83,8 @@ class GPT2:
             if float(np.finfo(matrix.dtype).max) > layout.format.largest:
                 peak = float(np.abs(matrix).max())
                 if peak > layout.format.largest:
-                    raise GlgptError(
-                        f"{checkpoint.path}: {name} holds {peak:.3g}, beyond {layout.dtype}; use --dtype f32"
-                    )
+                    what = f"{name} holds {peak:.3g}, more than the {layout.format.largest:g} of {layout.dtype}"
+                    raise GlgptError(f"{checkpoint.path}: {what}; use --dtype f32")
             self.player.write_matrix(name, layout, matrix)
             done += layout.nbytes
             if progress:

@@ -66,7 +66,7 @@ def render(figures: dict[str, Any]) -> str:
         f"kernel      {choice['kernel']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
     ]
     probe = sorted(choice["probe_ms"].items(), key=lambda item: item[1])
-    lines += [f"  {name:<20} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in COLUMNS]
+    lines += [f"  {name:<26} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in COLUMNS]
     times = ", ".join(f"{n} {choice['probe_ms'][n + ' ' + choice['fetch']]:.2f} ms" for n in COLUMNS)
     lines.append(f"one-row products: {'contiguous' if choice['contiguous'] else 'strided'} columns ({times})")
     if "model" in figures:

@@ -32,11 +32,11 @@ from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.tuning.choice import PANELS_PAY, STEADY
 
-SCHEMA = 1  # of manifest.json
+SCHEMA = 2  # of manifest.json
 TUNING = {  # what the page decides by as the desktop does, and how many greedy tokens it plays ahead
     "one_token": ONE_TOKEN,
     "per_chunk": PER_CHUNK,
-    "near_pays": PANELS_PAY,
+    "panels_pay": PANELS_PAY,
     "steady": STEADY,
     "draw_flops": DRAW_FLOPS,
     "ahead": 3,
@@ -219,7 +219,6 @@ def _write(
         },
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
-        "weights": {name: list(layout.tiles) for name, layout in layouts.items()},
         "shards": write_weights(checkpoint, layouts, folder, shard_size, progress),
     }
     validate("manifest", manifest, "manifest.json")

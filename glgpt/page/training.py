@@ -18,7 +18,7 @@ from glgpt.training.program import Recipe, record_training
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.choice import COLUMNS
 
-SCHEMA = 1  # of training.json
+SCHEMA = 2  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown

@@ -1,4 +1,4 @@
-"""Storage formats: how the numbers of a matrix lie in 128-bit texels. One entry here, one include in `glsl/formats/`.
+"""Storage formats: how numbers are packed in 128-bit texels. One entry here, one include in `glsl/formats/`.
 
 Column tiles that share a texel are `column_tiles_per_texel` neighbouring tiles of a `Layout`, so that one fetch feeds
 as many accumulators. To add a format:

@@ -1,4 +1,4 @@
-"""Where a matrix lies in a texture, and packing to and from numpy.
+"""Where a matrix is in a texture, and packing to and from numpy.
 
 The matrix is cut into `tiles = (tr, tc)`, an equal grid; rows and columns of a tile are contiguous in the matrix. Texel
 `(r, c4)` of a tile holds its columns `4*c4 .. 4*c4+3`. Neighbouring column tiles share texels where the storage format

@@ -51,7 +51,7 @@ class Recorder:
         self._shaders: dict[str, str] = {}
         self._drafts: dict[str, list[_Draft]] = {}
         self._outputs: dict[str, dict[str, Tensor]] = {}
-        self._flips: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._ping_pong: dict[str, list[tuple[Tensor, Tensor]]] = {}
         self._stored: dict[Tensor, Tensor] = {}
         self._current = ""
         self.tape: Tape | None = None
@@ -75,7 +75,7 @@ class Recorder:
     def entry(self, name: str) -> Iterator[None]:
         """Passes emitted inside belong to this entry."""
         self._current = name
-        self._drafts[name], self._outputs[name], self._flips[name] = [], {}, []
+        self._drafts[name], self._outputs[name], self._ping_pong[name] = [], {}, []
         yield
         self._current = ""
 
@@ -89,9 +89,9 @@ class Recorder:
         self._stored[tensor] = self.fixed(name, tensor.layout, "state")
         return self._stored[tensor]
 
-    def flip(self, old: Tensor, new: Tensor) -> None:
-        """After this entry the two states change names: `new`, which it writes, is found under the name of `old`."""
-        self._flips[self._current].append((old, new))
+    def ping_pong(self, old: Tensor, new: Tensor) -> None:
+        """After this entry the two states change names: `new`, which it writes, has the name of `old` from then on."""
+        self._ping_pong[self._current].append((old, new))
 
     @contextlib.contextmanager
     def taping(self) -> Iterator[Tape]:
@@ -215,8 +215,8 @@ class Recorder:
                     free.append(placed[key])
         uploads = {t.name for d in drafts for _, t in d.inputs if t.role == "input"}
         views = {key: View.of(t.layout, place(t)) for key, t in outputs.items()}
-        flips = tuple((old.name, new.name) for old, new in self._flips[name])
-        return Entry(name, tuple(sorted(uploads)), tuple(passes), views, flips)
+        ping_pong = tuple((old.name, new.name) for old, new in self._ping_pong[name])
+        return Entry(name, tuple(sorted(uploads)), tuple(passes), views, ping_pong)
 
 
 def _shape(layout: Layout) -> tuple[int, int, int, str]:

@@ -107,16 +107,16 @@ def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
 
 
 def counting(entries: dict[str, tuple[str, str, bool]]) -> Program:
-    """A counter in a pair of states: each entry (read, written, whether it flips) writes one more than it reads."""
+    """A counter in two states: each entry (read, written, whether they change names) writes one more than it reads."""
     text = "precision highp float;\nprecision highp sampler2DArray;\nuniform sampler2DArray u_x;\n"
     text += "layout(location = 0) out vec4 y;\n"
     text += "void main() { y = texelFetch(u_x, ivec3(gl_FragCoord.xy, 0), 0) + 1.0; }\n"
     textures = [Texture(name, 2, 1, 1, "float", "state") for name in ("c", "c.next", "seen")]
     made = {
         name: Entry(
-            name, (), (Pass(name, "add", (("u_x", old),), ((new, 0),), (2, 1)),), {}, ((old, new),) if flips else ()
+            name, (), (Pass(name, "add", (("u_x", old),), ((new, 0),), (2, 1)),), {}, ((old, new),) if ping_pong else ()
         )
-        for name, (old, new, flips) in entries.items()
+        for name, (old, new, ping_pong) in entries.items()
     }
     return Program({t.name: t for t in textures}, {"add": text}, made, {})
 

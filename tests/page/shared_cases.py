@@ -52,15 +52,18 @@ def chunks() -> list[dict[str, Any]]:
 
 
 def layouts() -> list[dict[str, Any]]:
-    """Matrices as texels: tiles, and halves of two column tiles in a texel."""
+    """Matrices as texels: tiles, halves of two column tiles in a texel, panels."""
     found = []
     for layout in (
         Layout(5, 7),
         Layout(6, 20, (2, 2)),
         Layout(7, 22, (4, 2)),
-        Layout(3, 33, (1, 4)),
+        Layout(3, 33, panel=3, stack=2),
+        Layout(6, 41, (2, 2), panel=2, stack=3),
         Layout(5, 26, (1, 2), "f16"),
         Layout(8, 48, (2, 4), "f16"),
+        Layout(5, 70, (1, 2), "f16", panel=4, stack=2),
+        Layout(6, 75, (2, 4), "f16", panel=2, stack=3),
     ):
         matrix = np.random.default_rng(1).standard_normal((layout.rows, layout.cols)).astype(np.float16)
         texels = layout.pack(matrix.astype(np.float32))

@@ -64,8 +64,8 @@ def with_texture(name: str, **changes: Any) -> Program:
     return replace(program, textures=program.textures | {name: replace(program.textures[name], **changes)})
 
 
-def flipping(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 1), **changes: Any) -> Program:
-    """An entry that writes `outputs` of the layers of state d from x, and flips a pair; `changes` make d another."""
+def ping_pong(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 1), **changes: Any) -> Program:
+    """An entry that writes `outputs` of the layers of state d from x, and a pair; `changes` make d another."""
     states = [texture("c", "state"), replace(texture("d", "state"), **changes)]
     one = Pass("write", "f", (("u_x", "x"),), tuple(("d", layer) for layer in outputs), (3, 2))
     entry = Entry("e", ("x",), (one,), {}, (pair,))
@@ -73,11 +73,11 @@ def flipping(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 
     return Program(textures, {"f": "void main() {}"}, {"e": entry}, {})
 
 
-def flipping_with(*more: Pass, **changes: Any) -> Program:
-    """`flipping`, its only pass changed, and more passes after it."""
-    entry = flipping().entries["e"]
+def ping_pong_with(*more: Pass, **changes: Any) -> Program:
+    """`ping_pong`, its only pass changed, and more passes after it."""
+    entry = ping_pong().entries["e"]
     passes = (replace(entry.passes[0], **changes), *more)
-    return replace(flipping(), entries={"e": replace(entry, passes=passes)}, scalars={"pos": "int"})
+    return replace(ping_pong(), entries={"e": replace(entry, passes=passes)}, scalars={"pos": "int"})
 
 
 LOST = View(2, 12, (1, 2), texture="lost")
@@ -133,15 +133,15 @@ FAULTS: dict[str, tuple[Program, str]] = {
     "an empty texture": (with_texture("w", height=0), "texture w is empty"),
     "a format": (with_texture("w", format="half"), "texture w has format 'half'"),
     "a role": (with_texture("w", role="toy"), "role 'toy'"),
-    "a pair of which one is lost": (flipping(("c", "lost")), "entry e, c and lost are no pair of states"),
-    "a pair that is no state": (flipping(("x", "d")), "entry e, x and d are no pair of states"),
-    "a pair of two sizes": (flipping(layers=3), "entry e, c and d are no pair of states"),
-    "a new state not written whole": (flipping(outputs=(1,)), "entry e, d is not written whole before it takes the"),
-    "a row of a new state": (flipping_with(row="pos", viewport=(3, 1)), "entry e, d is not written whole before"),
-    "a part of a new state": (flipping_with(viewport=(2, 2)), "entry e, d is not written whole before it takes the"),
+    "a pair of which one is lost": (ping_pong(("c", "lost")), "entry e, c and lost are not two states of one shape"),
+    "a pair that is no state": (ping_pong(("x", "d")), "entry e, x and d are not two states of one shape"),
+    "a pair of two sizes": (ping_pong(layers=3), "entry e, c and d are not two states of one shape"),
+    "a new state not written whole": (ping_pong(outputs=(1,)), "entry e, d takes the place of c without being written"),
+    "a row of a new state": (ping_pong_with(row="pos", viewport=(3, 1)), "entry e, d takes the place of c without"),
+    "a part of a new state": (ping_pong_with(viewport=(2, 2)), "entry e, d takes the place of c without being written"),
     "an old state that is written": (
-        flipping_with(Pass("both", "f", (("u_x", "x"),), (("c", 1),), (3, 2))),
-        "entry e, d is not written whole before it takes the place of c",
+        ping_pong_with(Pass("both", "f", (("u_x", "x"),), (("c", 1),), (3, 2))),
+        "entry e, d takes the place of c without being written whole",
     ),
     "too many scalars": (replace(whole(), scalars={str(i): "int" for i in range(9)}), "9 scalars do not fit"),
 }
@@ -159,12 +159,12 @@ def test_check_names_the_entry_and_the_pass(fault: str) -> None:
 
 def test_check_lets_a_sound_program_through() -> None:
     check(whole(), SMALL)
-    check(flipping(), SMALL)
+    check(ping_pong(), SMALL)
 
 
 def test_json_gives_back_the_same_program() -> None:
     """An exported program differs from the recorded one."""
-    for program in (whole(), flipping(), generation_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f16")):
+    for program in (whole(), ping_pong(), generation_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f16")):
         back = Program.from_json(program.to_json())
         assert back == program and back.to_json() == program.to_json() and back.digest() == program.digest()
     assert whole().digest() != with_pass(0, flops=1).digest()
@@ -196,11 +196,11 @@ def test_the_digest_is_that_of_every_process() -> None:
 
 def test_another_schema_is_refused() -> None:
     data = json.loads(whole().to_json()) | {"schema": 99}
-    with pytest.raises(GlgptError, match="schema 99 is not 1"):
+    with pytest.raises(GlgptError, match="schema 99 is not 2"):
         Program.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("change", ["", "[]", "{}", "5", '{"schema": 1}', '{"schema": 1, "textures": {"a": {"x": 1}}}'])
+@pytest.mark.parametrize("change", ["", "[]", "{}", "5", '{"schema": 2}', '{"schema": 2, "textures": {"a": {"x": 1}}}'])
 def test_what_is_no_program_is_refused(change: str) -> None:
     with pytest.raises(GlgptError, match="not a glgpt program"):
         Program.from_json(change)

@@ -3,7 +3,8 @@
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
 import { plan } from "../src/engine/chunks";
-import { fromHalf, unpack } from "../src/engine/layout";
+import { fromHalf } from "../src/engine/formats";
+import { unpack } from "../src/engine/layout";
 import { parseTokenizer } from "../src/engine/manifest";
 import { Random } from "../src/engine/random";
 import { Sampler } from "../src/engine/sampling";

@@ -209,7 +209,7 @@ describe("states that change names", () => {
     textures: { a: texture("a"), b: texture("b"), c: texture("c") },
     shaders: { s: "" },
     entries: {
-      flip: { name: "flip", inputs: [], passes: [pass("a", "b")], outputs: {}, flips: [["a", "b"]] },
+      flip: { name: "flip", inputs: [], passes: [pass("a", "b")], outputs: {}, ping_pong: [["a", "b"]] },
       look: { name: "look", inputs: [], passes: [pass("a", "c")], outputs: {} },
     },
     views: {},

@@ -1,6 +1,7 @@
 // A texture's values, read back to be named: the matrix it holds, or its texels as they lie in memory.
 
 import type { Player, Texels } from "../gl/player";
+import { formatOf } from "./formats";
 import { unpack } from "./layout";
 import type { TextureSpec, View } from "../gl/program";
 
@@ -30,13 +31,14 @@ export interface Field {
 
 /** The texels of a texture as a matrix of their own: layers below one another, a texel's values side by side. */
 export function memoryView(spec: TextureSpec): View {
-  const halves = spec.format === "uint";
+  const { name, columnTiles } = formatOf(spec.format);
   return {
     texture: spec.name,
     rows: spec.height * spec.layers,
-    cols: spec.width * (halves ? 8 : 4),
-    tiles: [spec.layers, halves ? 2 : 1],
-    dtype: halves ? "f16" : "f32",
+    cols: spec.width * 4 * columnTiles,
+    tiles: [spec.layers, columnTiles],
+    dtype: name,
+    panel: 0,
     stack: 1,
   };
 }
@@ -60,7 +62,7 @@ function interleaved(bands: Texels[], layers: number): Texels {
   const [only] = bands;
   if (bands.length === 1) return only!;
   const size = only!.length / layers;
-  const out = new Float32Array(bands.length * only!.length);
+  const out = only instanceof Uint32Array ? new Uint32Array(bands.length * size * layers) : new Float32Array(bands.length * size * layers);
   bands.forEach((band, s) => {
     for (let i = 0; i < layers; i++) out.set(band.subarray(i * size, (i + 1) * size), (i * bands.length + s) * size);
   });

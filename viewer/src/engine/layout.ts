@@ -2,62 +2,61 @@
 
 import type { Block, Texels } from "../gl/player";
 import type { View } from "../gl/program";
+import { FORMATS } from "./formats";
 
-/** Where rows y.. of a layer belong in the texture of `view`, of a matrix cut into `tiles` whose tiles are not stacked. */
-export function* blocks(view: View, tiles: readonly number[], layer: number, y: number, rows: number): Generator<Block> {
-  const [tr, tc] = [tiles[0]!, tiles[1]!];
-  const stride = Math.ceil(view.cols / (4 * tc));
-  if (tr === view.tiles[0] && tc === view.tiles[1]) {
-    yield { layer, x: 0, y, width: stride, rows, stride, skip: 0 };
+export interface Shape {
+  /** Rows and texels of a tile. */
+  height: number;
+  width: number;
+  /** Groups of column tiles that share texels, and panels of a group: 1 where there are none. */
+  groups: number;
+  panels: number;
+  /** Layers that hold a row of tiles. */
+  across: number;
+}
+
+export function shape({ rows, cols, tiles, dtype, panel, stack }: View): Shape {
+  const width = Math.ceil(cols / (4 * tiles[1]));
+  const groups = tiles[1] / FORMATS[dtype].columnTiles;
+  const panels = Math.ceil(width / (panel || width));
+  return { height: Math.ceil(rows / tiles[0]), width, groups, panels, across: Math.ceil((groups * panels) / stack) };
+}
+
+/** Where rows y.. of a layer belong in the texture of `view`, the layer being of the same tiles without panels. */
+export function* blocks(view: View, layer: number, y: number, rows: number): Generator<Block> {
+  const { height, width, groups, panels, across } = shape(view);
+  if (!view.panel) {
+    yield { layer, x: 0, y, width, rows, stride: width, skip: 0 };
     return;
   }
-  const row = Math.floor(layer / tc) * Math.ceil(view.rows / tr) + y;
-  const first = (layer % tc) * stride; // of the matrix's columns of texels
-  const end = Math.min(first + stride, Math.ceil(view.cols / 4));
-  const panel = Math.ceil(view.cols / (4 * view.tiles[1]));
-  for (let from = first; from < end; ) {
-    const tile = Math.floor(from / panel);
-    const next = Math.min(end, (tile + 1) * panel);
-    const [layer, below] = [Math.floor(tile / view.stack), tile % view.stack];
-    const place = { layer, x: from - tile * panel, y: below * view.rows + row };
-    yield { ...place, width: next - from, rows, stride, skip: from - first };
-    from = next;
+  const first = Math.floor(layer / groups) * across;
+  for (let p = 0; p < panels; p++) {
+    const number = (layer % groups) * panels + p;
+    const place = { layer: first + Math.floor(number / view.stack), x: 0, y: (number % view.stack) * height + y };
+    const skip = p * view.panel;
+    yield { ...place, width: Math.min(view.panel, width - skip), rows, stride: width, skip };
   }
 }
 
-/** Texels of all layers to `[rows, cols]`. f16: two neighbouring column tiles share a layer, as packed halves. */
+/** Texels of all layers to `[rows, cols]`. */
 export function unpack(view: View, texels: Texels): Float32Array {
-  const { rows, cols, dtype, stack } = view;
-  const [tr, tc] = view.tiles;
-  const pairs = dtype === "f16" ? 2 : 1;
-  const height = Math.ceil(rows / tr);
-  const width = Math.ceil(cols / (4 * tc));
+  const { rows, cols, stack } = view;
+  const { height, width, panels, across } = shape(view);
+  const { columnTiles, reader } = FORMATS[view.dtype];
+  const value = reader(texels);
+  const line = view.panel || width;
   const out = new Float32Array(rows * cols);
-  const halves = dtype === "f16" ? new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2) : null;
   for (let r = 0; r < rows; r++) {
-    const i = Math.floor(r / height);
-    const y = r % height;
-    for (let j = 0; j < tc; j++) {
-      const layer = i * Math.ceil(tc / (pairs * stack)) + Math.floor(j / (pairs * stack));
-      const first = j * width * 4;
-      const base = (layer * height * stack + (j % stack) * height + y) * width;
-      const end = Math.min(width * 4, cols - first);
-      for (let c = 0; c < end; c++) {
-        const texel = base + (c >> 2);
-        out[r * cols + first + c] = halves
-          ? fromHalf(halves[texel * 8 + (j % 2) * 4 + (c & 3)] ?? 0)
-          : (texels[texel * 4 + (c & 3)] ?? 0);
-      }
+    const [i, y] = [Math.floor(r / height), r % height];
+    for (let c4 = 0; 4 * c4 < cols; c4++) {
+      const tile = Math.floor(c4 / width);
+      const x = c4 % width;
+      const number = Math.floor(tile / columnTiles) * panels + Math.floor(x / line);
+      const layer = i * across + Math.floor(number / stack);
+      const texel = ((layer * stack + (number % stack)) * height + y) * line + (x % line);
+      const place = 4 * (texel * columnTiles + (tile % columnTiles));
+      for (let c = 4 * c4; c < Math.min(4 * c4 + 4, cols); c++) out[r * cols + c] = value(place + (c & 3));
     }
   }
   return out;
-}
-
-export function fromHalf(bits: number): number {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  if (exponent === 0) return sign * fraction * 2 ** -24;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }

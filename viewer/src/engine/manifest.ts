@@ -7,15 +7,14 @@ import referenceSchema from "../../schema/reference.schema.json";
 import tokenizerSchema from "../../schema/tokenizer.schema.json";
 import trainingSchema from "../../schema/training.schema.json";
 import { PageError } from "../gl/errors";
-import type { Program } from "../gl/program";
+import type { Dtype, Program } from "../gl/program";
 
-export const SCHEMA = 1;
 
 export interface Shard {
   file: string;
   bytes: number;
   sha256: string;
-  /** (texture, layer, first row, rows), one after another in the file, of a texture cut as `weights` says. */
+  /** (texture, layer, first row, rows), one after another in the file, of a texture without panels. */
   pieces: [string, number, number, number][];
 }
 
@@ -23,7 +22,7 @@ export interface Shard {
 export interface Recording {
   draw_buffers: number;
   kernel: string;
-  rows: "apart" | "near";
+  rows: "strided" | "contiguous";
   generate: string;
   capture: string;
   product: string;
@@ -53,7 +52,7 @@ export interface Config {
 export interface Tuning {
   one_token: number;
   per_chunk: number;
-  near_pays: number;
+  panels_pay: number;
   steady: number;
   draw_flops: number;
   ahead: number;
@@ -63,7 +62,7 @@ export interface Manifest {
   schema: number;
   glgpt: string;
   model: string;
-  dtype: "f32" | "f16";
+  dtype: Dtype;
   config: Config;
   recordings: Recording[];
   tokenizer: string | null;
@@ -73,8 +72,6 @@ export interface Manifest {
   training?: string | null;
   activations: Record<string, Activation>;
   files: Record<string, { bytes: number; sha256: string }>;
-  /** Into how many tiles (rows, columns) the shards cut each weight; a program's own texture may be cut otherwise. */
-  weights: Record<string, [number, number]>;
   shards: Shard[];
 }
 
@@ -162,9 +159,10 @@ export function parseTraining(document: unknown, name: string): TrainingIndex {
 
 function checked(schema: unknown, document: unknown, name: string): unknown {
   const version = (document as { schema?: unknown } | null)?.schema;
-  if (version !== SCHEMA) {
+  const { const: known } = (schema as { properties: { schema: { const: number } } }).properties.schema;
+  if (version !== known) {
     throw new PageError(
-      `${name} has schema version ${version === undefined ? "none" : JSON.stringify(version)} and this page reads version ${SCHEMA}: ` +
+      `${name} has schema version ${version === undefined ? "none" : JSON.stringify(version)} and this page reads version ${known}: ` +
         "the folder mixes two exports. Export the model again.",
     );
   }

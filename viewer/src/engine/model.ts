@@ -7,7 +7,7 @@ import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
 import { Capture } from "./capture";
 import { plan, sizes, writeIds } from "./chunks";
-import { blocks, unpack } from "./layout";
+import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
 import { must, PageError } from "../gl/errors";
@@ -147,13 +147,12 @@ export class Model {
     let offset = 0;
     for (const [name, layer, y, rows] of pieces) {
       const view = must(this.programs.generate.views[name], `view ${name}`);
-      const tiles = must(this.manifest.weights[name], `tiles of ${name}`);
-      const row = Math.ceil(view.cols / (4 * tiles[1])) * 16;
+      const row = shape(view).width * 16;
       const band = Math.max(1, Math.floor(UPLOAD / row));
       for (let at = 0; at < rows; at += band) {
         const count = Math.min(band, rows - at);
         const texels = data.subarray(offset, offset + count * row);
-        for (const block of blocks(view, tiles, layer, y + at, count)) this.player.writeBlock(name, block, texels);
+        for (const block of blocks(view, layer, y + at, count)) this.player.writeBlock(name, block, texels);
         offset += count * row;
         if (count * row >= UPLOAD / 2) {
           await pause();

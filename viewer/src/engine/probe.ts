@@ -10,18 +10,18 @@ const ROUNDS = 4;
 const MOST_ROUNDS = 10; // on a machine that is not steady
 const FILL = 20; // milliseconds that repeats should take, since a browser's clock ticks in tenths of one
 const MOST = 512;
-const VERSION = 7; // of what a remembered probe means
+const VERSION = 8; // of what a remembered probe means
 
 type Fetch = Options["fetch"];
 
 export interface Chosen {
   recording: Recording;
   fetch: Fetch;
-  /** Milliseconds of the probes by "kernel fetch", "kernel-near fetch" and "rows fetch"; of those that leave a choice. */
+  /** Milliseconds of the probes by "kernel fetch", "kernel-contiguous fetch" and "rows fetch"; of those that leave a choice. */
   measured: Record<string, number>;
 }
 
-/** How one-row products take their columns (by `tuning.near_pays`), then the fastest kernel recorded for that and its fetch. */
+/** How one-row products take their columns (by `tuning.panels_pay`), then the fastest kernel recorded for that and its fetch. */
 export async function choose(
   device: Device,
   recordings: readonly Recording[],
@@ -40,39 +40,40 @@ export async function choose(
   };
   const rows = new Map(recordings.map((r) => [r.rows, r.row]));
   if (rows.size > 1) await complete(rows);
-  await complete(new Map(suiting(recordings, fetches, measured, tuning.near_pays).map((r) => [label(r), r.product])));
+  await complete(new Map(suiting(recordings, fetches, measured, tuning.panels_pay).map((r) => [label(r), r.product])));
   try {
     localStorage.setItem(key, JSON.stringify(measured));
   } catch {
     // a browser that keeps nothing only measures again
   }
-  return { ...pick(recordings, fetches, measured, tuning.near_pays), measured };
+  return { ...pick(recordings, fetches, measured, tuning.panels_pay), measured };
 }
 
-const label = ({ kernel, rows }: Recording) => kernel + (rows === "near" ? "-near" : "");
+const label = ({ kernel, rows }: Recording) => kernel + (rows === "contiguous" ? "-contiguous" : "");
 
 type Measured = Readonly<Record<string, number>>;
 
-/** The recordings of the better way of one-row products. */
+/** The recordings whose one-row products are faster. */
 function suiting(
   recordings: readonly Recording[],
   fetches: readonly Fetch[],
   measured: Measured,
-  nearPays: number,
+  panelsPay: number,
 ): readonly Recording[] {
-  const row = (way: string) => Math.min(...fetches.map((fetch) => measured[`${way} ${fetch}`] ?? 0));
-  const near = recordings.filter((r) => r.rows === "near");
-  const apart = recordings.filter((r) => r.rows === "apart");
-  return !apart.length || (near.length && row("near") < nearPays * row("apart")) ? near : apart;
+  const row = (columns: string) => Math.min(...fetches.map((fetch) => measured[`${columns} ${fetch}`] ?? 0));
+  const contiguous = recordings.filter((r) => r.rows === "contiguous");
+  const strided = recordings.filter((r) => r.rows === "strided");
+  const pays = contiguous.length && row("contiguous") < panelsPay * row("strided");
+  return !strided.length || pays ? contiguous : strided;
 }
 
 export function pick(
   recordings: readonly Recording[],
   fetches: readonly Fetch[],
   measured: Measured,
-  nearPays: number,
+  panelsPay: number,
 ): Pick<Chosen, "recording" | "fetch"> {
-  const fitting = suiting(recordings, fetches, measured, nearPays);
+  const fitting = suiting(recordings, fetches, measured, panelsPay);
   const all = fitting.flatMap((recording) => fetches.map((fetch) => ({ recording, fetch })));
   const product = (c: (typeof all)[number]) => measured[`${label(c.recording)} ${c.fetch}`] ?? 0;
   return all.reduce((a, b) => (product(b) < product(a) ? b : a));

@@ -234,7 +234,7 @@ export class Player {
       if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
       else this.banded(s);
     }
-    if (last === steps.length) this.pingPong.flip(entry, this.textures);
+    if (last === steps.length) this.pingPong.swap(entry, this.textures);
   }
 
   private banded(s: Step): void {
@@ -265,18 +265,18 @@ export class Player {
   }
 }
 
-/** The ping-pong pairs of an entry (`Entry.flips`): which texture of each is the current one. */
+/** The ping-pong pairs of an entry (`Entry.ping_pong`): which texture of each is the current one. */
 class PingPong {
   private readonly flipped: boolean[] = [];
-  private readonly of = new Map<string, number[]>(); // the pairs that an entry flips
+  private readonly of = new Map<string, number[]>(); // the pairs that change names after an entry
   private readonly touched = new Map<string, number[]>();
   private readonly entries: Program["entries"];
 
   constructor(program: Program) {
     this.entries = program.entries;
     const numbers = new Map<string, number>();
-    for (const { name, flips } of Object.values(program.entries)) {
-      const mine = (flips ?? []).map(([old, next]) => {
+    for (const { name, ping_pong } of Object.values(program.entries)) {
+      const mine = (ping_pong ?? []).map(([old, next]) => {
         const at = numbers.get(old) ?? this.flipped.push(false) - 1;
         numbers.set(old, at).set(next, at);
         return at;
@@ -295,9 +295,9 @@ class PingPong {
     return touched.length ? `${entry} ${touched.map((i) => Number(this.flipped[i])).join("")}` : entry;
   }
 
-  flip(entry: string, textures: Map<string, WebGLTexture>): void {
+  swap(entry: string, textures: Map<string, WebGLTexture>): void {
     for (const i of this.of.get(entry) ?? []) this.flipped[i] = !this.flipped[i];
-    for (const [old, next] of this.entries[entry]?.flips ?? []) {
+    for (const [old, next] of this.entries[entry]?.ping_pong ?? []) {
       const was = textures.get(old)!;
       textures.set(old, textures.get(next)!).set(next, was);
     }

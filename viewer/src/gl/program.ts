@@ -9,16 +9,21 @@ export interface TextureSpec {
   role: "weight" | "state" | "input" | "scratch";
 }
 
+/** The name of a storage format (`engine/formats.ts`). */
+export type Dtype = "f32" | "f16";
+
 /**
- * The matrix `[rows, cols]` that a texture holds, cut into `tiles` (rows, columns of tiles), of which `stack` column
- * tiles lie below each other in a layer.
+ * The matrix `[rows, cols]` that a texture holds, cut into `tiles` (rows, columns of tiles).
+ * Groups of column tiles that share texels may be cut into panels, `panel` texels wide (0: none), of which `stack` are
+ * below each other in a layer.
  */
 export interface View {
   texture: string;
   rows: number;
   cols: number;
   tiles: [number, number];
-  dtype: "f32" | "f16";
+  dtype: Dtype;
+  panel: number;
   stack: number;
 }
 
@@ -34,13 +39,13 @@ export interface Pass {
   nbytes: number;
 }
 
-/** What a caller can play; after it the two states of each of `flips` (old, new) change names. */
+/** What a caller can play; after it the two states of each of `ping_pong` (old, new) change names. */
 export interface Entry {
   name: string;
   inputs: string[];
   passes: Pass[];
   outputs: Record<string, View>;
-  flips?: [string, string][];
+  ping_pong?: [string, string][];
 }
 
 export interface Program {

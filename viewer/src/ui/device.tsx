@@ -7,7 +7,7 @@ import { engine } from "./state";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-const ROWS = { near: "contiguous columns", apart: "strided columns" };
+const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 export function DeviceView() {
   const info = engine().info();

@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import type { Chunk } from "../engine/chunks";
 import { plan, sizes, writeIds } from "../engine/chunks";
 import { memoryView } from "../engine/field";
+import { FORMATS } from "../engine/formats";
 import type { Model } from "../engine/model";
 import { must } from "../gl/errors";
 import type { View } from "../gl/program";
@@ -108,14 +109,13 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   const spec = found ? capture.textures[found.view.texture] : generate.textures[name];
   const view = found?.view ?? generate.views[name];
   if (!spec || !view) return null;
-  const halves = spec.format === "uint" && view.dtype === "f16";
   return (
     <p class="dim">
       Matrix of {view.rows} x {view.cols}
       {view.tiles[0] * view.tiles[1] > 1 && `, cut into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
-      {view.stack > 1 && ` that lie ${view.stack} below each other in a layer`}; texture of{" "}
+      {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} below each other in a layer`}; texture of{" "}
       {spec.width} x {spec.height} texels in {spec.layers} {spec.layers > 1 ? "layers" : "layer"}, each texel{" "}
-      {halves ? "eight halves" : "four floats"}.
+      {FORMATS[view.dtype].texel}.
       {memory && " Layers are below one another, a texel's values side by side."}
     </p>
   );

@@ -4,8 +4,10 @@ import type { View } from "../../gl/program";
 import { must } from "../../gl/errors";
 import type { Palette } from "./palettes";
 import type { Device, Options } from "../../gl/device";
+import { FORMATS } from "../../engine/formats";
+import { shape } from "../../engine/layout";
 import { compileAll } from "../../gl/shaders";
-import { ATTENTION, MATRIX, REACH } from "./shaders";
+import { ATTENTION, matrix, reach } from "./shaders";
 
 /** A picture of all heads: cells of `cell` pixels, `pitch` apart, that have room for `capacity` tokens. */
 export interface Grid {
@@ -52,12 +54,9 @@ export class Painter {
   async prepare(): Promise<void> {
     if (this.generation === this.device.generation) return;
     const texts = new Map([["attention", ATTENTION]]);
-    for (const [name, text] of [
-      ["matrix", MATRIX],
-      ["reach", REACH],
-    ] as const) {
-      texts.set(name, text);
-      texts.set(`${name} halves`, `#define HALVES\n${text}`);
+    for (const format of Object.values(FORMATS)) {
+      texts.set(`matrix ${format.name}`, matrix(format));
+      texts.set(`reach ${format.name}`, reach(format));
     }
     this.programs = await compileAll(this.device, texts, this.options);
     const { device } = this;
@@ -185,21 +184,21 @@ export class Painter {
   ): void {
     const { gl } = this.device;
     const { rows, first, range, palette } = shown;
-    const suffix = view.dtype === "f16" ? " halves" : "";
-    const tile = [shown.height, Math.ceil(view.cols / (4 * view.tiles[1])), view.tiles[1], first];
+    const { width: texels, height: tileRows, panels } = shape(view);
+    const tile = [shown.height, texels, view.tiles[1], first];
     const size = [rows, view.cols, width, height];
-    const stack = [view.stack, Math.ceil(view.rows / view.tiles[0])];
+    const panel = [view.panel || texels, panels, view.stack, tileRows];
     if (!range) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
       gl.viewport(0, 0, 1, 1);
-      this.use(`reach${suffix}`, [texture], { u_tile: tile, u_size: size, u_stack: stack });
+      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: size, u_panel: panel });
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     }
     this.present(target, width, height, () => {
-      this.use(`matrix${suffix}`, [texture, this.reach!.texture], {
+      this.use(`matrix ${view.dtype}`, [texture, this.reach!.texture], {
         u_tile: tile,
         u_size: size,
-        u_stack: stack,
+        u_panel: panel,
         u_auto: range === null,
         u_range: Float32Array.from(range ?? [-1, 1]),
         u_signed: palette.signed,

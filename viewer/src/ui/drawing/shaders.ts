@@ -1,6 +1,7 @@
 // The fragment shaders of the pictures: they draw what the model's textures hold and compute nothing of the model.
 
 import COMMON from "../../../../glsl/tensor.glsl?raw";
+import type { Format } from "../../engine/formats";
 import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
 
 // Positive values in one hue, negative in another, as transparent as they are small: right on light and on dark.
@@ -47,38 +48,27 @@ void main() {
 }
 `;
 
-const TEXELS = `
-#ifdef HALVES
-uniform usampler2DArray u_x;
-#else
-uniform FLOAT_SAMPLER u_x;
-#endif
+const DECODERS = import.meta.glob<string>("../../../../glsl/formats/*.glsl", { query: "?raw", import: "default", eager: true });
+
+/** The values of a matrix that is stored in a format. */
+const values = ({ name, texture, columnTiles }: Format) => `${DECODERS[`../../../../glsl/formats/${name}.glsl`]}
+uniform ${texture === "uint" ? "usampler2DArray" : "FLOAT_SAMPLER"} u_x;
 uniform ivec4 u_tile;  // rows of a tile and its texels, column tiles, first row
 uniform ivec4 u_size;  // rows and columns shown, pixels across and down
-uniform ivec2 u_stack; // column tiles below each other in a layer, and rows from one to the next
-vec4 texel(int layer, int y, int x, int odd) {
-#ifdef HALVES
-  uvec4 t = texelFetch(u_x, ivec3(x, y, layer), 0);
-  return odd == 0 ? even_half(t) : odd_half(t);
-#else
-  return TO_FLOAT(texelFetch(u_x, ivec3(x, y, layer), 0));
-#endif
-}
+uniform ivec4 u_panel; // its texels, panels of a group of column tiles, panels of a layer, rows from one to the next
+const int SHARED = ${columnTiles};  // column tiles that share a texel
 float value(int row, int column) {
-  int wide = 4 * u_tile.y, tile = column / wide, c = column % wide;
-#ifdef HALVES
-  int shared = 2;  // column tiles of a layer
-#else
-  int shared = u_stack.x;
-#endif
-  int layer = (row / u_tile.x) * ((u_tile.z + shared - 1) / shared) + tile / shared;
-  int y = (tile % u_stack.x) * u_stack.y + u_tile.w + row % u_tile.x;
-  return texel(layer, y, c / 4, tile % 2)[c % 4];
+  int tile = column / 4 / u_tile.y, c4 = column / 4 % u_tile.y;
+  int panel = tile / SHARED * u_panel.y + c4 / u_panel.x, panels = u_tile.z / SHARED * u_panel.y;
+  int layer = row / u_tile.x * ((panels + u_panel.z - 1) / u_panel.z) + panel / u_panel.z;
+  int y = panel % u_panel.z * u_panel.w + u_tile.w + row % u_tile.x;
+#define TEXEL texelFetch(u_x, ivec3(c4 % u_panel.x, y, layer), 0)
+  return ${name}_decode(${texture === "uint" ? "TEXEL" : "TO_FLOAT(TEXEL)"}, tile % SHARED)[column % 4];
 }
 `;
 
 /** How far a matrix's values reach, about: a few times the mean of their magnitudes at 24 x 24 places. */
-export const REACH = `${COMMON}${TEXELS}
+export const reach = (format: Format) => `${COMMON}${values(format)}
 out FLOAT_TEXEL reach;
 void main() {
   float sum = 0.0, count = 0.0;
@@ -91,7 +81,7 @@ void main() {
 `;
 
 /** A matrix, a colour a value. */
-export const MATRIX = `${COMMON}${SIGNED}${TEXELS}
+export const matrix = (format: Format) => `${COMMON}${SIGNED}${values(format)}
 out vec4 color;
 uniform FLOAT_SAMPLER u_reach;
 uniform bool u_auto;
