@@ -150,7 +150,7 @@ function Text() {
     <div class="panel written" onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
       <div class="legend">
         <span class="scale" aria-hidden="true" />
-        <span>darker: a less likely token</span>
+        <span>stronger colour: a less likely token</span>
         <span class="rate" role="status">
           {note.value && <b>{note.value} </b>}
           {running.value
