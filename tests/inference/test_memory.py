@@ -57,7 +57,8 @@ def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: 
         assert model.texture_bytes == model.player.program.nbytes() == sum(announced["bytes_by_role"].values())
         list(model.generate_ids([1, 2], 5, temperature=0))
         assert device.texture_bytes - before == model.texture_bytes == announced["texture_bytes"]
-        for names in ((), None, ["embed"], ["ln_f"]):  # looking inside takes more, and gives it back in time
+        every = [None] if dtype == "f32" else []  # which takes long to compile
+        for names in ((), *every, ["embed"], ["ln_f"]):  # looking inside takes more, and gives it back in time
             model.run_with_cache([1, 2, 3], names)
             assert device.texture_bytes - before == model.texture_bytes
         assert model.info() == announced

@@ -116,9 +116,9 @@ def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path:
     out = tmp_path / "out"
     export(goldens / "one-f16", out)
     (out / "probe-2x2.json").write_text("{}")
-    export(goldens / "dhead2-gelu", out)
+    export(goldens / "vocab3-untied", out)
     assert not (out / "probe-2x2.json").exists()
-    assert json.loads((out / "manifest.json").read_text())["model"] == "dhead2-gelu"
+    assert json.loads((out / "manifest.json").read_text())["model"] == "vocab3-untied"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
     link = tmp_path / "link"
     link.symlink_to(out)
