@@ -1,4 +1,4 @@
-// d(wte)[c, id] = the sum of dy[row, c] over the rows whose token is id (+ plus). `order` lists (row, id % 4) of the rows
+// d(tokens)[c, id] = the sum of dy[row, c] over the rows whose token is id (+ plus). `order` lists (row, id % 4) of the rows
 // sorted by token, `starts` (first, end) in it of the four tokens of each texel: a gather, so nothing is blended and the
 // order of adding is fixed.
 void main() {

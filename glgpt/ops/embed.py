@@ -16,35 +16,36 @@ from glgpt.program.tensor import Tensor
 def embed(
     rec: Recorder,
     ids: Tensor,
-    wte: Tensor,
-    wpe: Tensor | None,
+    tokens: Tensor,
+    positions: Tensor | None,
     out: Layout,
     name: str = "embed",
     batch: int = 1,
     index: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """y[t] = wte[:, ids[t]] + wpe[pos + t // batch]: ids `[T, 1]`, wte `[n_embd, vocab]`, wpe `[n_positions, n_embd]`.
+    """y[t] = tokens[:, ids[t]] + positions[pos + t // batch], or without `positions` the first term alone.
 
-    Without wpe, positions have no embedding. `out` is the layout of y, `[T, n_embd]`. To be differentiated it needs
-    the `sorted_index` of the ids.
+    ids are `[T, 1]`, tokens `[n_embd, vocab]`, positions `[n_positions, n_embd]`; `out` is the layout of y,
+    `[T, n_embd]`. To be differentiated it needs the `sorted_index` of the ids.
     """
     y = rec.scratch(name, out)
-    rec.emit("embed", {"ids": ids, "wte": wte} | ({"wpe": wpe} if wpe else {}), {"y": y}, {"BATCH": batch})
+    inputs = {"ids": ids, "tokens": tokens} | ({"positions": positions} if positions else {})
+    rec.emit("embed", inputs, {"y": y}, {"BATCH": batch})
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if index is None:
             raise ValueError(f"{name}: an embedding is differentiated with the index of its ids")
-        tokens = rec.scratch(f"d.{wte.name}", fold(wte.rows, wte.cols, rec.limits.max_texture_size))
+        d_tokens = rec.scratch(f"d.{tokens.name}", fold(tokens.rows, tokens.cols, rec.limits.max_texture_size))
         inputs = {"dy": d[0], "order": index[0], "starts": index[1]} | ({"plus": sums[0]} if sums[0] else {})
-        rec.emit("embed_vjp", inputs, {"y": tokens}, columns=1)
-        if wpe is None:
-            return [tokens, None]
-        places = rec.scratch(f"d.{wpe.name}", wpe.layout)
+        rec.emit("embed_vjp", inputs, {"y": d_tokens}, columns=1)
+        if positions is None:
+            return [d_tokens, None]
+        d_positions = rec.scratch(f"d.{positions.name}", positions.layout)
         inputs = {"dy": d[0]} | ({"plus": sums[1]} if sums[1] else {})
-        rec.emit("position_vjp", inputs, {"y": places}, {"BATCH": batch})
-        return [tokens, places]
+        rec.emit("position_vjp", inputs, {"y": d_positions}, {"BATCH": batch})
+        return [d_tokens, d_positions]
 
-    rec.differentiable(y, (wte, wpe), vjp)
+    rec.differentiable(y, (tokens, positions), vjp)
     return y
 
 

@@ -166,9 +166,9 @@ def test_tokenizer_json(tmp_path):
     assert load_tokenizer(tmp_path, 258) is None
     whole = {"type": "BPE", "vocab": alphabet() | {"ab": 256}, "merges": ["a b"]}
     for other in (
-        combined({}, [], model=whole | {"byte_fallback": True}),
+        combined({}, [], model=whole | {"byte_fallback": True}, pre_tokenizer={"type": "Whitespace"}),
         combined({}, [], model=whole, pre_tokenizer={"type": "Whitespace"}),
-        combined({}, [], model=whole, normalizer={"type": "NFC"}),
+        combined({}, [], model=whole, pre_tokenizer={"type": "Whitespace"}, normalizer={"type": "NFC"}),
     ):
         path.write_text(json.dumps(other))
         ours = load_tokenizer(tmp_path, 258)
