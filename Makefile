@@ -7,6 +7,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 TOKENS ?= 200
 SEED   ?=
 NPM    := $(BIN)/python viewer/build.py
+WORKERS ?= auto
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 SUDO   := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # $(call apt,PACKAGES,WHY): installs Debian packages, as root or asking through sudo; says what is missing where it cannot.
@@ -18,8 +20,8 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer fuzz fuzz-signals lint bench bench-web wheel-check \
-  viewer demo pictures node browsers lock clean
+.PHONY: help setup generate test test-fast test-reference test-viewer mutants fuzz fuzz-signals lint bench bench-web \
+  wheel-check viewer demo demo-page pictures node browsers lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -31,13 +33,16 @@ generate: setup  ## stream text: make generate PROMPT="To be" TOKENS=60 SEED=1
 setup: $(VENV)/installed $(VENV)/egl  ## the virtual environment, and an EGL driver where none works
 
 test: setup $(VENV)/dev  ## the whole suite
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
-	$(BIN)/python -m pytest tests/live
+	$(PYTEST) tests/live
+
+mutants: setup $(VENV)/dev node  ## small faults made one by one, which the tests must catch: make mutants ARGS="norm"
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config
 	$(BIN)/python tests/fuzz
@@ -78,14 +83,17 @@ wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean e
 viewer: node  ## the web page, built (gets Node through PyPI where there is none)
 	$(NPM)
 
-demo: setup viewer  ## export the embedded model as a web page and serve it
-	@mkdir -p out
-	$(BIN)/glgpt export --out out/demo
+demo: demo-page  ## export the embedded model as a web page that also trains, and serve it
 	$(BIN)/glgpt serve out/demo
+
+demo-page: setup viewer  ## the page of make demo, in out/demo
+	@mkdir -p out
+	$(BIN)/glgpt export --train --out out/demo
 
 test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox
 	$(NPM) test
-	$(BIN)/python -m pytest tests/browser
+	$(PYTEST) -m "not alone" tests/browser
+	$(BIN)/python -m pytest -m alone tests/browser
 
 pictures: setup viewer browsers $(VENV)/page  ## the pictures in docs/images anew, after a change of page or model
 	$(BIN)/python docs/pictures.py $(ARGS)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "page"))
 
 import numpy as np  # noqa: E402
-from browser import FLAGS, find_chromium, served  # noqa: E402
+from browser import FLAGS, find_chromium, served, wait_without_eval  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from glgpt import GPT2  # noqa: E402
@@ -41,7 +41,7 @@ WIDTH = 1180
 STEPS = 320  # of training, before its picture is taken
 TIMEOUT = 300_000  # ms
 
-WRITTEN = "!document.querySelector('.caret') && /wrote/.test(document.querySelector('.rate')?.textContent)"
+WRITTEN = "!document.querySelector('.caret') && /decode/.test(document.querySelector('.rate')?.textContent)"
 STRONGEST = """async ([layer, head]) => {  // a look at an earlier token than the one before: [row, column]
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];
@@ -100,7 +100,7 @@ class Studio:
         """The page behind `link`, its text written, showing a view."""
         chromium = self.chromium
         with chromium.new_page(viewport={"width": WIDTH, "height": height}, color_scheme="light") as page:
-            page.set_default_timeout(TIMEOUT)
+            wait_without_eval(page).set_default_timeout(TIMEOUT)
             page.goto((site or self.plain) + link)
             page.evaluate("glgpt.ready")
             page.wait_for_function(WRITTEN)
@@ -204,7 +204,7 @@ def page_train(studio: Studio) -> None:
     with studio.page("#tokens=2", 1000, "Train", studio.training) as page:
         page.get_by_role("button", name="Start").click()
         for step in range(STEPS // 10, STEPS + 1, STEPS // 10):
-            page.wait_for_function("step => glgpt.training.session?.step >= step", arg=step, polling=300)
+            page.wait_for_function(f"glgpt.training.session?.step >= {step}")
             print(f"page-train: step {step} of {STEPS}", file=sys.stderr, flush=True)
         studio.shoot("page-train", page)
 

@@ -1,4 +1,4 @@
-// AdamW (Loshchilov and Hutter 2019): moments m and s of the clipped gradient, decay apart from it. A gradient that is
+// AdamW (Loshchilov and Hutter 2019): m and s are the averages exp_avg and exp_avg_sq of the clipped gradient, decay is added to the step. A gradient that is
 // not finite changes nothing, so that the parameters stay the last good ones.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
@@ -18,6 +18,6 @@ void main() {
   }
   Y_TILES(UPDATE)
   STORE_Y(w)
-  STORE_MOMENT(m)
-  STORE_SQUARES(s)
+  STORE_EXP_AVG(m)
+  STORE_EXP_AVG_SQ(s)
 }

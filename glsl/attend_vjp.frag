@@ -1,6 +1,6 @@
 // y[s, head] = SCALE * sum over t >= s of x[s, head, t] dz[t, head], for every sequence of the batch: the gradient of
 // keys or values, x being the transposed pattern. GROUP heads share one head of y, which gets the sum of theirs.
-// The row tiles are far-apart s that share each fetched texel of dz.
+// The row tiles are distant s, which share each fetched texel of dz.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int b = p.y % BATCH, last = Y_ROWS / BATCH - 1;

@@ -1,6 +1,6 @@
-// One row from the partial sums of a split product: y = act(sum over parts), as of the normed row where there are MOMENTS.
+// One row from the partial sums of a product: y = act(their sum), with MOMENTS that of the normed row.
 #include "activation.glsl"
-#include "parts.glsl"
+#include "partial_sums.glsl"
 #ifdef MOMENTS
 #include "folded_norm.glsl"
 #endif
@@ -23,7 +23,7 @@ void main() {
     int c4 = j * Y_W + p.x; \
     v[n] = vec4(0.0); \
     if (4 * c4 < Y_COLS) { \
-      v[n] = sum_parts(c4); \
+      v[n] = sum_of_partial_sums(c4); \
       v[n] = FINISH(v[n], c4) FACTOR(c4); \
     } \
   }

@@ -1,11 +1,11 @@
-// (maximum, sum of exponentials) of a part of each row of logits.
+// (maximum, sum of exponentials) of a slice of each row of logits.
 #include "softmax.glsl"
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec2 sum = NOTHING;
-  int end = min((p.x + 1) * PART, C4);
-  for (int c4 = p.x * PART; c4 < end; c4++) {
+  int end = min((p.x + 1) * SLICE, C4);
+  for (int c4 = p.x * SLICE; c4 < end; c4++) {
     sum = merge_softmax(sum, texel_softmax(x_at(p.y, c4), min(4, X_COLS - 4 * c4)));
   }
   vec4 v[1];

@@ -1,4 +1,4 @@
-// y = x / (1 - RATE) where a hash of (seed, step, part of the step, site, row, texel) keeps it, else 0: the same values
+// y = x / (1 - RATE) where a hash of (seed, step, micro-batch, site, row, texel) keeps it, else 0: the same values
 // are dropped in the forward and the backward pass, on every device, with no mask kept.
 #include "hash.glsl"
 

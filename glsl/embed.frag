@@ -1,4 +1,4 @@
-// y[t, :] = wte[:, id[t]] + wpe[pos + t / BATCH, :], where positions have an embedding; wte lies transposed, [n_embd, vocab], as the product with it wants.
+// y[t, :] = wte[:, id[t]] + wpe[pos + t / BATCH, :], where positions have an embedding; wte is transposed, [n_embd, vocab], as the product with it wants.
 vec4 token(int id, int c4) {
   int c = 4 * c4, texel = id >> 2, lane = id & 3;
   return vec4(wte_at(c, texel)[lane], wte_at(c + 1, texel)[lane], wte_at(c + 2, texel)[lane],

@@ -1,7 +1,7 @@
 // The product of a normed row with w, from the product of the row itself: for x' = (x - mean) / deviation * gain + bias,
 // x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers gain_w and bias_w hold
 // gain w and bias w (+ the layer's own).
-// MOMENTS holds (mean, squared deviations, count) of parts of the row; they are added in one loop without a division.
+// MOMENTS holds (mean, squared deviations, count) of slices of the row; they are added in one loop without a division.
 // Without these samplers the norm is an RMS norm: x' w = (x gain) w / root mean square.
 #ifndef GAIN_W_W
 vec2 mean_and_scale() {
@@ -16,8 +16,8 @@ vec2 mean_and_scale() {
 vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
 #else
 vec2 mean_and_scale() {
-  float origin = MOMENTS(0, 0, 0).x;  // sums about it lose nothing to a mean that all parts share
-  vec3 sum = vec3(0.0);  // of deviations from it, of their squares, of squares within the parts
+  float origin = MOMENTS(0, 0, 0).x;  // sums about it lose nothing to a mean that all slices share
+  vec3 sum = vec3(0.0);  // of deviations from it, of their squares, of squares within the slices
   for (int i = 0; i < MOMENTS_W; i++) {
     vec4 m = MOMENTS(0, 0, i);
     float d = m.x - origin;

@@ -1,9 +1,9 @@
 // (norm, what a gradient is multiplied with, 1 if the norm is finite else 0, 0) from the sum of squares of all gradients.
-// They are of (sum of losses) / ROWS; of the mean over the targets that count, whose numbers are in PARTS rows of LOSSES,
+// They are of (sum of losses) / ROWS; of the mean over the targets that count, whose numbers are in MICRO_BATCHES rows of LOSSES,
 // they are `mean` times that, exactly 1 where every row has one. Clipping multiplies with min(1, CLIP / norm).
 void main() {
   float counted = 0.0;
-  for (int i = 0; i < PARTS; i++) counted += LOSSES(0, i, 0).y;
+  for (int i = 0; i < MICRO_BATCHES; i++) counted += LOSSES(0, i, 0).y;
   float mean = counted < float(ROWS) ? float(ROWS) / max(counted, 1.0) : 1.0, norm = mean * sqrt(X(0, 0, 0).x);
   bool finite = (floatBitsToUint(norm) & 0x7f800000u) != 0x7f800000u;
   vec4 v[1];

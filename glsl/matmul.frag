@@ -1,13 +1,13 @@
 // y[M, N] = act(x[M, K] w[K, N] + bias) (+ residual): one fragment computes a texel of every tile it writes, so each
-// fetched texel of x feeds all column tiles and each texel of w all row tiles. With PARTS > 1, y holds the sums over
-// parts of K beside each other, tile by tile, for `matmul_sum.frag` to add up.
+// fetched texel of x feeds all column tiles and each texel of w all row tiles. With SPLIT_K > 1, y holds the partial sums
+// over slices of K beside each other, tile by tile, for `matmul_sum.frag` to add up.
 #include "activation.glsl"
 
-#define ACROSS (Y_W / PARTS)
-#if PARTS > 1
-int part;
+#define ACROSS (Y_W / SPLIT_K)
+#if SPLIT_K > 1
+int slice;
 #else
-const int part = 0;  // loops of constant length: 10% of a packed product on an H200
+const int slice = 0;  // loops of constant length: 10% of a packed product on an H200
 #endif
 ivec2 p;
 vec4 acc[Y_N];
@@ -24,46 +24,36 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
   Y_TILES(LANE_X) Y_TILES(LANE_Y) Y_TILES(LANE_Z) Y_TILES(LANE_W)
 }
 
-#ifdef X_F16
-// `n` texels of x from `x0`: the even halves meet rows w0.. of row tile t0, the odd halves (if any) w1.. of t1.
-void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
-  for (int k = n * part / PARTS, end = n * (part + 1) / PARTS; k < end; k++) {
-    uvec4 t[Y_NR];
+// `n` texels of x from `x0` on. at: for each column tile that they hold, the row tile of w and the row in it that the first
+// texel meets; none where the matrix has ended.
+void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
+  for (int k = n * slice / SPLIT_K, end = n * (slice + 1) / SPLIT_K; k < end; k++) {
+    X_TEXEL t[Y_NR];
     vec4 x[Y_NR];
-#define FETCH_X(n, i) t[n] = X(i * (X_TC / 2) + layer, p.y, x0 + k);
+#define FETCH_X(n, i) t[n] = X(i * X_ACROSS + layer, p.y, x0 + k);
     Y_ROWTILES(FETCH_X)
-#define EVEN(n, i) x[n] = even_half(t[n]);
-    Y_ROWTILES(EVEN)
-    multiply(x, t0, w0 + 4 * k);
-    if (t1 >= 0) {
-#define ODD(n, i) x[n] = odd_half(t[n]);
-      Y_ROWTILES(ODD)
-      multiply(x, t1, w1 + 4 * k);
+#define MULTIPLY(tile) \
+    if (at[tile].x >= 0) { \
+      for (int n = 0; n < Y_NR; n++) x[n] = X_DECODE(t[n], tile); \
+      multiply(x, at[tile].x, at[tile].y + 4 * k); \
     }
+    X_EACH_SHARED(MULTIPLY)
   }
 }
-#else
-void segment(int layer, int x0, int n, int t0, int w0, int t1, int w1) {
-  for (int k = n * part / PARTS, end = n * (part + 1) / PARTS; k < end; k++) {
-    vec4 x[Y_NR];
-#define FETCH_X(n, i) x[n] = X(i * X_TC + layer, p.y, x0 + k);
-    Y_ROWTILES(FETCH_X)
-    multiply(x, t0, w0 + 4 * k);
-  }
-}
-#endif
 
 void main() {
   p = ivec2(gl_FragCoord.xy);
-#if PARTS > 1
-  part = p.x / ACROSS;
+#if SPLIT_K > 1
+  slice = p.x / ACROSS;
   p.x %= ACROSS;
 #endif
 #define C4(j) ((j) * ACROSS + p.x)
-#ifndef W_F16
-#define LOCATE(n, j) { int c4 = min(C4(j), W_W * W_TC - 1); column[n] = W_PLACE(c4); }
+#define LOCATE(n, j) \
+  if (n % W_SHARED == 0) { \
+    int c4 = min(C4(j), W_W * W_TC - 1); \
+    column[n / W_SHARED] = W_PLACE(c4); \
+  }
   Y_COLTILES(LOCATE)
-#endif
 #ifdef BIAS
 #define START(n, i, j) acc[n] = bias_at(0, min(C4(j), BIAS_W * BIAS_TC - 1));
 #else
@@ -75,7 +65,7 @@ void main() {
 #else
   for (int k4 = 0, n = 0; 4 * k4 < X_COLS; k4 += n) {
     n = min(min(X_W - k4 % X_W, (W_H - 4 * k4 % W_H + 3) / 4), (X_COLS + 3) / 4 - k4);
-    segment(k4 / X_W, k4 % X_W, n, 4 * k4 / W_H, 4 * k4 % W_H, -1, 0);
+    segment(k4 / X_W, k4 % X_W, n, ivec2[1](ivec2(4 * k4 / W_H, 4 * k4 % W_H)));
   }
 #endif
 #if ACT != 0
@@ -86,7 +76,7 @@ void main() {
 #define ADD(n, i, j) acc[n] += RESIDUAL((i) * RESIDUAL_TC + (j), p.y, p.x);
   Y_TILES(ADD)
 #endif
-#if PARTS == 1 && 4 * Y_W * Y_TC >= Y_COLS + 4
+#if SPLIT_K == 1 && 4 * Y_W * Y_TC >= Y_COLS + 4
 #define EDGE(n, i, j) if (4 * C4(j) >= Y_COLS) acc[n] = vec4(0.0);
   Y_TILES(EDGE)
 #endif

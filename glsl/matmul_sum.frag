@@ -1,4 +1,4 @@
-// y = act(the sum of a product's parts + bias) (+ residual); `matmul.frag` says where the parts lie.
+// y = act(the sum of a product's partial sums + bias) (+ residual); `matmul.frag` says where they are.
 #include "activation.glsl"
 
 void main() {
@@ -19,7 +19,7 @@ void main() {
     v[n] = vec4(0.0); \
     if (4 * c4 < Y_COLS) { \
       v[n] = START(c4); \
-      for (int s = 0; s < PARTS; s++) v[n] += PART(i * PART_TC + j, p.y, s * Y_W + p.x); \
+      for (int s = 0; s < SPLIT_K; s++) v[n] += PARTIAL_SUMS(i * PARTIAL_SUMS_TC + j, p.y, s * Y_W + p.x); \
       v[n] = act(v[n]) PLUS(i, j); \
     } \
   }

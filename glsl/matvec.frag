@@ -1,49 +1,39 @@
-// One row times a matrix, its inner dimension cut into parts: y = x[part of K] w[part of K, a few column texels].
-// x is one row, or the ranges that attention left of it.
-// Pixels walk the columns in blocks of 4 x BY, so that the pixels a driver runs together read one stretch of a row.
+// One row times a matrix, K cut into SPLIT_K slices: partial sums y = x[slice of K] w[slice of K, some texels of columns].
+// x is one row, or the ranges of keys that attention left of it.
+// A fragment takes CONTIGUOUS texels of a row of w, or Y_N / W_SHARED of them that are STRIDE apart. Pixels walk the
+// columns in blocks of 4 x BY, so that the pixels a driver runs together read one stretch of a row.
 #ifdef KEYS
 #include "attended.glsl"
 #define FACTOR(k4) attended(k4)
 #else
 #define FACTOR(k4) x_at(0, k4)
 #endif
+#define COLUMNS (Y_N / W_SHARED)  // texels of a row of w
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
-  int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, part = p.y / BY;
+  int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY;
   vec4 acc[Y_N];
-  ivec3 at[Y_N];  // where in w
+  ivec3 at[COLUMNS];  // where in w
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
-#ifdef W_F16
-  at[0] = ivec3(column % W_W, 0, min(column / W_W, W_ACROSS - 1));
-#else
-#define LOCATE(n, i, j) { \
-    int c4 = min(NEAR > 0 ? NEAR * column + n : column + n * APART, W_W * W_TC - 1); \
-    at[n] = W_PLACE(c4); \
+  for (int n = 0; n < COLUMNS; n++) {
+    int texel = min(CONTIGUOUS > 0 ? CONTIGUOUS * column + n : column + n * STRIDE, W_TEXELS - 1);
+    at[n] = W_AT(texel);
   }
-  Y_TILES(LOCATE)
-#endif
-  int end = min((part + 1) * PART, K4);
-  for (int k4 = part * PART; k4 < end; k4++) {
+  int end = min((slice + 1) * SLICE, K4);
+  for (int k4 = slice * SLICE; k4 < end; k4++) {
     vec4 x = FACTOR(k4);
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     // All fetches before the multiplications, since on software GL each is a call that empties the registers; row by
-    // row, since the texels of one row lie in the same page, those of one column do not (2x there).
-#ifdef W_F16
-    uvec4 w[4];
-    for (int o = 0; o < 4; o++) w[o] = W(tile * W_ACROSS + at[0].z, row + o, at[0].x);
-    acc[0] += x.x * even_half(w[0]) + x.y * even_half(w[1]) + x.z * even_half(w[2]) + x.w * even_half(w[3]);
-    acc[1] += x.x * odd_half(w[0]) + x.y * odd_half(w[1]) + x.z * odd_half(w[2]) + x.w * odd_half(w[3]);
-#else
-    vec4 w[4 * Y_N];
+    // row, since the texels of one row are in the same page, those of one column are not (2x there).
+    W_TEXEL w[4 * COLUMNS];
     for (int o = 0; o < 4; o++) {
-#define TEXEL(n, i, j) w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x);
-      Y_TILES(TEXEL)
+      for (int n = 0; n < COLUMNS; n++) w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x);
     }
-#define ADD(n, i, j) acc[n] += x.x * w[4 * n] + x.y * w[4 * n + 1] + x.z * w[4 * n + 2] + x.w * w[4 * n + 3];
+#define ROW(n, o) W_DECODE(w[4 * (n / W_SHARED) + o], n % W_SHARED)
+#define ADD(n, i, j) acc[n] += x.x * ROW(n, 0) + x.y * ROW(n, 1) + x.z * ROW(n, 2) + x.w * ROW(n, 3);
     Y_TILES(ADD)
-#endif
   }
   STORE_Y(acc)
 }

@@ -1,11 +1,11 @@
-// Moments of a part of each row of x: texel (row, part) = (mean, squared deviations, count, 0).
+// Moments of a slice of each row of x: texel (row, slice) = (mean, squared deviations, count, 0).
 #include "moments.glsl"
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec3 sum = vec3(0.0);
-  int end = min((p.x + 1) * PART, C4);
-  for (int c4 = p.x * PART; c4 < end; c4++) {
+  int end = min((p.x + 1) * SLICE, C4);
+  for (int c4 = p.x * SLICE; c4 < end; c4++) {
     sum = merge_moments(sum, texel_moments(x_at(p.y, c4), min(4, X_COLS - 4 * c4)));
   }
   vec4 v[1];

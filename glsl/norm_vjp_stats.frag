@@ -1,4 +1,4 @@
-// What a row of the norm's gradient needs of the whole row, by parts of it: texel (row, part) =
+// What a row of the norm's gradient needs of the whole row, by slices of it: texel (row, slice) =
 // (sum of gain dy, sum of gain dy x', mean, 1 / deviation), x' = (x - mean) / deviation.
 #include "moments.glsl"
 
@@ -8,8 +8,8 @@ void main() {
   for (int s = 0; s < STATS_W; s++) moments = merge_moments(moments, STATS(0, p.y, s).xyz);
   vec2 row = norm_of(moments, float(X_COLS), EPSILON);
   vec4 a = vec4(0.0), b = vec4(0.0);
-  int end = min((p.x + 1) * PART, C4);
-  for (int c4 = p.x * PART; c4 < end; c4++) {
+  int end = min((p.x + 1) * SLICE, C4);
+  for (int c4 = p.x * SLICE; c4 < end; c4++) {
     vec4 g = gain_at(0, c4) * dy_at(p.y, c4);
 #ifndef RMS_NORM  // whose mean is no function of x
     a += g;

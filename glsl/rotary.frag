@@ -2,7 +2,7 @@
 // With MOMENTS, x is the partial sums of one row before its norm, which is finished here.
 #ifdef MOMENTS
 #include "folded_norm.glsl"
-#include "parts.glsl"
+#include "partial_sums.glsl"
 #endif
 
 #ifdef FREQUENCIES
@@ -21,7 +21,7 @@ void main() {
   vec4 v[Y_N];
 #ifdef MOMENTS
   vec2 row = mean_and_scale();
-#define VALUE(r, c4) normed(sum_parts(c4), c4, row)
+#define VALUE(r, c4) normed(sum_of_partial_sums(c4), c4, row)
 #else
 #define VALUE(r, c4) x_at(r, c4)
 #endif

@@ -1,12 +1,12 @@
 // One row of the residual stream: row ROW of x, plus partial sums of a split product and its bias; beside it the row
 // times the next norm's gain, and the moments of what this fragment wrote.
 #include "moments.glsl"
-#ifdef PART_W
-#include "parts.glsl"
+#ifdef PARTIAL_SUMS_W
+#include "partial_sums.glsl"
 #ifdef SHIFT_W
-#define PLUS + shift_at(0, c) + sum_parts(c)
+#define PLUS + shift_at(0, c) + sum_of_partial_sums(c)
 #else
-#define PLUS + sum_parts(c)
+#define PLUS + sum_of_partial_sums(c)
 #endif
 #else
 #define PLUS

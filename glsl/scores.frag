@@ -1,7 +1,7 @@
 // scores[t * n_head + head, s] = scale * q[pos + t, head] . k[s, head]; beyond the position, MASKED.
 // With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, rows of q and k are t * BATCH + sequence.
 // With fewer heads on one side, K_GROUP or Q_GROUP of the scores' heads share one (Ainslie et al. 2023).
-// Texel column = four keys; the row tiles are far-apart t of the same head, so they share every fetched key.
+// Texel column = four keys; the row tiles are distant t of the same head, which share every fetched key.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int head = p.y % N_HEAD, b = p.y / N_HEAD % BATCH, first = 4 * p.x;

@@ -2,7 +2,7 @@
 // With MOMENTS, from the partial sums of one row before its norm, which is finished here.
 #ifdef MOMENTS
 #include "folded_norm.glsl"
-#include "parts.glsl"
+#include "partial_sums.glsl"
 #endif
 
 void main() {
@@ -10,9 +10,9 @@ void main() {
   vec4 q[1], k[1], v[1];
 #ifdef MOMENTS
   vec2 row = mean_and_scale();
-  q[0] = normed(sum_parts(c4), c4, row);
-  k[0] = normed(sum_parts(Q_W + c4), Q_W + c4, row);
-  v[0] = normed(sum_parts(2 * Q_W + c4), 2 * Q_W + c4, row);
+  q[0] = normed(sum_of_partial_sums(c4), c4, row);
+  k[0] = normed(sum_of_partial_sums(Q_W + c4), Q_W + c4, row);
+  v[0] = normed(sum_of_partial_sums(2 * Q_W + c4), 2 * Q_W + c4, row);
 #else
   q[0] = x_at(t, c4);
   k[0] = x_at(t, Q_W + c4);

@@ -1,4 +1,4 @@
-// What every shader shares: precision, how a texel is fetched and stored, and packed halves.
+// What every shader shares: precision, and how a texel is fetched and stored. `formats/` has what is in it.
 // A device chooses FETCH_LOD and STORAGE_UINT; the recorder defines the accessors of each sampler after this.
 precision highp float;
 precision highp int;
@@ -23,9 +23,3 @@ precision highp usampler2DArray;
 #define TO_FLOAT(t) (t)
 #define FROM_FLOAT(v) (v)
 #endif
-
-vec4 even_half(uvec4 t) { return vec4(unpackHalf2x16(t.x), unpackHalf2x16(t.y)); }
-vec4 odd_half(uvec4 t) { return vec4(unpackHalf2x16(t.z), unpackHalf2x16(t.w)); }
-uvec4 pack_halves(vec4 even, vec4 odd) {
-  return uvec4(packHalf2x16(even.xy), packHalf2x16(even.zw), packHalf2x16(odd.xy), packHalf2x16(odd.zw));
-}

@@ -4,10 +4,10 @@ float x_value(int row, int r) { return row < X_ROWS && r < X_COLS ? x_at(row, r 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
-#define TURN(n, i, j) { \
+#define TRANSPOSE(n, i, j) { \
     int r = i * Y_H + p.y, row = 4 * (j * Y_W + p.x); \
     v[n] = vec4(x_value(row, r), x_value(row + 1, r), x_value(row + 2, r), x_value(row + 3, r)); \
   }
-  Y_TILES(TURN)
+  Y_TILES(TRANSPOSE)
   STORE_Y(v)
 }

@@ -78,10 +78,10 @@ def norm(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def product(b: Bench, s: SimpleNamespace, cols: int) -> ops.PartialSums:
-    """A row times a matrix, in parts; the sum of them is `summed`."""
+    """A row times a matrix, as partial sums; the sum of them is `summed`."""
     row, w = b.normal("a", 1, s.inner, Layout(1, s.inner, (1, s.tiles))), b.weight("w", s.inner, cols)
-    parts = min(s.parts, b.limits.max_texture_size // 16)  # a target's height, where by = 16
-    return ops.matvec(b, row, w, "parts", -(-texels(s.inner) // 4 // parts), s.near)
+    split_k = min(s.split_k, b.limits.max_texture_size // 16)  # a target's height, where by = 16
+    return ops.matvec(b, row, w, "partial_sums", -(-texels(s.inner) // 4 // split_k), s.contiguous)
 
 
 def summed(b: Bench, s: SimpleNamespace) -> Array:
@@ -111,10 +111,10 @@ def norm_fold(b: Bench, s: SimpleNamespace) -> list[Want]:
 def matmul(b: Bench, s: SimpleNamespace, most: int = 1) -> list[Want]:
     x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.cols)
     bias = b.normal("bias", 1, s.cols) if s.bias else None
-    whole = b.style.dtype == "f32"  # packed halves take no residual
+    whole = not b.style.format.packed  # packed outputs take no residual
     residual = b.normal("r", s.rows, s.cols, b.many(s.rows, s.cols)) if s.residual and whole else None
-    dtype, tile_cols, a = "f32" if whole or s.plain else "f16", b.style.tiles[1], b.held
-    form = {"tile_cols": tile_cols, "parts": max(1, min(most, b.limits.max_texture_size // (texels(s.cols) // 4)))}
+    dtype, tile_cols, a = "f32" if s.plain else b.style.dtype, b.style.tiles[1], b.held
+    form = {"tile_cols": tile_cols, "split_k": max(1, min(most, b.limits.max_texture_size // (texels(s.cols) // 4)))}
     y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, **form)
     return [Want(y, ref.matmul(a["x"], a["w"][: s.inner], a.get("bias"), s.act, a.get("r")))]
 
@@ -127,11 +127,11 @@ def head_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def head_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A row through the last norm and the head, as a token is decoded: its logits, by parts, and the best token."""
+    """A row through the last norm and the head, as a token is decoded: its logits and the best token."""
     x, gain = b.normal("x", 1, s.inner), b.normal("gain", 1, s.inner)
     bias, w = b.normal("bias", 1, s.inner), b.weight("w", s.inner, s.vocab, s.panels)
     row, folded = ops.row_sum(b, x, gain, 1e-5, "row"), ops.norm_fold(b, gain, bias, w, None, "w")
-    y = ops.combine(b, ops.matvec(b, row.scaled, w, "parts", near=s.near), "y", normed=(row, folded))
+    y = ops.combine(b, ops.matvec(b, row.scaled, w, "partial_sums", contiguous=s.contiguous), "y", normed=(row, folded))
     token, a = b.fixed("token", Layout(1, 4), "state"), b.held
     ops.argmax(b, y, token)
     logits = ref.matmul(ref.norm(a["x"], a["gain"], a["bias"], 1e-5), a["w"][: s.inner])
@@ -153,7 +153,7 @@ def _finished(b: Bench, s: SimpleNamespace) -> Array:
 
 
 def matvec(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A row times a matrix in parts, and their sum through an activation or a folded norm."""
+    """A row times a matrix, and the partial sums through an activation or a folded norm."""
     y = ops.combine(b, product(b, s, s.cols), "y", act=s.act, normed=_normed(b, s.width, s.cols) if s.normed else None)
     return [Want(y, ref.act(_finished(b, s), s.act))]
 
@@ -231,7 +231,7 @@ def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     x, w = b.given("x", _masked(b, s, v.rows)), b.weight("w", v.cols, s.cols)
     b.pos, reached = s.pos, s.pos + 1
     z = ops.attend_row(b, x, v, s.n_head, "z", s.least)
-    y = ops.combine(b, ops.matvec(b, z, w, "parts", near=s.near), "y")
+    y = ops.combine(b, ops.matvec(b, z, w, "partial_sums", contiguous=s.contiguous), "y")
     score, known = _cube(b.held["x"][:, :reached], s.n_head), b.held["v"][:reached]
     whole = ref.attend(ref.softmax(score), known)
     wants = [Want(y, ref.matmul(whole, b.held["w"][: v.cols]))]  # the ranges, weighed by the product that reads them
@@ -272,9 +272,10 @@ RANGES = {"pos": st.sampled_from([50, 40, 22, 15, 3]), "least": st.sampled_from(
 VOCAB = st.sampled_from([250, 131, 50, 3, 1])  # the first, wider than a folded texture and two panels, is always drawn
 FLAG = st.sampled_from([True, False])  # the first is always drawn
 FACTORS = MATRIX | {"inner": COLS, "act": ACTS, "bias": FLAG, "residual": FLAG, "plain": FLAG}
-NEAR = st.sampled_from((0, 2, 4))
-PRODUCT = {"inner": st.integers(1, 100), "tiles": st.integers(1, 2), "parts": st.integers(1, 5), "near": NEAR} | {
-    "width": st.integers(2, 64)  # of the row whose moments a folded norm takes
+CONTIGUOUS = st.sampled_from((0, 2, 4))
+PRODUCT = {"inner": st.integers(1, 100), "tiles": st.integers(1, 2), "split_k": st.integers(1, 5)} | {
+    "contiguous": CONTIGUOUS,
+    "width": st.integers(2, 64),  # of the row whose moments a folded norm takes
 }
 # atol is what rounding the terms of a sum can add up to: about sqrt(terms) x their size x 2^-24, with room for the
 # drivers' order of adding; k the roundings that scale with the result. exp and 1/sqrt are good to a few units.
@@ -284,15 +285,17 @@ CASES = {
     "row_sum": Case(shapes(**MATRIX, **PRODUCT, row=st.integers(0, 28), named=FLAG, shift=FLAG), row_sum, (2e-5, 8)),
     "norm_fold": Case(shapes(inner=COLS, cols=COLS, shift=FLAG), norm_fold, (2e-5, 2)),
     "matmul": Case(shapes(**FACTORS), matmul, (2e-5, 4)),
-    "matmul_sum": Case(shapes(**FACTORS, parts=st.integers(2, 4)), lambda b, s: matmul(b, s, s.parts), (2e-5, 4)),
+    "matmul_sum": Case(shapes(**FACTORS, split_k=st.integers(2, 4)), lambda b, s: matmul(b, s, s.split_k), (2e-5, 4)),
     "head_rows": Case(shapes(rows=ROWS, inner=COLS, vocab=VOCAB), head_rows, (2e-5, 2)),
-    "head_row": Case(shapes(inner=st.integers(3, 100), vocab=VOCAB, near=NEAR, panels=FLAG), head_row, (2e-5, 2)),
+    "head_row": Case(
+        shapes(inner=st.integers(3, 100), vocab=VOCAB, contiguous=CONTIGUOUS, panels=FLAG), head_row, (2e-5, 2)
+    ),
     "matvec": Case(shapes(**PRODUCT, cols=COLS, act=ACTS, normed=FLAG), matvec, (2e-5, 8)),
     "split_qkv": Case(shapes(**ATTENTION, **PRODUCT, normed=FLAG), split_qkv, (2e-5, 8)),
     "scores": Case(shapes(**ATTENTION), scores, (4e-6, 2)),
     "softmax": Case(shapes(**ATTENTION), softmax, (1e-6, 8)),
     "attend": Case(shapes(**ATTENTION), attend, (4e-6, 2)),
-    "attend_row": Case(shapes(**ATTENTION | RANGES | {"near": NEAR}), attend_row, (2e-5, 8)),
+    "attend_row": Case(shapes(**ATTENTION | RANGES | {"contiguous": CONTIGUOUS}), attend_row, (2e-5, 8)),
     "act": Case(shapes(**MATRIX, act=ACTS.filter(bool)), act, (2e-6, 8)),
     "add": Case(shapes(**MATRIX), add, (0.0, 1)),
     "argmax": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), argmax, (0.0, 0)),

@@ -7,10 +7,11 @@ import shutil
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from glgpt.gl import device as gl_device
@@ -22,14 +23,46 @@ settings.load_profile("glgpt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the run's probe, and Mesa's compiled shaders, out of the user's caches; lets interrupts through.
+    """Gives the run a cache of its own, shares the processors among its workers, and lets interrupts through.
 
-    A shell starts a job in the background with SIGINT ignored, and so would be every command a test starts.
+    - What glgpt caches (the probe) is in a folder that is removed at the end of the run.
+    - What Mesa compiles stays in the user's cache, as with every program that draws: compiling is most of the time of
+      a run, and Mesa's key covers its own build, the processor and the shader. The workers, the commands that tests
+      start and the browsers all share it.
+    - Each of n workers draws with 1/n of the processors.
+    - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the environment of the main process
+        return
     folder = tempfile.mkdtemp(prefix="glgpt-tests-")
-    os.environ["XDG_CACHE_HOME"] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    user = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    os.environ.setdefault("MESA_SHADER_CACHE_DIR", user)
+    os.environ["XDG_CACHE_HOME"] = folder
+    workers = config.getoption("numprocesses", None)
+    if workers:
+        os.environ.setdefault("LP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """once(name, fill): a folder that `fill` fills in the first worker that asks, for all workers to read."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # each worker has a folder of its own in that of the run
+
+    def folder(name: str, fill: Callable[[Path], None]) -> Path:
+        path = base / f"once-{name}"
+        with FileLock(f"{path}.lock"):
+            if not path.exists():
+                half = base / f"half-{name}"
+                half.mkdir()
+                fill(half)
+                half.rename(path)
+        return path
+
+    return folder
 
 
 @pytest.fixture(scope="session")

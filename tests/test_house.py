@@ -35,3 +35,37 @@ def test_a_package_has_at_most_twelve_modules_and_says_what_it_knows() -> None:
         modules = [p for p in package.glob("*.py") if p.name != "__init__.py"]
         assert len(modules) <= 12, f"{package.name} has {len(modules)} modules"
         assert ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))), package.name
+
+
+# What only a family's own package says; `models/spec.py` gives the names that all families share.
+FAMILY = re.compile(
+    r"c_attn|c_proj|c_fc|\bwte\b|\bwpe\b|\blm_head|\btransformer\.|[qkv]_proj|embed_tokens|\bh\.\d|\bh\.\{|"
+    r"attn\.(q|k|v|z|out|scores|pattern)|mlp\.(pre|act|out|gate|up)|resid_(mid|post)|\bln_(1|2|f)\b"
+)
+FOR_PEOPLE = {"cli/parser.py", "cli/train.py", "inspection/dump.py"}  # help texts, and a message that gives an example
+
+
+def test_no_code_outside_a_family_knows_it() -> None:
+    """A name, shape or suffix of GPT-2 or Llama is known outside its package: another family would need it changed."""
+    found = [hit for path in sorted((ROOT / "glgpt").rglob("*.py")) for hit in family_names(path)]
+    assert not found, "\n".join(found)
+
+
+def family_names(path: Path) -> list[str]:
+    """Names, and strings that are no docstrings, that `FAMILY` matches."""
+    name = path.relative_to(ROOT / "glgpt").as_posix()
+    if name.startswith(("models/gpt2/", "models/llama/")) or name == "models/spec.py" or name in FOR_PEOPLE:
+        return []
+    tree, found = ast.parse(path.read_text(encoding="utf-8")), []
+    kinds = ast.Module, ast.ClassDef, ast.FunctionDef
+    docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, kinds) and ast.get_docstring(n) is not None}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            text = node.value
+        elif isinstance(node, ast.Name | ast.Attribute | ast.arg | ast.keyword):
+            text = getattr(node, "id", None) or getattr(node, "attr", None) or node.arg or ""
+        else:
+            continue
+        if FAMILY.search(text):
+            found.append(f"{name}:{node.lineno}: {text.strip()[:60]}")
+    return found

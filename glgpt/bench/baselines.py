@@ -8,7 +8,7 @@ import moderngl
 import numpy as np
 
 from glgpt.gl.device import HEADERS, VERTEX, Device
-from glgpt.program.layout import Floats
+from glgpt.program.formats import Floats
 from glgpt.system.files import data_path
 
 FETCH2D = {

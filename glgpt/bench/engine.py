@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import resource
+import math
 import statistics
 import sys
 import time
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from glgpt import models
 from glgpt.bench.baselines import Baseline
-from glgpt.bench.peaks import Measure, device_peaks
+from glgpt.bench.peaks import SECONDS, Clock, Measure, device_peaks
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gl.device import Device, Options, open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.model import GPT2
-from glgpt.inference.programs import layout_of
 from glgpt.models.spec import ModelConfig
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.tuning.choice import FETCHES, as_dict, choose, product_program
 
@@ -58,26 +58,36 @@ def run_bench(
     fetch: str = "auto",
     storage: str = "auto",
     quick: bool = False,
+    seconds: float = SECONDS,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
     """The whole bench; its schema is documented in docs/performance.md. `model` None is a random-weight GPT-2 124M.
 
-    `quick` takes fewer rounds and leaves the 1024-row products out.
+    `quick` takes fewer rounds and leaves the 1024-row products out. So does a machine on which all would take more than
+    `seconds`: rounds are fewer, and shapes that would not fit are left out. `report` is told what is being measured.
     """
+    clock = Clock(seconds)
     if model is not None:
         Checkpoint.open(model)  # refused now, not after minutes
     opened = open_device(device)
     choice = choose(opened, kernel, fetch, storage)
     rounds = 3 if quick else 5
-    report("peaks of the device")
-    peaks = device_peaks(opened, choice.options, rounds)
+    report("measuring the device's peaks")
+    peaks = device_peaks(opened, choice.options, rounds, clock.at(0.25))
     rows: list[dict[str, Any]] = []
+    took = 0.0
     for m in ROWS[:2] if quick else ROWS:
-        report(f"products of {m} rows")
-        rows += products(opened, choice.kernel, choice.options, m, peaks["fma_gflops"], rounds)
-    report("the model")
-    rate = max(r["gflops"] for r in rows if r["name"] == ("matmul f16" if dtype == "f16" else "matmul"))
-    model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, device, kernel, fetch, storage)
+        begun = time.monotonic()
+        if took and begun + 4 * took > clock.at(0.6):  # each has four times the rows of the one before
+            report(f"no products of {m} rows: they would take {4 * took:.0f} s; give more with --seconds")
+            continue
+        report(f"measuring products of {m} rows")
+        rows += products(opened, choice.kernel, choice.options, m, peaks["fma_gflops"], rounds, clock.at(0.6))
+        took = time.monotonic() - begun
+    report("loading the model")
+    rate = max(r["gflops"] for r in rows if r["name"] == _product_name(dtype))
+    options = {"device": device, "kernel": kernel, "fetch": fetch, "storage": storage}
+    model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, clock, report, options)
     return {
         "schema": 1,
         "device": {"renderer": opened.renderer, "version": opened.version, "choice": as_dict(choice)} | peaks,
@@ -87,20 +97,19 @@ def run_bench(
 
 
 def products(
-    device: Device, kernel: Kernel, options: Options, m: int, peak: float, rounds: int
+    device: Device, kernel: Kernel, options: Options, m: int, peak: float, rounds: int, until: float = math.inf
 ) -> list[dict[str, Any]]:
-    """[m, 768] x [768, 3072] by the engine in f32 and f16 and by two other kernels, each with its own best fetch."""
+    """[m, 768] x [768, 3072] by the engine in every format and by two other kernels, each with its own best fetch."""
     k, n = SHAPE
     random = np.random.default_rng(0)
     x, w = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
-    measure = Measure(device, rounds)
+    measure = Measure(device, rounds, until)
     own: list[Any] = []
     for fetch in FETCHES:
         chosen = Options(options.header, fetch, options.storage)
-        for name, dtype in (("matmul", "f32"), ("matmul f16", "f16")):
-            block = kernel if dtype == "f32" else kernel.packed(device.limits)
-            own.append(product_player(device, block, chosen, x, w, dtype))
-            measure.add(f"{name}|{fetch}", lambda player=own[-1]: player.play("probe"))  # type: ignore[misc]
+        for dtype in FORMATS:
+            own.append(product_player(device, kernel, chosen, x, w, dtype))
+            measure.add(f"{_product_name(dtype)}|{fetch}", lambda player=own[-1]: player.play("probe"))  # type: ignore[misc]
         for name in ("one_output", "block2x2"):
             own.append(Baseline(device, name, fetch, x, w))
             measure.add(f"{name}|{fetch}", own[-1].play)
@@ -108,12 +117,16 @@ def products(
     for item in own:
         item.close()
     rows = []
-    for name in ("matmul", "matmul f16", "one_output", "block2x2"):
+    for name in (*map(_product_name, FORMATS), "one_output", "block2x2"):
         fetch = min(FETCHES, key=lambda f: seconds[f"{name}|{f}"])
         rows.append(
             _row(name, f"[{m},{k}]x[{k},{n}]", seconds[f"{name}|{fetch}"], 2 * m * k * n, peak) | {"fetch": fetch}
         )
     return rows
+
+
+def _product_name(dtype: str) -> str:
+    return "matmul" if dtype == "f32" else f"matmul {dtype}"
 
 
 def product_player(
@@ -123,31 +136,43 @@ def product_player(
     program = product_program(device.limits, kernel, dtype, (*x.shape, w.shape[1]))
     player = Player(device, program, options)
     for name, values in (("x", x), ("w", w)):
-        player.write_matrix(name, layout_of(program.views[name]), values)
+        player.write_matrix(name, program.views[name], values)
     return player
 
 
 def model_bench(
-    name: str | None, peaks: dict[str, float], rate: float, rounds: int, dtype: str, device: str | int, *options: str
+    name: str | None,
+    peaks: dict[str, float],
+    rate: float,
+    rounds: int,
+    dtype: str,
+    clock: Clock,
+    report: Report,
+    options: dict[str, Any],
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Prefill and decode of a model, and what it takes in memory and passes."""
     gc.collect()
     forget_peak()
-    kernel, fetch, storage = options
-    kw: dict[str, Any] = {"device": device, "kernel": kernel, "fetch": fetch, "storage": storage}
     checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.family(models.DEFAULT)())
     start = time.perf_counter()
     rows = []
-    with GPT2(checkpoint, None, dtype, **kw) as model:
+    with GPT2(checkpoint, None, dtype, **options) as model:
         load_s = time.perf_counter() - start
         c, player, info = model.config, model.player, model.info()
-        measure, tokens = Measure(model.device, rounds), Readback(player, ("token",), 2)
+        measure, tokens = Measure(model.device, rounds, clock.at(1.0)), Readback(player, ("token",), 2)
         lengths = [t for t in (64, 512) if f"prefill_{t}" in player.program.entries]
         contexts = [t for t in (64, 900) if t < c.n_positions] or [c.n_positions - 1]
-        for t in lengths:
+        for t in list(lengths):
             entry = f"prefill_{t}"
+            likely = 5 * c.block_flops * t / rate / 1e9  # seconds: twice at first, and three times in the one round
+            if t > 64 and time.monotonic() + likely > clock.at(0.9):
+                report(f"no prefill of {t} tokens: it would take {likely:.0f} s; give more with --seconds")
+                lengths.remove(t)
+                continue
+            report(f"measuring a prompt of {t} tokens")
             measure.add(entry, lambda e=entry, n=t: player.play(e, pos=0, row=n - 1))  # type: ignore[misc]
         for t in contexts:
+            report(f"measuring a token after {t} others")
 
             def step(pos: int = t) -> None:  # as `Decoder` does: a token is read while the next is under way
                 player.play("decode", pos=pos)
@@ -162,7 +187,7 @@ def model_bench(
             flops = c.block_flops * t + c.head_flops
             rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
         f32_bytes = 4 * c.parameter_count
-        weights = f32_bytes // 2 if dtype == "f16" else f32_bytes
+        weights = 4 * f32_bytes // FORMATS[dtype].values_per_texel
         for t in contexts:
             rows.append(_read_row("decode", f"context {t}", seconds[f"decode {t}"], weights, peaks["read_gbs"]))
         figures = {
@@ -203,6 +228,10 @@ def peak_resident() -> int:
     with contextlib.suppress(OSError):
         status = Path("/proc/self/status").read_text()
         return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -222,7 +251,8 @@ def render(result: dict[str, Any]) -> str:
     lines = [
         f"{d['renderer']}: {d['fma_gflops']:.0f} GFLOPS of multiply-adds, reads {d['read_gbs']:.1f} GB/s, "
         f"empty pass {d['empty_pass_us']:.1f} us, binding {d['bound_pass_us']:.1f} us more",
-        f"kernel {c['kernel']} with {c['fetch']}, one-row products by {'neighbours' if c['near'] else 'halves'}",
+        f"kernel {c['kernel']} with {c['fetch']}, "
+        f"one-row products over {'contiguous' if c['contiguous'] else 'strided'} columns",
         "",
         f"{'what':<12} {'shape':<22} {'ms':>10} {'rate':>14}  share",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -9,20 +10,34 @@ from typing import Any
 
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
-from glgpt.program.layout import Layout, stacked
+from glgpt.program.layout import Layout, in_panels
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.tuning.choice import FETCHES
+
+SECONDS = 120.0  # that a bench should take at most
+
+
+class Clock:
+    """When a share of the seconds that were given will have passed."""
+
+    def __init__(self, seconds: float) -> None:
+        self._start, self._seconds = time.monotonic(), seconds
+
+    def at(self, share: float) -> float:
+        """That moment, on the clock of `time.monotonic`."""
+        return self._start + share * self._seconds
 
 
 class Measure:
     """Plays things in turn, so that a machine's drift meets all of them, and keeps the medians.
 
     On software GL every play is flushed: it drops a draw that a later one in the same batch fully overwrites.
+    A machine on which `rounds` would take beyond `until`, on the clock of `time.monotonic`, gets fewer, but one.
     """
 
-    def __init__(self, device: Device, rounds: int) -> None:
-        self.finish, self.rounds = device.ctx.finish, rounds
+    def __init__(self, device: Device, rounds: int, until: float = math.inf) -> None:
+        self.finish, self.rounds, self.until = device.ctx.finish, rounds, until
         self._flush = device.gl("glFlush", None) if device.software else lambda: None
         self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
 
@@ -40,7 +55,9 @@ class Measure:
     def seconds(self) -> dict[str, float]:
         """Median seconds of one play of each: the slope between 1 + n plays and one, so that fixed costs cancel."""
         times: dict[str, list[float]] = {name: [] for name in self._plays}
-        for _ in range(self.rounds):
+        for done in range(self.rounds):
+            if done and time.monotonic() > self.until:
+                break
             for name, (play, repeats) in self._plays.items():
                 once, more = self._time(play, 1), self._time(play, 1 + repeats)
                 times[name].append(max(more - once, 1e-9) / repeats)
@@ -66,12 +83,12 @@ def fma_program(limits: Limits) -> tuple[Program, int]:
     return rec.program(), side * side * steps * 8 * 4 * 2
 
 
-def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, float]:
+def device_peaks(device: Device, options: Options, rounds: int, until: float = math.inf) -> dict[str, float]:
     """FMA peak of the fragment path (GFLOPS), texture reads in 128-bit texels (GB/s), an empty pass and what binding
     costs beyond it (microseconds a pass)."""
     size, n = 4096, 100
     players: list[Player] = []
-    measure = Measure(device, rounds)
+    measure = Measure(device, rounds, until)
 
     def add(name: str, program: Program, fetch: str = "") -> None:
         players.append(Player(device, program, Options(options.header, fetch or options.fetch, options.storage)))
@@ -89,7 +106,7 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
         def build(rec: Recorder, x: Any) -> None:
             part = x.rows // 64
             y = rec.output(rec.scratch("y", Layout(by * 64, x.cols // across // by)))
-            rec.emit("bench/read", {"x": x}, {"y": y}, {"PART": part, "ACROSS": across, "BY": by})
+            rec.emit("bench/read", {"x": x}, {"y": y}, {"ROWS_EACH": part, "ACROSS": across, "BY": by})
 
         return build
 
@@ -107,7 +124,9 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
         rec.output(last[0])
 
     small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows a fragment, as the engine's own
-    panels = stacked(large.rows, large.cols, device.limits.max_texture_size, 32)  # read by 4 x 2 pixels from end to end
+    panels = in_panels(
+        large.rows, large.cols, device.limits.max_texture_size, 32
+    )  # read by 4 x 2 pixels from end to end
     fma, flops = fma_program(device.limits)
     add("fma", fma)
     for across, by, layout in (
@@ -115,7 +134,7 @@ def device_peaks(device: Device, options: Options, rounds: int) -> dict[str, flo
         *((4, 2, panels), (4, 8, panels)),
     ):
         for fetch in FETCHES:
-            program(f"read {across} {by} {layout.width} {fetch}", layout, read(across, by), fetch)
+            program(f"read {across} {by} {layout.texture_width} {fetch}", layout, read(across, by), fetch)
     program("empty", small, empty)
     program("touch", small, touch)
     seconds = measure.seconds()

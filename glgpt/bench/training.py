@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from glgpt import models
-from glgpt.bench.peaks import Measure, device_peaks
+from glgpt.bench.peaks import SECONDS, Clock, Measure, device_peaks
 from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
@@ -28,14 +28,16 @@ SHAPES = {"nano": 256, "small": 1024}  # preset: vocabulary
 def run_bench_train(
     presets: Sequence[str],
     quick: bool = False,
+    seconds: float = SECONDS,
     device: str | int = "auto",
     report: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> dict[str, Any]:
     """A row for each preset (none: nano and small); its schema is documented in docs/performance.md.
 
-    Raises GlgptError for an unknown preset.
+    Where all would take more than `seconds`, rounds are fewer. Raises GlgptError for an unknown preset.
     """
+    clock = Clock(seconds)
     unknown = sorted(set(presets) - PRESETS.keys())
     if unknown:
         raise GlgptError(f"preset {unknown[0]!r} is not one of {', '.join(PRESETS)}")
@@ -43,29 +45,30 @@ def run_bench_train(
     rows: list[dict[str, Any]] = []
     choice: dict[str, object] = {}
     peaks: dict[str, float] = {}
-    for name in presets or SHAPES:
-        report(f"training steps of {name}")
+    for i, name in enumerate(presets or SHAPES):
+        report(f"measuring training steps of {name}")
         p = PRESETS[name]
         config = models.family(models.DEFAULT).sized(SHAPES.get(name, 1024), p.context, p.n_embd, p.n_layer, p.n_head)
         with Trainer(config, batch=p.batch, betas=(0.9, p.beta2), device=device, **options) as trainer:
-            peaks = peaks or device_peaks(opened, trainer.choice.options, rounds)
+            peaks = peaks or device_peaks(opened, trainer.choice.options, rounds, clock.at(0.25))
             choice = as_dict(trainer.choice)
-            rows.append(_preset(name, trainer, rounds, peaks["fma_gflops"]))
+            until = clock.at(0.25 + 0.75 * (i + 1) / len(presets or SHAPES))
+            rows.append(_preset(name, trainer, rounds, peaks["fma_gflops"], until))
     described = {"renderer": opened.renderer, "version": opened.version, "choice": choice}
     return {"schema": 1, "device": described | peaks, "rows": rows}
 
 
-def _preset(name: str, trainer: Trainer, rounds: int, peak: float) -> dict[str, Any]:
+def _preset(name: str, trainer: Trainer, rounds: int, peak: float, until: float) -> dict[str, Any]:
     config, r, player = trainer.config, trainer.recipe, trainer.player
     before = trainer.device.texture_bytes
     ids = np.random.default_rng(0).integers(0, config.vocab_size, (r.batch, r.context))
     for _ in range(3):  # both ways in which the pairs of states may lie
         trainer.step(ids, ids)
-    seconds = _steps(trainer, ids, rounds)
-    shares = _alone(player, rounds)
+    seconds = _steps(trainer, ids, rounds, until)
+    shares = _alone(player, rounds, until)
     products, others = shares["matmul"], sum(s for kind, (s, _) in shares.items() if kind != "matmul")
     flops = r.batch * r.context * config.training_flops(r.context)
-    rate = _product_rate(trainer, rounds)
+    rate = _product_rate(trainer, rounds, until)
     return {
         "name": name,
         "shape": f"{config.n_layer} layers, {config.n_embd} wide, context {r.context}, batch {r.batch}, "
@@ -86,10 +89,12 @@ def _preset(name: str, trainer: Trainer, rounds: int, peak: float) -> dict[str, 
     }
 
 
-def _steps(trainer: Trainer, ids: np.ndarray, rounds: int) -> float:
+def _steps(trainer: Trainer, ids: np.ndarray, rounds: int, until: float) -> float:
     """Median seconds of a step among several that follow each other, as in training."""
     times = []
-    for _ in range(rounds):
+    for done in range(rounds):
+        if done and time.monotonic() > until:
+            break
         start = time.perf_counter()
         for _ in range(3):
             trainer.submit(ids, ids)
@@ -99,7 +104,7 @@ def _steps(trainer: Trainer, ids: np.ndarray, rounds: int) -> float:
     return statistics.median(times)
 
 
-def _alone(player: Player, rounds: int) -> dict[str, tuple[float, int]]:
+def _alone(player: Player, rounds: int, until: float) -> dict[str, tuple[float, int]]:
     """Of each shader: seconds of all its passes of a step, each played by itself, and their operations."""
     found: dict[str, tuple[float, int]] = {}
     entries = {}
@@ -107,7 +112,7 @@ def _alone(player: Player, rounds: int) -> dict[str, tuple[float, int]]:
         for i, p in enumerate(entry.passes):
             entries[f"{entry.name} {i}"] = Entry(f"{entry.name} {i}", entry.inputs, (p,), {})
     with _over(player, entries) as alone:
-        measure = Measure(player.device, rounds)
+        measure = Measure(player.device, rounds, until)
         for name in entries:
             measure.add(name, partial(alone.play, name), repeats=3)
         for name, seconds in measure.seconds().items():
@@ -125,15 +130,15 @@ def _over(player: Player, entries: dict[str, Entry]) -> Player:
     return Player(player.device, program, player.options, player.textures)
 
 
-def _product_rate(trainer: Trainer, rounds: int) -> float:
+def _product_rate(trainer: Trainer, rounds: int, until: float) -> float:
     """GFLOPS of products of this step's shapes by themselves: rows through the linear layers of a block."""
     rows, device = trainer.recipe.batch * trainer.recipe.context, trainer.device
     block = [p for p in trainer.config.parameters.values() if p.product and p.layer == 0]
     shapes = [(rows, *p.unpadded) for p in block]
     with contextlib.ExitStack() as stack:
-        measure = Measure(device, rounds)
+        measure = Measure(device, rounds, until)
         for shape in shapes:
-            program = product_program(device.limits, replace(trainer.choice.kernel, near=0), "f32", shape)
+            program = product_program(device.limits, replace(trainer.choice.kernel, contiguous=0), "f32", shape)
             player = stack.enter_context(Player(device, program, trainer.choice.options))
             measure.add(str(shape), partial(player.play, "probe"))
         seconds = sum(measure.seconds().values())

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -73,7 +74,7 @@ def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
         own = model.config.vocab_size == 50257  # GPT-2's, and so its tokenizer
         why = " files, and GPT-2's own is neither cached nor to be fetched" if own else ""
         raise GlgptError(f"{model.name} has no tokenizer{why}; give token ids with --ids")
-    return model.tokenizer.encode(text)
+    return model.tokenizer.prompt_prefix + model.tokenizer.encode(text)
 
 
 def report(args: argparse.Namespace, figures: Any, text: str) -> None:
@@ -208,18 +209,20 @@ def run_info(args: argparse.Namespace) -> int:
 def run_bench(args: argparse.Namespace) -> int:
     """`glgpt bench`."""
 
-    def doing(what: str) -> None:
-        if sys.stderr.isatty():
-            print(f"measuring {what}", file=sys.stderr)
+    begun = time.monotonic()
 
+    def doing(what: str) -> None:
+        print(f"{time.monotonic() - begun:4.0f} s  {what}", file=sys.stderr, flush=True)
+
+    how = {"quick": args.quick, "seconds": args.seconds, "report": doing}
     if args.train is not None:
         from glgpt.bench import training as bench_train
 
         options = {k: v for k, v in device_options(args).items() if k != "dtype"}
-        result = bench_train.run_bench_train(args.train, args.quick, report=doing, **options)
+        result = bench_train.run_bench_train(args.train, **how, **options)
         report(args, result, "" if args.json else bench_train.render(result))
         return 0
-    result = bench.run_bench(args.model, quick=args.quick, report=doing, **device_options(args))
+    result = bench.run_bench(args.model, **how, **device_options(args))
     report(args, result, "" if args.json else bench.render(result))
     return 0
 

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import sys
-import termios
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -20,6 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from glgpt.training.events import Start, Step
+
+termios: Any
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None
 
 LINE_EVERY = 10.0  # seconds between lines of a log
 SAMPLE_LINES = 12
@@ -53,6 +58,9 @@ def shown(text: str) -> str:
 @contextlib.contextmanager
 def no_echo(stream: IO[str]) -> Iterator[None]:
     """Keeps what is typed, ^C first of all, from being written into the panel."""
+    if termios is None:
+        yield
+        return
     try:
         terminal = stream.fileno()
         before = termios.tcgetattr(terminal)

@@ -109,6 +109,13 @@ def build_parser() -> argparse.ArgumentParser:
     p = add("bench", commands.run_bench, "measure this device and the engine on it", "glgpt bench --json > bench.json")
     p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default: 124 M random weights)")
     p.add_argument("--quick", action="store_true", help="fewer shapes and repeats")
+    p.add_argument(
+        "--seconds",
+        type=positive,
+        default=120,
+        metavar="S",
+        help="how long it may take at most (default 120)",
+    )
     p.add_argument("--train", nargs="*", metavar="PRESET", help="training steps instead (default: nano and small)")
     _figures(p, memory=False)
 

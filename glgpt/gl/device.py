@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,16 +16,14 @@ from typing import Any
 
 import moderngl
 
-from glgpt.errors import GlgptError
+from glgpt.errors import ArgumentError, DeviceError, quoted
 from glgpt.program.spec import Limits
 from glgpt.system.signals import handled
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
-HEADERS = {
-    "300 es": "#version 300 es\n",
-    "330": "#version 330\n#extension GL_ARB_shading_language_packing : require\n",
-}
+HEADERS = {"300 es": "#version 300 es\n", "330": "#version 330\n"}
+PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # GLSL ES has it
 VERTEX = """
 // One triangle over the whole viewport, made from the vertex's number alone.
 void main() {
@@ -35,11 +34,15 @@ void main() {
 
 @dataclass(frozen=True)
 class Options:
-    """How shaders are built on a device: header, how a texel is fetched, how float texels are stored."""
+    """How shaders are built on a device: header, how a texel is fetched, how float texels are stored.
+
+    `packing`: whether halves are converted by packHalf2x16 and unpackHalf2x16, or in integer operations.
+    """
 
     header: str = "300 es"
     fetch: str = "texelFetch"
     storage: str = "float"
+    packing: bool = True
 
 
 class Device:
@@ -59,8 +62,10 @@ class Device:
         )
         self.live: dict[int, str] = {}  # id of every GL object alive -> what it is; the tests watch it
         self.texture_bytes = 0
+        self._abandoned: deque[list[Any]] = deque()
         self._gl: dict[str, Callable[..., Any]] = {}
         self.header = "300 es" if self._compiles("300 es") else "330"
+        self.packing = self.header == "300 es" or self._compiles("330", PACKING)  # else shaders need NO_PACKING
         self._thread = threading.get_ident()
         _here.current = self  # a new context is the current one
         ctx.disable(moderngl.BLEND | moderngl.DEPTH_TEST | moderngl.CULL_FACE)
@@ -73,9 +78,9 @@ class Device:
             self._gl[name] = kind(restype, *argtypes)(address)
         return self._gl[name]
 
-    def _compiles(self, header: str) -> bool:
-        """Whether the driver takes shaders of this header: not every desktop driver knows GLSL ES."""
-        text = HEADERS[header] + "precision highp float;\nout vec4 y;\nvoid main() { y = vec4(0.0); }\n"
+    def _compiles(self, header: str, extension: str = "") -> bool:
+        """Whether the driver takes shaders of this header: not every desktop driver knows GLSL ES, or the extension."""
+        text = HEADERS[header] + extension + "precision highp float;\nout vec4 y;\nvoid main() { y = vec4(0.0); }\n"
         try:
             with _uninterrupted():
                 self.ctx.program(vertex_shader=HEADERS[header] + VERTEX, fragment_shader=text).release()
@@ -87,6 +92,10 @@ class Device:
     def preamble(self, options: Options) -> str:
         """What comes before a shader's text."""
         lines = [HEADERS[options.header]]
+        if not options.packing:
+            lines.append("#define NO_PACKING\n")
+        elif options.header == "330":
+            lines.append(PACKING)
         if options.fetch == "textureLod":
             lines.append("#define FETCH_LOD\n")
         if options.storage == "uint":
@@ -94,7 +103,7 @@ class Device:
         return "".join(lines)
 
     def compile(self, name: str, text: str, options: Options) -> moderngl.Program:
-        """Compiles one shader. Raises GlgptError showing the driver's message beside the source line."""
+        """Compiles one shader. Raises DeviceError showing the driver's message beside the source line."""
         preamble = self.preamble(options)
         try:
             with _uninterrupted():
@@ -102,7 +111,7 @@ class Device:
                     vertex_shader=HEADERS[options.header] + VERTEX, fragment_shader=preamble + text
                 )
         except moderngl.Error as error:
-            raise GlgptError(_shader_error(name, preamble + text, str(error))) from error
+            raise DeviceError(_shader_error(name, preamble + text, str(error))) from error
         self.live[id(program)] = f"program {name}"
         return program
 
@@ -112,11 +121,11 @@ class Device:
         try:
             texture = self.ctx.texture_array((width, height, layers), 4, dtype=dtype)
         except moderngl.Error as error:
-            raise GlgptError(f"the driver refused texture {name}, {width} x {height} x {layers}: {error}") from error
+            raise DeviceError(f"the driver refused texture {name}, {width} x {height} x {layers}: {error}") from error
         trouble = self.ctx.error
         if trouble != "GL_NO_ERROR":  # moderngl does not look; out of memory shows only here
             texture.release()
-            raise GlgptError(
+            raise DeviceError(
                 f"the driver refused texture {name}, {width} x {height} x {layers} ({trouble}); "
                 "use a smaller model, --dtype f16, or --device software"
             )
@@ -140,7 +149,7 @@ class Device:
         status = self.gl("glCheckFramebufferStatus", enum, enum)(GL_FRAMEBUFFER)
         if status != GL_FRAMEBUFFER_COMPLETE or self.ctx.error != "GL_NO_ERROR":
             self._delete_framebuffer(name)
-            raise GlgptError(f"the driver cannot render to {len(attachments)} such textures (status {status:#x})")
+            raise DeviceError(f"the driver cannot render to {len(attachments)} such textures (status {status:#x})")
         framebuffer = self.ctx.detect_framebuffer(name.value)
         self.ctx.clear_errors()  # moderngl asks it for the sizes of a window's framebuffer, which is an error here
         self.live[id(framebuffer)] = "framebuffer"
@@ -158,21 +167,28 @@ class Device:
             else:
                 item.release()
 
+    def abandon(self, objects: list[Any]) -> None:
+        """Has GL objects released when the device is next used: finalizers run in any thread, GL in one."""
+        self._abandoned.append(objects)
+
     def _delete_framebuffer(self, name: ctypes.c_uint) -> None:
         self.gl("glDeleteFramebuffers", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(1, ctypes.byref(name))
 
     def use(self) -> None:
-        """Makes this device's context the current one. It stays so: switching back and forth would flush each time.
+        """Makes this device's context the current one, and releases what was abandoned.
 
-        Raises GlgptError in another thread than the one that opened it, where a context cannot be current too.
+        It stays current: switching back and forth would flush each time.
+        Raises DeviceError in another thread than the one that opened it, where a context cannot be current too.
         """
         if _here.current is not self:
             if threading.get_ident() != self._thread:
-                raise GlgptError(
+                raise DeviceError(
                     "a model or trainer is used in the thread that loaded it; load another one in this thread"
                 )
             self.ctx.__enter__()  # type: ignore[no-untyped-call]
             _here.current = self
+        while self._abandoned:
+            self.release(*reversed(self._abandoned.popleft()))
 
 
 def _shader_error(name: str, text: str, message: str) -> str:
@@ -220,14 +236,27 @@ def list_devices() -> list[Device | str]:
     return list(_devices())
 
 
-def _devices(most: int = 16) -> Iterator[Device | str]:
-    for index in range(most if sys.platform.startswith("linux") else 1):
+def _devices() -> Iterator[Device | str]:
+    for index in range(_egl_devices() if sys.platform.startswith("linux") else 1):
         try:
             yield _device(index)
-        except GlgptError as error:
-            if "requested device index" in str(error):
-                return
+        except DeviceError as error:
             yield str(error)
+
+
+def _egl_devices() -> int:
+    """How many devices EGL lists; 1 where it cannot be asked, so that opening that one says why."""
+    try:
+        egl = ctypes.CDLL("libEGL.so.1")
+    except OSError:
+        return 1
+    egl.eglGetProcAddress.restype, egl.eglGetProcAddress.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+    address = egl.eglGetProcAddress(b"eglQueryDevicesEXT")
+    if not address:
+        return 1
+    found = ctypes.c_int()
+    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))(address)
+    return found.value if query(0, None, ctypes.byref(found)) else 1
 
 
 def _device(index: int) -> Device:
@@ -236,19 +265,21 @@ def _device(index: int) -> Device:
         try:
             _here.open[key] = _create(index)
         except Exception as error:  # moderngl and glcontext raise whatever their loader met
-            raise GlgptError(f"EGL device {index} does not open: {error}") from error
+            raise DeviceError(f"EGL device {index} does not open: {error}") from error
     return _here.open[key]
 
 
 def open_device(select: str | int = "auto") -> Device:
     """Opens a device, or returns the one already open: "auto", "software", "gpu", or an EGL device index.
 
-    Raises GlgptError where there is no such device, saying what was tried.
+    Raises DeviceError where there is no such device, saying what was tried.
     """
     if str(select).isdecimal():
         return _device(int(select))
     if select not in ("auto", "software", "gpu"):
-        raise GlgptError(f"device {select!r} is not auto, software, gpu or an EGL device index (see glgpt info)")
+        raise ArgumentError(
+            f"device {quoted(repr(select))} is not auto, software, gpu or an EGL device index (see glgpt info)"
+        )
     tried: list[str] = []
     fallback: Device | None = None
     for device in _devices():
@@ -264,4 +295,4 @@ def open_device(select: str | int = "auto") -> Device:
     hint = "install Mesa's software driver (Debian, Ubuntu: apt install libegl1 libgl1-mesa-dri)"
     if select == "gpu":
         hint = "use --device software, or install the GPU's OpenGL driver"
-    raise GlgptError(f"no {select} device: {'; '.join(tried) or 'EGL offers none'}; {hint}")
+    raise DeviceError(f"no {select} device: {'; '.join(tried) or 'EGL offers none'}; {hint}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -13,10 +14,10 @@ from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
+from glgpt.program.formats import Texels
 from glgpt.program.layout import Layout
 from glgpt.program.spec import Entry, Pass, Program, check
 
-Texels = NDArray[np.float32] | NDArray[np.uint32]
 DRAW_FLOPS = 10_000_000_000  # the most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset
 BAND_BYTES = 8 << 20  # of an upload
 SCALAR_FORMATS = {"int": "i", "float": "f"}
@@ -26,7 +27,8 @@ class Player:
     """Plays the entries of one program on one device.
 
     `shared` maps texture names to textures of another player (weights, caches) that this one uses but does not own.
-    Shaders are compiled when an entry is first played, so that a caller pays for what it uses.
+    Shaders are compiled when an entry is first played, so that a caller pays for what it uses. What a player made is
+    released by `close`, or, once nobody holds it, when the device is next used.
     Raises GlgptError if the program does not fit the device.
     """
 
@@ -43,12 +45,13 @@ class Player:
         self.draw_flops = draw_flops
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
         self._own: list[Any] = []
+        weakref.finalize(self, device.abandon, self._own).atexit = False  # where nobody closes it
         self._shaders: dict[str, moderngl.VertexArray] = {}
         self._framebuffers: dict[object, moderngl.Framebuffer] = {}
         self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
-        pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.flips)
+        pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.ping_pong)
         self._pairs = {name: i for i, pair in enumerate(pairs) for name in pair}
-        self._flipped = [False] * len(pairs)
+        self._swapped = [False] * len(pairs)
         self._touched = {name: sorted(self._pairs_of(e)) for name, e in program.entries.items()}
         self.scalars: dict[str, float] = dict.fromkeys(program.scalars, 0)
         self._scalar_struct = struct.Struct("<" + "".join(SCALAR_FORMATS[k] for k in program.scalars.values()))
@@ -79,9 +82,9 @@ class Player:
 
     def write_matrix(self, name: str, layout: Layout, matrix: NDArray[np.floating]) -> None:
         """Packs and uploads a matrix in bands, so that no whole copy of it is ever made."""
-        band = max(1, BAND_BYTES // (layout.width * 16))
+        band = max(1, BAND_BYTES // (layout.texture_width * 16))
         for layer in range(layout.layers):
-            for y in range(0, layout.lines, band):
+            for y in range(0, layout.texture_height, band):
                 self.write(name, layer, layout.layer(matrix, layer, y, band), y)
 
     def clear(self, name: str) -> None:
@@ -123,17 +126,17 @@ class Player:
         self._block.bind_to_uniform_block(0)
         for command in commands:
             command()
-        for old, new in self.program.entries[entry].flips:
+        for old, new in self.program.entries[entry].ping_pong:
             self.textures[old], self.textures[new] = self.textures[new], self.textures[old]
-            self._flipped[self._pairs[old]] ^= True
+            self._swapped[self._pairs[old]] ^= True
 
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
         """Compiles what an entry needs and lays out its commands, once; `play` does this itself if need be.
 
-        There is one list of commands for each way in which the pairs of states that the entry touches may lie.
+        There is one list of commands for each combination of which of the entry's ping-pong buffers are the old ones.
         """
         found = self.entry(entry)
-        key = (entry, tuple(self._flipped[i] for i in self._touched[entry]))
+        key = (entry, tuple(self._swapped[i] for i in self._touched[entry]))
         if key not in self._commands:
             self.use()
             self._commands[key] = self._build(found)
@@ -168,7 +171,7 @@ class Player:
             if p.row is None:
                 commands += self._draws(p, framebuffer, draw)
             else:
-                commands += [partial(self._at_row, framebuffer, p), draw]
+                commands += [partial(self._at_row, self.scalars, framebuffer, p), draw]
         return commands
 
     def _draws(self, p: Pass, framebuffer: moderngl.Framebuffer, draw: Callable[[], Any]) -> list[Callable[[], Any]]:
@@ -187,8 +190,9 @@ class Player:
         framebuffer.scissor = scissor
         framebuffer.use()
 
-    def _at_row(self, framebuffer: moderngl.Framebuffer, p: Pass) -> None:
-        framebuffer.viewport = (0, int(self.scalars[p.row or ""]), *p.viewport)
+    @staticmethod  # as all commands: a player that holds itself would live until the garbage collector comes
+    def _at_row(scalars: Mapping[str, float], framebuffer: moderngl.Framebuffer, p: Pass) -> None:
+        framebuffer.viewport = (0, int(scalars[p.row or ""]), *p.viewport)
         framebuffer.use()
 
     def _shader(self, p: Pass) -> moderngl.VertexArray:
@@ -218,7 +222,8 @@ class Player:
         """Releases every GL object this player made; shared textures stay. Closing twice is harmless."""
         self.device.use()
         self.device.release(*reversed(self._own))
-        self._own, self.textures, self._commands = [], {}, {}
+        self._own.clear()
+        self.textures, self._commands = {}, {}
         self._shaders, self._framebuffers = {}, {}
 
     def __enter__(self) -> Player:

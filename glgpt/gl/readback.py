@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from glgpt.gl.player import Player, Texels
+from glgpt.gl.player import Player
+from glgpt.program.formats import Texels
 
 
 class Readback:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from glgpt.errors import GlgptError
-from glgpt.gl.player import Player, Texels
+from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk, plan, upload_ids
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
 from glgpt.models.spec import ModelConfig
+from glgpt.program.formats import Texels
 from glgpt.program.kernel import Kernel
-from glgpt.program.spec import View
+from glgpt.program.layout import View
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -24,7 +25,8 @@ class Decoder:
     """
 
     def __init__(self, player: Player, n_positions: int, check: Callable[[], None]) -> None:
-        self.player, self.n_positions, self.check = player, n_positions, check
+        self.player, self.n_positions = player, n_positions
+        self._check = weakref.WeakMethod(check)  # of the model or trainer that holds this decoder
         self._sizes = programs.recorded_sizes(player.program)
         self._turn: object = None  # the generation whose tokens the caches hold
         self._chosen = Readback(player, ("token",), 2)
@@ -38,7 +40,8 @@ class Decoder:
         run.prefill_tokens = len(ids)
         turn = object()
         for wanted in range(tokens, 0, -1):
-            self.check()
+            if check := self._check():
+                check()
             start = time.perf_counter()
             refilled = self._turn is not turn
             if refilled:
@@ -84,7 +87,7 @@ class Decoder:
             self._write_token(ids[-1])
             self.player.play("decode", pos=len(ids) - 1)
         view = self.player.entry("decode").outputs["logits"]
-        return sampler.choose(programs.layout_of(view).unpack(self.player.read(view.texture))[0])
+        return sampler.choose(view.unpack(self.player.read(view.texture))[0])
 
     def _write_token(self, token: int) -> None:
         self.player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))

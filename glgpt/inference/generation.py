@@ -78,19 +78,8 @@ class Generation(Iterator[str]):
         self, tokens: TokenStream, tokenizer: Tokenizer | None, seed: int, stop: str | Sequence[str] | None = None
     ) -> None:
         self.ids, self.text, self.seed, self.stats = list[int](), "", seed, tokens.stats
-        self._stop = StopText(stop)
-        self._pieces = self._written(tokens, StreamDecoder(tokenizer) if tokenizer else None)
-
-    def _written(self, tokens: TokenStream, decoder: StreamDecoder | None) -> Iterator[str]:
-        for token in tokens:
-            self.ids.append(token)
-            yield self._stop.push(decoder.push(token) if decoder else f" {token}")
-            if self._stop.found:
-                break
-        else:
-            yield self._stop.push(decoder.flush() if decoder else "") + self._stop.flush()
-        if self._stop.found:
-            self.stats.stopped = "text"
+        decoder = StreamDecoder(tokenizer) if tokenizer else None
+        self._pieces = _written(tokens, self.ids, decoder, StopText(stop))
 
     def __next__(self) -> str:
         piece = next(filter(None, self._pieces))  # a token may end no character, or begin a stop text
@@ -116,3 +105,16 @@ class Generation(Iterator[str]):
             "decode_s": run.decode_s,
             "decode_tokens_per_s": run.decode_tokens / run.decode_s if run.decode_s else 0.0,
         }
+
+
+def _written(tokens: TokenStream, ids: list[int], decoder: StreamDecoder | None, stop: StopText) -> Iterator[str]:
+    """The pieces of a generation; the tokens are noted in `ids`."""
+    for token in tokens:
+        ids.append(token)
+        yield stop.push(decoder.push(token) if decoder else f" {token}")
+        if stop.found:
+            break
+    else:
+        yield stop.push(decoder.flush() if decoder else "") + stop.flush()
+    if stop.found:
+        tokens.stats.stopped = "text"

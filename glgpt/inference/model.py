@@ -19,12 +19,10 @@ from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Generation, Run, TokenStream
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
-from glgpt.program.layout import Floats
+from glgpt.program.formats import FORMATS, Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.choice import as_dict, choose
 
-DTYPES = ("f32", "f16")
-TOLERANCES = {"f32": (2e-4, 1e-5), "f16": (2e-2, 1e-3)}  # (atol, rtol) that a model of ordinary weights keeps
 Progress = Callable[[int, int], None]
 
 
@@ -47,10 +45,10 @@ class GPT2:
         max_texture_memory: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        if dtype not in DTYPES:
-            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        if dtype not in FORMATS:
+            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
-        self.name = checkpoint.name
+        self.name, self.path = checkpoint.name, checkpoint.path
         self.device = open_device(device)
         self.choice = choose(self.device, kernel, fetch, storage)
         program = programs.fitting_program(
@@ -82,10 +80,11 @@ class GPT2:
         total, done = sum(layout.nbytes for layout in layouts.values()), 0
         for name, layout in layouts.items():
             matrix = self.config.parameters[name].arrange(checkpoint.read(name))
-            if self.dtype == "f16" and layout.dtype == "f16" and matrix.dtype != np.float16:
+            if float(np.finfo(matrix.dtype).max) > layout.format.largest:
                 peak = float(np.abs(matrix).max())
-                if peak > 65504:
-                    raise GlgptError(f"{checkpoint.path}: {name} holds {peak:.3g}, beyond float16; use --dtype f32")
+                if peak > layout.format.largest:
+                    what = f"{name} holds {peak:.3g}, more than the {layout.format.largest:g} of {layout.dtype}"
+                    raise GlgptError(f"{checkpoint.path}: {what}; use --dtype f32")
             self.player.write_matrix(name, layout, matrix)
             done += layout.nbytes
             if progress:
@@ -120,7 +119,7 @@ class GPT2:
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
         for chunk, name, raw in self._captures.play(ids, wanted):
-            matrix = programs.layout_of(raw.view).unpack(raw.texels)
+            matrix = raw.view.unpack(raw.texels)
             pieces[name].append(self.config.activations[name].natural(matrix, chunk.start, chunk.valid, total))
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
         logits = joined["logits"]
@@ -176,12 +175,15 @@ class GPT2:
         return TokenStream(self._decoder.generate(ids, tokens, sampler, eos, stats), stats)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text. Raises GlgptError where the model has no tokenizer or the text is empty."""
+        """Token ids of a prompt, with what the tokenizer puts before one.
+
+        Raises GlgptError where the model has no tokenizer or the text is empty.
+        """
         if self.tokenizer is None:
             raise GlgptError(f"{self.name} has no tokenizer files; give token ids instead")
         if not text:
             raise GlgptError("the prompt is empty; give at least one character")
-        return self.tokenizer.encode(text)
+        return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
 
     def check_ids(self, ids: Sequence[int]) -> list[int]:
         """The ids as a list of ints; refuses none, more than the context, and any outside the vocabulary."""

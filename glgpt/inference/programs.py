@@ -13,7 +13,7 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
-from glgpt.program.spec import ROLES, Limits, Program, View
+from glgpt.program.spec import ROLES, Limits, Program
 
 
 def generation_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str) -> Program:
@@ -94,12 +94,7 @@ def own_bytes(program: Program) -> int:
 
 def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
     """Where each parameter of the checkpoint lies, in the checkpoint's order."""
-    return {name: layout_of(program.views[name]) for name in config.parameters}
-
-
-def layout_of(view: View) -> Layout:
-    """The layout that a view names."""
-    return Layout(view.rows, view.cols, view.tiles, view.dtype, view.stack)
+    return {name: program.views[name] for name in config.parameters}
 
 
 def describe(program: Program) -> dict[str, Any]:

@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2, TOLERANCES
+from glgpt.inference.model import GPT2
 from glgpt.inspection.reference import Case, shared_start
+from glgpt.program.formats import FORMATS
 
 
 @dataclass(frozen=True)
 class Tolerance:
     """How far a value may be from its reference: `atol + rtol * |reference|`; by default as f32 keeps it."""
 
-    atol: float = TOLERANCES["f32"][0]
-    rtol: float = TOLERANCES["f32"][1]
+    atol: float = FORMATS["f32"].tolerance[0]
+    rtol: float = FORMATS["f32"].tolerance[1]
 
     @classmethod
     def of(cls, dtype: str, atol: float | None = None, rtol: float | None = None) -> Tolerance:
         """What models of this dtype keep, but where a number is given."""
-        usual = TOLERANCES[dtype]
+        usual = FORMATS[dtype].tolerance
         return cls(usual[0] if atol is None else atol, usual[1] if rtol is None else rtol)
 
     def excess(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import EMBED, PATTERN, RESID_POST, in_block
+from glgpt.program.formats import Format
 from glgpt.system.files import staged_folder, written_whole
 from glgpt.system.outputs import output_folder
 
@@ -68,7 +69,7 @@ class Dump:
 
     def attention(self) -> None:
         """A picture for each layer and head, and the contact sheet."""
-        from glgpt.plots import figures as plots
+        from glgpt.plots import activations as plots
 
         names = [in_block(i, PATTERN) for i in self.layers]
         _, cache = self.model.run_with_cache(self.ids, names)
@@ -86,7 +87,7 @@ class Dump:
 
     def hidden(self) -> None:
         """The residual stream: its lengths through the model, and each block's output."""
-        from glgpt.plots import figures as plots
+        from glgpt.plots import activations as plots
 
         names = [EMBED, *(in_block(i, RESID_POST) for i in self.layers)]
         _, cache = self.model.run_with_cache(self.ids, names)
@@ -99,7 +100,7 @@ class Dump:
 
     def logits(self) -> None:
         """The likeliest next tokens after each position."""
-        from glgpt.plots import figures as plots
+        from glgpt.plots import activations as plots
 
         logits = self.model.logits(self.ids).astype(np.float64)
         k = min(TOP, logits.shape[1])
@@ -131,7 +132,7 @@ class Dump:
 
     def heat_map(self, name: str, array: np.ndarray, folder: str = "", head: int | None = None) -> None:
         """One matrix, a row a token."""
-        from glgpt.plots import figures as plots
+        from glgpt.plots import activations as plots
 
         tag, title = ("", name) if head is None else (f"-head-{head:02}", f"{name}, head {head}")
         about = {"name": name, **({} if head is None else {"head": head}), "shape": list(array.shape)}
@@ -155,25 +156,24 @@ class Dump:
                 with written_whole(path) as file:
                     np.save(file, texture.texels)
                 floor = MASKED if self.model.config.activations[name].kind == "scores" else None
-                picture, low, high = texel_image(texture.texels, view.dtype, floor)
-                tiles = "column tiles" if view.dtype == "f16" else "layers"
+                picture, low, high = texel_image(texture.texels, view.format, floor)
+                tiles = "column tiles" if view.format.packed else "layers"
                 shows = f"RGBA texels, {tiles} side by side, {low:g} is 0 and {high:g} is 255"
                 path = self.path(f"{tag}.png", **about, shows=shows)
                 with written_whole(path) as file:
                     Image.fromarray(picture, "RGBA").save(file, format="PNG")
 
 
-def texel_image(texels: np.ndarray, dtype: str, floor: float | None = None) -> tuple[np.ndarray, float, float]:
+def texel_image(texels: np.ndarray, fmt: Format, floor: float | None = None) -> tuple[np.ndarray, float, float]:
     """Texels [layers, height, width, 4] as bytes [height, layers * width, 4], and the values at 0 and 255.
 
-    Packed halves come apart: a layer is two column tiles, one after the other. Values up to `floor` are black and left
-    out of the range.
+    Column tiles that share texels are drawn one after the other. Values up to `floor` are black and left out of the
+    range.
     """
-    if dtype == "f16":
-        halves = np.ascontiguousarray(texels).view(np.float16)
-        texels = np.stack([halves[..., :4], halves[..., 4:]], axis=1).reshape(-1, *texels.shape[1:])
-    elif texels.dtype == np.uint32:
+    if fmt.texture == "float" and texels.dtype == np.uint32:  # the bits of floats, where no float can be rendered
         texels = np.ascontiguousarray(texels).view(np.float32)
+    tiles = fmt.unpack(texels).reshape(*texels.shape[:3], fmt.column_tiles_per_texel, 4)
+    texels = tiles.transpose(0, 3, 1, 2, 4).reshape(-1, *texels.shape[1:])
     values = np.concatenate(list(texels), axis=1).astype(np.float64)
     known = values[np.isfinite(values) & (values > (-np.inf if floor is None else floor))]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)

@@ -9,7 +9,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gl.device import Device, list_devices, open_device
 from glgpt.inference.programs import describe as describe_program
 from glgpt.inference.programs import fitting_program
-from glgpt.tuning.choice import ROWS, as_dict, choose
+from glgpt.tuning.choice import COLUMNS, as_dict, choose
 
 
 def describe(
@@ -66,10 +66,9 @@ def render(figures: dict[str, Any]) -> str:
         f"kernel      {choice['kernel']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
     ]
     probe = sorted(choice["probe_ms"].items(), key=lambda item: item[1])
-    lines += [f"  {name:<20} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in ROWS]
-    near, apart = (choice["probe_ms"][f"{way} {choice['fetch']}"] for way in ("near", "apart"))
-    way = "neighbours" if choice["near"] > 0 else "halves"
-    lines.append(f"one-row products: {way} (near {near:.2f} ms, apart {apart:.2f} ms)")
+    lines += [f"  {name:<26} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in COLUMNS]
+    times = ", ".join(f"{n} {choice['probe_ms'][n + ' ' + choice['fetch']]:.2f} ms" for n in COLUMNS)
+    lines.append(f"one-row products: {'contiguous' if choice['contiguous'] else 'strided'} columns ({times})")
     if "model" in figures:
         model = figures["model"]
         roles = ", ".join(f"{role} {_mib(n)}" for role, n in model["bytes_by_role"].items())

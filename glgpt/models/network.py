@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from glgpt import ops
-from glgpt.models.spec import ModelConfig, in_block
+from glgpt.models.spec import FINAL_NORM, ModelConfig, in_block
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, texels
 from glgpt.program.recorder import Recorder
@@ -32,11 +33,12 @@ class Batch:
 class Network(ABC):
     """A model recorded with one kernel and dtype; `names` are the activations to keep, which also stay unfused.
 
-    f32: every tensor is cut into the kernel's tiles. f16: weights and the inputs of products are packed halves in
-    8 x 2 tiles (4 x 2 with four draw buffers), the residual stream and attention stay f32.
+    f32: every tensor is cut into the kernel's tiles. A packed format: weights and the inputs of products are stored in
+    it, in 8 row tiles (4 with four draw buffers) of the column tiles that share a texel; the residual stream and
+    attention stay f32.
 
     With a `batch`, `prefill` runs one. `role` is that of the parameters' textures: "state" where training writes them.
-    A kernel that takes neighbouring columns gets f32 weights in panels, and all keys of a row at once.
+    A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
 
     config: ModelConfig
@@ -53,9 +55,8 @@ class Network(ABC):
     ) -> None:
         self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
-        if dtype == "f16":
-            kernel = kernel.packed(rec.limits)
-        self.kernel = kernel
+        self.format = FORMATS[dtype]
+        self.kernel = kernel.for_format(self.format, rec.limits)
         self.stream: list[Tensor] = []  # the residual stream of the last `prefill`, as `ModelConfig.stream` names it
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -66,10 +67,10 @@ class Network(ABC):
         rows, cols = p.matrix
         if not p.product:
             layout = fold(rows, cols, limit)
-        elif self.kernel.near and self.dtype == "f32" and self.role == "weight":  # training writes no panels
-            layout = ops.panels(self.rec, texels(rows), cols)
+        elif self.kernel.contiguous and self.role == "weight":  # training writes no panels
+            layout = ops.panels(self.rec, texels(rows), cols, self.dtype)
         else:
-            layout = fold(texels(rows), cols, limit, 2 if self.dtype == "f16" else 1, self.dtype)
+            layout = fold(texels(rows), cols, limit, dtype=self.dtype)
         return self.rec.fixed(name, layout, self.role)
 
     def linear(self, name: str) -> tuple[Tensor, Tensor | None]:
@@ -145,7 +146,7 @@ class Network(ABC):
         c, k, n = self.config, self.kernel, self.batch.size
         tr = k.tile_rows if n == 1 and t > 1 else math.gcd(t, k.tile_rows)
         tr = ops.score_tiles(self.rec, t, n, c.n_head, tr)
-        stream = Layout(t * n, c.n_embd, (tr, k.tile_cols if self.dtype == "f32" else 1))
+        stream = Layout(t * n, c.n_embd, (tr, 1 if self.format.packed else k.tile_cols))
         normed = Layout(t * n, c.n_embd, (tr, k.tile_cols), self.dtype)
         x = self.drop(self.keep(self.embed(t, stream)), 0)
         self.stream = [x]
@@ -159,7 +160,7 @@ class Network(ABC):
     def logits(self, x: Tensor, name: str = "logits") -> Tensor:
         """The final norm and the logits of every row, [t, vocab]."""
         tc = self.kernel.tile_cols
-        y = self.keep(self.norm(x, "ln_f", Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
+        y = self.keep(self.norm(x, FINAL_NORM, Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
         return self.rec.output(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc))
 
     def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
@@ -183,14 +184,16 @@ class Network(ABC):
     ) -> Tensor:
         """Every row through a linear layer."""
         w, b = self.linear(linear)
-        rec, tc, parts = self.rec, self.kernel.tile_cols, 1
-        if self.cached and self.dtype == "f32":  # sums of packed products would take twice the layers
-            parts = ops.parts_for(rec, x.layout.height, texels(x.cols) // 4, -(-texels(w.cols) // (4 * tc)))
-        return ops.matmul(rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, parts=parts)
+        rec, tc, split_k = self.rec, self.kernel.tile_cols, 1
+        if self.cached and not self.format.packed:  # sums of packed products would take twice the layers
+            split_k = ops.split_k_for(rec, x.layout.height, texels(x.cols) // 4, -(-texels(w.cols) // (4 * tc)))
+        return ops.matmul(
+            rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, split_k=split_k
+        )
 
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
         """x + linear(y), in one pass unless the product `out` is wanted by itself, is packed, or dropped from."""
-        if out not in self.names and self.dtype == "f32" and not self.batch.dropout:
+        if out not in self.names and not self.format.packed and not self.batch.dropout:
             return self.keep(self.matmul(y, linear, total, residual=x))
         product = self.drop(self.keep(self.matmul(y, linear, out)), site)
         return self.keep(ops.add(self.rec, x, product, x.layout, total))
@@ -200,8 +203,8 @@ class Network(ABC):
     @property
     def keys(self) -> int:
         """The least number of keys that one fragment of a row's attention takes."""
-        return self.config.n_positions if self.kernel.near else ops.KEYS
+        return self.config.n_positions if self.kernel.contiguous else ops.KEYS
 
     def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
         """Partial sums of one row times a weight."""
-        return ops.matvec(self.rec, x, w, name, near=self.kernel.near)
+        return ops.matvec(self.rec, x, w, name, contiguous=self.kernel.contiguous)

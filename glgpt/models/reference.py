@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from glgpt.models.spec import LOGITS, PATTERN, SCORES, in_block
+from glgpt.models.spec import LOGITS, PATTERN, SCORES, K, Q, in_block
 
 
 class Hooks:
@@ -51,7 +51,7 @@ class Hooks:
         found = change(self.found) | {LOGITS: output.logits[0]}
         future = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
         for i, pattern in enumerate(output.attentions):
-            q, k = found[in_block(i, "attn.q")], found[in_block(i, "attn.k")]
+            q, k = found[in_block(i, Q)], found[in_block(i, K)]
             scores = q @ k.repeat_interleave(len(q) // len(k), 0).transpose(1, 2) * scales[i]
             found |= {in_block(i, PATTERN): pattern[0], in_block(i, SCORES): scores.masked_fill(future, -torch.inf)}
         return {name: value.double().numpy() for name, value in found.items()}

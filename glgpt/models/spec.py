@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError, written
-from glgpt.program.layout import Floats, texels
+from glgpt.program.formats import Floats
+from glgpt.program.layout import texels
 
 if TYPE_CHECKING:
     from glgpt.models.network import Batch, Network
@@ -30,7 +31,8 @@ MOST_SIZE = 1 << 24  # of a vocabulary, a width, a context
 MOST_PARAMETERS = 1 << 34  # ten times GPT-2 XL's, 64 GiB in f32
 
 EMBED, FINAL_NORM, LOGITS = "embed", "ln_f", "logits"
-Q, SCORES, PATTERN, RESID_POST = "attn.q", "attn.scores", "attn.pattern", "resid_post"
+Q, K, V = "attn.q", "attn.k", "attn.v"
+SCORES, PATTERN, RESID_POST = "attn.scores", "attn.pattern", "resid_post"
 
 
 def in_block(layer: int | str, part: str) -> str:
@@ -44,7 +46,7 @@ def part_of(name: str) -> str:
 
 
 DIMS = {"scores": "head, T, T", "pattern": "head, T, T", "cache": "head, T, d_head"}  # of other kinds: T, width
-PER_HEAD = {Q: "cache", "attn.k": "cache", "attn.v": "cache", SCORES: "scores", PATTERN: "pattern"}
+PER_HEAD = {Q: "cache", K: "cache", V: "cache", SCORES: "scores", PATTERN: "pattern"}
 
 
 def dims_of(name: str) -> str:

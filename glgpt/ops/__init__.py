@@ -5,7 +5,7 @@ from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import KEYS, attend, attend_row, score_tiles, scores, softmax, split_qkv
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.loss import cross_entropy
-from glgpt.ops.matmul import combine, matmul, matvec, panels, parts_for
+from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row
 from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, multiply, place_row, transpose
@@ -13,6 +13,7 @@ from glgpt.ops.rotary import rotary
 
 __all__ = [
     "ACTIVATIONS",
+    "CONTIGUOUS",
     "KEYS",
     "AttendedRow",
     "Normed",
@@ -40,7 +41,6 @@ __all__ = [
     "norm_fold",
     "normal",
     "panels",
-    "parts_for",
     "place_row",
     "rms_norm",
     "rotary",
@@ -49,6 +49,7 @@ __all__ = [
     "scores",
     "softmax",
     "sorted_index",
+    "split_k_for",
     "split_qkv",
     "transpose",
 ]

@@ -17,15 +17,15 @@ def gradient_norm(
     gradients: Sequence[Tensor],
     clip: float,
     losses: Tensor,
-    parts: int,
+    micro_batches: int,
     rows: int,
     name: str = "gradient_norm",
 ) -> Tensor:
     """`[1, 4]`: (norm of all gradients together, what to multiply each with, 1 if the norm is finite, 0).
 
-    The gradients given are of (sum of losses) / `rows`; norm and product are of the mean over the targets that count:
-    the sum of the second column of the first `parts` rows of `losses` `[.., 4]` (none: zero). The factor also clips
-    the norm to `clip`; 0 clips nothing.
+    The gradients given are of (sum of losses) / `rows`; norm and product are of the mean over the targets that count,
+    whose number is the sum of the second column of the first `micro_batches` rows of `losses` `[.., 4]` (none: zero).
+    The factor also clips the norm to `clip`; 0 clips nothing.
     """
     sums = []
     for g in gradients:
@@ -37,7 +37,7 @@ def gradient_norm(
         width = ACROSS if len(sums) > MOST or max(s.layout.width * s.rows for s in sums) > ACROSS else 1
         sums = [_add_up(rec, sums[i : i + MOST], width, f"{name}.{i}") for i in range(0, len(sums), MOST)]
     y = rec.scratch(name, Layout(1, 4))
-    defines = {"CLIP": float(clip), "PARTS": parts, "ROWS": rows}
+    defines = {"CLIP": float(clip), "MICRO_BATCHES": micro_batches, "ROWS": rows}
     rec.emit("gradient_norm", {"x": sums[0], "losses": losses}, {"y": y}, defines)
     return y
 
@@ -53,24 +53,26 @@ def _add_up(rec: Recorder, sums: Sequence[Tensor], width: int, name: str) -> Ten
 def adamw(
     rec: Recorder,
     x: tuple[Tensor, Tensor],
-    moment: tuple[Tensor, Tensor],
-    squares: tuple[Tensor, Tensor],
+    exp_avg: tuple[Tensor, Tensor],
+    exp_avg_sq: tuple[Tensor, Tensor],
     gradient: Tensor,
     norm: Tensor,
     betas: tuple[float, float],
     eps: float,
     decay: float,
 ) -> None:
-    """One step of a parameter: pairs of states (old, new) of it and of its two moments, which change names after it.
+    """One step of a parameter x with its running averages of gradients and of their squares, each a ping-pong pair.
+
+    A pair is the states (old, new).
 
     The scalars `lr`, `unbias1` and `unbias2` (1 / (1 - beta^step)) come with the call.
     """
     defines = {"BETA1": float(betas[0]), "BETA2": float(betas[1]), "EPSILON": float(eps), "DECAY": float(decay)}
-    inputs = {"x": x[0], "m": moment[0], "s": squares[0], "g": gradient, "norm": norm}
-    outputs = {"y": x[1], "moment": moment[1], "squares": squares[1]}
+    inputs = {"x": x[0], "m": exp_avg[0], "s": exp_avg_sq[0], "g": gradient, "norm": norm}
+    outputs = {"y": x[1], "exp_avg": exp_avg[1], "exp_avg_sq": exp_avg_sq[1]}
     rec.emit("adamw", inputs, outputs, defines, label=f"adamw {x[0].name}", columns=1)
-    for old, new in (x, moment, squares):
-        rec.flip(old, new)
+    for old, new in (x, exp_avg, exp_avg_sq):
+        rec.ping_pong(old, new)
 
 
 def normal(

@@ -1,6 +1,6 @@
 """Causal attention over caches of keys and values (Vaswani et al. 2017).
 
-Heads lie side by side in a row, each padded to whole texels. Score rows are `t * n_head + head`, cut into far-apart
+Heads lie side by side in a row, each padded to whole texels. Score rows are `t * n_head + head`, cut into distant
 tiles of t, so that the fragments of one head share the keys they fetch. The runtime scalar `pos` is the position of
 the first row.
 """
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from glgpt.ops.matmul import norm_inputs
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row
 from glgpt.ops.pointwise import copy, plus
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
@@ -108,11 +109,11 @@ def _attend_vjp(
 
     `group` heads share one head of keys and values, which gets the sum of theirs.
     """
-    turned = rec.scratch(f"{x.name}.turned", x.layout)
-    rec.emit("turn_pattern", {"x": x}, {"y": turned}, {"N_HEAD": n_head * batch, "ROWS": dz.rows // batch})
+    transposed = rec.scratch(f"{x.name}.transposed", x.layout)
+    rec.emit("transpose_pattern", {"x": x}, {"y": transposed}, {"N_HEAD": n_head * batch, "ROWS": dz.rows // batch})
     y = rec.scratch(name, Layout(dz.rows, dz.cols // group, (x.layout.tiles[0], 1)))
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": dz.cols // n_head // 4, "SCALE": scale, "GROUP": group}
-    rec.emit("attend_vjp", {"x": turned, "dz": dz}, {"y": y}, defines, flops=2 * dz.rows * x.cols * dz.cols)
+    rec.emit("attend_vjp", {"x": transposed, "dz": dz}, {"y": y}, defines, flops=2 * dz.rows * x.cols * dz.cols)
     return y
 
 
@@ -125,10 +126,10 @@ def softmax(rec: Recorder, x: Tensor, n_head: int, name: str) -> Tensor:
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         inputs = {"x": y, "dy": d[0]}
-        sum_parts = rec.scratch(f"d.{x.name}.stats", stats.layout)
-        rec.emit("softmax_vjp_stats", inputs, {"y": sum_parts}, {"N_HEAD": n_head})
+        sums_by_slice = rec.scratch(f"d.{x.name}.stats", stats.layout)
+        rec.emit("softmax_vjp_stats", inputs, {"y": sums_by_slice}, {"N_HEAD": n_head})
         dx = rec.scratch(f"d.{x.name}", x.layout)
-        rec.emit("softmax_vjp", inputs | {"stats": sum_parts}, {"y": dx}, {"N_HEAD": n_head})
+        rec.emit("softmax_vjp", inputs | {"stats": sums_by_slice}, {"y": dx}, {"N_HEAD": n_head})
         return [plus(rec, dx, sums[0])]
 
     rec.differentiable(y, (x,), vjp)
@@ -155,7 +156,7 @@ def attend(
     if batch > 1 and rows % tr:
         raise ValueError(f"{name}: {rows} rows of {batch} sequences are not cut into {tr} tiles")
     width = v.cols * group
-    y = rec.scratch(name, Layout(rows * batch, width, (tr, 2 if dtype == "f16" else 1), dtype))
+    y = rec.scratch(name, Layout(rows * batch, width, (tr, FORMATS[dtype].column_tiles_per_texel), dtype))
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "GROUP": group}
     rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, flops=2 * rows * v.rows * width)
 

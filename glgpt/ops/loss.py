@@ -10,7 +10,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-PARTS = 8  # of a row, so that its sum of exponentials is taken by several fragments
+SLICES = 8  # of a row, so that several fragments take its sum of exponentials
 
 
 def cross_entropy(rec: Recorder, x: Tensor, targets: Tensor, scale: float, name: str = "loss") -> Tensor:
@@ -20,9 +20,9 @@ def cross_entropy(rec: Recorder, x: Tensor, targets: Tensor, scale: float, name:
     `scale` times the sum, and it takes none: it is where the backward pass begins.
     """
     c4 = -(-x.cols // 4)
-    part = -(-c4 // PARTS)
-    stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // part)))
-    rec.emit("cross_entropy_stats", {"x": x}, {"y": stats}, {"PART": part, "C4": c4})
+    slice_texels = -(-c4 // SLICES)
+    stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // slice_texels)))
+    rec.emit("cross_entropy_stats", {"x": x}, {"y": stats}, {"SLICE": slice_texels, "C4": c4})
     rows = rec.scratch(f"{name}.rows", Layout(x.rows, 4))
     rec.emit("cross_entropy", {"x": x, "stats": stats, "targets": targets}, {"y": rows})
     y = column_sums(rec, rows, name)

@@ -1,4 +1,4 @@
-"""Products: register-blocked for many rows, split over the inner dimension for one."""
+"""Products: register-blocked for many rows, partial sums over slices of K for one row."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from collections.abc import Sequence
 
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row
 from glgpt.ops.pointwise import activation_defines, column_sums, copy, plus, transpose
-from glgpt.program.layout import Layout, fold, stacked, texels
+from glgpt.program.formats import FORMATS
+from glgpt.program.layout import Layout, fold, in_panels, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-PART = 13  # texels of the inner dimension a fragment walks; off the powers of two, which meet in the same cache sets
-PANEL = 32  # texels of a panel's row: eight fragments, which software GL runs together, take four each
-WRITTEN_OUT = 8  # runs of the inner dimension within one tile of each factor, before a product loops over them
-FEW_BINS = 6  # of BIN x BIN fragments of a product; with fewer, K is cut: six suit two threads, and fill an H200's half
-MOST_PARTS, LEAST_PART = 4, 24  # of K, and texels in each: shorter ones save less than the pass that adds them up
+SLICE = 13  # texels of K that a fragment of a one-row product walks; powers of two meet in the same cache sets
+CONTIGUOUS = (
+    4  # texels of an f32 weight's row that a fragment takes; of a packed one one, whose decoding fills registers
+)
+PANEL = 8  # fragments that read a panel's row: software GL runs so many together
+WRITTEN_OUT = 8  # segments of K, each within one tile of both factors; with more, the shader loops over them
+FEW_BINS = 6  # of BIN x BIN fragments; a product of fewer splits K: six suit two threads, and fill half of an H200
+MOST_SPLITS, LEAST_SLICE = 4, 24  # of K, and texels of a slice: shorter ones save less than adding them up costs
 BIN = 64  # pixels of a side of what software GL hands out to a thread
-NARROW = 128  # fragments across a one-row product, below which it is cut finer
-WIDE = 4096  # texels of columns of a one-row product: so many give a GPU enough fragments with one column each
-ENOUGH = 16384  # fragments of a one-row product; with more, each walks further and the reader adds up fewer parts
+NARROW = 128  # columns of fragments of a one-row product; with fewer, slices of K are shorter
+WIDE = 4096  # texels across a one-row product, enough to give a GPU fragments of one column each
+ENOUGH = 16384  # fragments of a one-row product; with more, slices of K are longer and the reader adds up fewer
 
 
 def matmul(
@@ -33,32 +37,33 @@ def matmul(
     residual: Tensor | None = None,
     dtype: str = "f32",
     tile_cols: int = 1,
-    parts: int = 1,
+    split_k: int = 1,
 ) -> Tensor:
     """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual, f32 of y's own layout.
 
-    y takes its row tiles from x and is cut into `tile_cols` (packed weights: into their own column tiles). A fragment
-    computes a texel of each row tile in one or two column tiles. K is cut into this many `parts`, which are worked on
-    side by side and added up by another pass (see `parts_for`).
+    y takes its row tiles from x and is cut into `tile_cols` column tiles (with packed weights, into theirs). A fragment
+    computes a texel of each row tile in one or two column tiles. With `split_k` > 1, so many slices of K are multiplied
+    side by side and another pass adds up their partial sums (see `split_k_for`). Raises ValueError for shapes that do
+    not fit, for x in panels, and for a residual of another layout than y or of a packed y.
     """
     y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], _column_tiles(rec, w, tile_cols)), dtype))
-    if w.rows < x.cols or x.layout.stack > 1 or (residual and (residual.layout != y.layout or dtype == "f16")):
+    if w.rows < x.cols or x.layout.panel or (residual and (residual.layout != y.layout or y.layout.format.packed)):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
     inputs, product = {"x": x, "w": w}, y
     finish = ({"bias": bias} if bias else {}) | ({"residual": residual} if residual else {})
-    shape: dict[str, int | float | str] = {"PARTS": parts}
+    shape: dict[str, int | float | str] = {"SPLIT_K": split_k}
     defines = shape | _segments(x.layout, w.layout)
-    if parts > 1:
-        cols = 4 * y.layout.width * parts * y.layout.tiles[1]
-        product = rec.scratch(f"{name}.parts", Layout(x.rows, cols, y.layout.tiles))
+    if split_k > 1:
+        cols = 4 * y.layout.width * split_k * y.layout.tiles[1]
+        product = rec.scratch(f"{name}.partial_sums", Layout(x.rows, cols, y.layout.tiles))
         defines |= activation_defines(None)
     else:
         inputs |= finish
         defines |= activation_defines(act)
     flops = 2 * x.rows * x.cols * w.cols
     rec.emit("matmul", inputs, {"y": product}, defines, label=name, columns=2, flops=flops, nbytes=w.layout.nbytes)
-    if parts > 1:
-        rec.emit("matmul_sum", {"part": product} | finish, {"y": y}, shape | activation_defines(act))
+    if split_k > 1:
+        rec.emit("matmul_sum", {"partial_sums": product} | finish, {"y": y}, shape | activation_defines(act))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if act:
@@ -75,16 +80,16 @@ def matmul(
     return y
 
 
-def parts_for(rec: Recorder, rows: int, inner: int, width: int) -> int:
-    """Into how many parts a product of `width` texels by `rows` of fragments had better cut its `inner` texels.
+def split_k_for(rec: Recorder, rows: int, inner: int, width: int) -> int:
+    """Into how many slices to split the `inner` texels of K of a product of `width` texels by `rows` of fragments.
 
-    Software GL hands out bins of 64 x 64 fragments, and a GPU has room for thousands: three bins are two turns of two
-    threads, and 1,536 fragments a fifth of an H200.
+    K is split when there are too few fragments: software GL hands out bins of 64 x 64, so that three bins keep two
+    threads busy for as long as four would, and 1,536 fragments fill a fifth of an H200.
     """
-    bins, parts = -(-width // BIN) * -(-rows // BIN), 1
-    while bins * parts < FEW_BINS and 2 * parts <= MOST_PARTS and inner >= 2 * parts * LEAST_PART:
-        parts *= 2
-    return parts if width * parts <= rec.limits.max_texture_size else 1
+    bins, split_k = -(-width // BIN) * -(-rows // BIN), 1
+    while bins * split_k < FEW_BINS and 2 * split_k <= MOST_SPLITS and inner >= 2 * split_k * LEAST_SLICE:
+        split_k *= 2
+    return split_k if width * split_k <= rec.limits.max_texture_size else 1
 
 
 def _left_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
@@ -92,8 +97,8 @@ def _left_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tens
     limit = rec.limits.max_texture_size
     tiles = -(-w.cols // (limit // 4 * 4))
     layout = fold(tiles * texels(-(-w.cols // tiles)), x.cols, limit)  # rows padded, so that no more tiles are needed
-    turned = transpose(rec, w, layout, f"{w.name}.transposed")
-    return _plus_product(rec, dy, turned, so_far, f"d.{x.name}", tile_cols)
+    transposed = transpose(rec, w, layout, f"{w.name}.transposed")
+    return _plus_product(rec, dy, transposed, so_far, f"d.{x.name}", tile_cols)
 
 
 def _right_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
@@ -103,8 +108,8 @@ def _right_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Ten
     tile_rows = x.layout.tiles[0]
     if tile_rows == 8 and tile_cols == 1 and w.rows <= 8 * BIN and dy.cols <= 4 * BIN:
         tile_rows, tile_cols = 4, 2  # twice as high a target, so that software GL's threads share it
-    turned = transpose(rec, x, Layout(w.rows, x.rows, (tile_rows, tile_cols)), f"{x.name}.transposed")
-    return _plus_product(rec, turned, dy, so_far, f"d.{w.name}", tile_cols)
+    transposed = transpose(rec, x, Layout(w.rows, x.rows, (tile_rows, tile_cols)), f"{x.name}.transposed")
+    return _plus_product(rec, transposed, dy, so_far, f"d.{w.name}", tile_cols)
 
 
 def _plus_product(rec: Recorder, a: Tensor, b: Tensor, so_far: Tensor | None, name: str, tile_cols: int) -> Tensor:
@@ -116,75 +121,81 @@ def _plus_product(rec: Recorder, a: Tensor, b: Tensor, so_far: Tensor | None, na
 
 
 def _column_tiles(rec: Recorder, w: Tensor, tile_cols: int) -> int:
-    """Into how many column tiles a product with w is cut: packed weights keep their own, others fit the limit."""
-    if w.layout.pairs == 2:
+    """Into how many column tiles a product with w is cut: those of a packed w, else as many as the limit asks."""
+    if w.layout.format.packed:
         return w.layout.tiles[1]
     return fold(1, w.cols, rec.limits.max_texture_size, tile_cols).tiles[1]
 
 
 def _segments(x: Layout, w: Layout) -> dict[str, str]:
-    """How the shader walks the inner dimension: written out, or, where a compiler takes minutes for that, in a loop."""
-    calls = []
+    """How the shader walks K: segment by segment, or, where a compiler would take minutes for that, in a loop."""
+    shared, calls = x.format.column_tiles_per_texel, []
     for layer, x0, starts, n in x.segments(w):
-        (t0, w0), (t1, w1) = starts[0], starts[1] if len(starts) > 1 else (-1, 0)
-        calls.append(f"segment({layer}, {x0}, {n}, {t0}, {w0}, {t1}, {w1});")
-    return {"SEGMENTS": " ".join(calls)} if len(calls) <= WRITTEN_OUT or x.pairs == 2 else {}
+        at = [*starts, *[(-1, 0)] * (shared - len(starts))]
+        meets = ", ".join(f"ivec2({tile}, {row})" for tile, row in at)
+        calls.append(f"segment({layer}, {x0}, {n}, ivec2[{shared}]({meets}));")
+    return {"SEGMENTS": " ".join(calls)} if len(calls) <= WRITTEN_OUT or x.format.packed else {}
 
 
-def panels(rec: Recorder, rows: int, cols: int) -> Layout:
-    """The layout of a weight that software GL reads: column tiles of `PANEL` texels, stacked in few layers.
+def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
+    """The layout of a weight that software GL reads: panels as wide as `PANEL` fragments take, stacked in few layers.
 
-    Software GL runs the fragments of 4 x 2 pixels together. Where those read a tile's row whole, the next row follows
-    it in memory, and a processor fetches ahead; rows of a wide tile are too far apart for that.
+    Software GL runs the fragments of 4 x 2 pixels together. Where these read the row of a panel whole, the next row
+    follows it in memory, and a processor fetches ahead; the rows of a wide tile are too far from each other for that.
     """
     limit = rec.limits.max_texture_size
     if rows <= limit:
-        layout = stacked(rows, cols, limit, PANEL)
+        width = PANEL * (1 if FORMATS[dtype].packed else CONTIGUOUS)
+        layout = in_panels(rows, cols, limit, width, dtype)
         if layout.layers <= rec.limits.max_layers:
             return layout
-    return fold(rows, cols, limit)
+    return fold(rows, cols, limit, dtype=dtype)
 
 
-def matvec(rec: Recorder, x: Row, w: Tensor, name: str, part: int | None = None, near: int = 0) -> PartialSums:
-    """One row times a matrix, x `[1, K]` w `[K, N]`, as partial sums over `part` texels of K each (None: enough).
+def matvec(
+    rec: Recorder, x: Row, w: Tensor, name: str, slice_texels: int | None = None, contiguous: int = 0
+) -> PartialSums:
+    """One row times a matrix, x `[1, K]` w `[K, N]`, as partial sums over `slice_texels` of K each (None: chosen).
 
-    A target of one row wastes half of every quad and gives a GPU too little to do; the consumer adds the parts up.
-    A fragment takes `near` neighbouring texels of columns (better on software GL), or two that lie half the row apart
-    (one of a wide row).
+    A target of one row wastes half of every quad and gives a GPU too little to do, so K is split and the consumer adds
+    up the partial sums. A fragment takes `contiguous` neighbouring texels of a row of w (faster on software GL), or
+    with 0 two that are half the row apart, or one of a wide row. Of packed weights it always takes one.
     """
-    k4, n4 = -(-x.cols // 4), -(-w.cols // 4)
-    if w.layout.pairs == 2:  # one fetch of packed weights serves both column tiles
-        near, apart = 0, w.layout.width
-        columns = apart * w.layout.tiles[1] // 2
-        ways = 2
-    else:
-        ways = near or (1 if n4 >= WIDE else 2)
-        columns = apart = -(-n4 // ways)
-    by, limit = 2, rec.limits.max_texture_size  # rows of a block of pixels
-    if part is None and w.layout.stack > 1 and columns < 1024:
-        # Software GL draws bins of 64 x 64 pixels: two of them, no block in part, and not more of K than pays
-        most = 2 * BIN // -(-k4 // (2 * PART))
-        by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
-        part = -(-k4 // (2 * BIN // by))
-        parts = -(-k4 // part)
-    else:
-        if part is None and columns < NARROW:
-            part = max(6, -(-k4 // 32))  # the columns alone do not fill a GPU
-        elif part is None:
-            part = PART * min(4, max(1, columns * -(-k4 // PART) // ENOUGH))
-        parts = -(-k4 // part)
-        while columns > limit * by or (columns < 1024 and 2 * parts * by <= min(200, limit) and by < 16):
-            by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target had better be a high one
-    y = rec.scratch(name, Layout(parts * by, 16 * ways * -(-columns // (4 * by)), (1, ways)))
-    place: dict[str, int | float | str] = {"BY": by, "APART": apart, "NEAR": near}
-    flops = 2 * x.cols * w.cols
-    defines = place | {"K4": k4, "PART": part}
+    shared = w.layout.format.column_tiles_per_texel
+    k4, across = -(-x.cols // 4), w.layout.row_texels if shared > 1 else -(-w.cols // 4)
+    if shared > 1:
+        contiguous = 1
+    texels = contiguous or (1 if across >= WIDE else 2)  # of a row of w, for each fragment
+    columns = stride = -(-across // texels)
+    by, slice_texels = _slices(rec, k4, columns, slice_texels, w.layout.stack > 1)
+    split_k = -(-k4 // slice_texels)
+    y = rec.scratch(name, Layout(split_k * by, 16 * texels * shared * -(-columns // (4 * by)), (1, texels * shared)))
+    place: dict[str, int | float | str] = {"BY": by, "STRIDE": stride, "CONTIGUOUS": contiguous}
+    defines = place | {"K4": k4, "SLICE": slice_texels}
     if isinstance(x, AttendedRow):
         inputs, defines = {"x": x.values, "logs": x.logs, "w": w}, defines | {"KEYS": x.keys}
     else:
         inputs = {"x": x, "w": w}
-    rec.emit("matvec", inputs, {"y": y}, defines, flops=flops, nbytes=w.layout.nbytes)
-    return PartialSums(y, w.cols, place | {"PARTS": parts})
+    rec.emit("matvec", inputs, {"y": y}, defines, flops=2 * x.cols * w.cols, nbytes=w.layout.nbytes)
+    return PartialSums(y, w.cols, place | {"SPLIT_K": split_k, "SHARED": shared, "TILE": w.layout.width})
+
+
+def _slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, stacked: bool) -> tuple[int, int]:
+    """(rows of a block of pixels, texels of K in a slice) of a one-row product of `columns` columns of fragments."""
+    by, limit = 2, rec.limits.max_texture_size
+    if slice_texels is None and stacked and columns < 1024:
+        # Software GL draws bins of 64 x 64 pixels: two of them, no block cut off, and slices no shorter than pays
+        most = 2 * BIN // -(-k4 // (2 * SLICE))
+        by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
+        return by, -(-k4 // (2 * BIN // by))
+    if slice_texels is None and columns < NARROW:
+        slice_texels = max(6, -(-k4 // 32))  # the columns alone do not fill a GPU
+    elif slice_texels is None:
+        slice_texels = SLICE * min(4, max(1, columns * -(-k4 // SLICE) // ENOUGH))
+    split_k = -(-k4 // slice_texels)
+    while columns > limit * by or (columns < 1024 and 2 * split_k * by <= min(200, limit) and by < 16):
+        by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target should be high, not wide
+    return by, slice_texels
 
 
 def combine(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glgpt.ops.partial_sums import NormedRow, PartialSums
-from glgpt.ops.pointwise import part_rows, sum_parts
+from glgpt.ops.pointwise import add_slices, slice_rows
 from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
 Defines = dict[str, int | float | str]
-FRAGMENTS = 2048  # few rows are cut into up to eight parts to take their moments, so that they still fill a GPU
+FRAGMENTS = 2048  # few rows are cut into up to eight slices to take their moments, so that they fill a GPU
 
 
 def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: Layout, name: str) -> Tensor:
@@ -27,9 +27,9 @@ def rms_norm(rec: Recorder, x: Tensor, gain: Tensor, eps: float, out: Layout, na
 
 def _norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, out: Layout, name: str) -> Tensor:
     c4 = -(-x.cols // 4)
-    part = -(-c4 // min(8, -(-FRAGMENTS // x.rows)))
-    stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // part)))
-    rec.emit("norm_stats", {"x": x}, {"y": stats}, {"PART": part, "C4": c4})
+    slice_texels = -(-c4 // min(8, -(-FRAGMENTS // x.rows)))
+    stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // slice_texels)))
+    rec.emit("norm_stats", {"x": x}, {"y": stats}, {"SLICE": slice_texels, "C4": c4})
     kind: Defines = {"EPSILON": eps}
     if bias is None:
         kind["RMS_NORM"] = 1
@@ -38,7 +38,7 @@ def _norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor | None, eps: floa
     rec.emit("norm", inputs, {"y": y}, kind)
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
-        return _norm_vjp(rec, d[0], (x, gain, bias), stats, {"PART": part, "C4": c4} | kind, sums)
+        return _norm_vjp(rec, d[0], (x, gain, bias), stats, {"SLICE": slice_texels, "C4": c4} | kind, sums)
 
     rec.differentiable(y, (x, gain, bias), vjp)
     return y
@@ -59,12 +59,12 @@ def _norm_vjp(
     inputs |= {"back": back}
     dx = rec.scratch(f"d.{x.name}", x.layout)
     rec.emit("norm_vjp", inputs | {"gain": gain} | ({"plus": sums[0]} if sums[0] else {}), {"y": dx})
-    rows = part_rows(x.rows)
+    rows = slice_rows(x.rows)
     layout = Layout(-(-x.rows // rows), x.cols)
     learnt = [t for t in (gain, bias) if t]
-    parts = [rec.scratch(f"d.{t.name}.parts", layout) for t in learnt]
-    rec.emit("norm_vjp_sums", inputs, dict(zip("gb", parts, strict=False)), {"ROWS": rows})
-    found = [sum_parts(rec, p, f"d.{t.name}", s) for p, t, s in zip(parts, learnt, sums[1:], strict=False)]
+    slices = [rec.scratch(f"d.{t.name}.slices", layout) for t in learnt]
+    rec.emit("norm_vjp_sums", inputs, dict(zip("gb", slices, strict=False)), {"ROWS": rows})
+    found = [add_slices(rec, p, f"d.{t.name}", s) for p, t, s in zip(slices, learnt, sums[1:], strict=False)]
     return [dx, *found] if bias else [dx, *found, None]
 
 
@@ -74,22 +74,22 @@ def row_sum(
     gain: Tensor,
     eps: float,
     name: str,
-    part: PartialSums | None = None,
+    product: PartialSums | None = None,
     shift: Tensor | None = None,
     row: str | int = 0,
 ) -> NormedRow:
     """One row of x, ready for the norm of this gain: `row` is its number, or the scalar that holds it.
 
-    A split product's partial sums and its bias `[1, C]` are added to it, where given.
+    The partial sums of a product and its bias `[1, C]` are added to it, where given.
     """
     tiles = (1, 2 if x.cols > 4 and rec.limits.max_draw_buffers >= 5 else 1)
     y, scaled = rec.scratch(name, Layout(1, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(1, x.cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(1, 4 * y.layout.width))
     inputs = {"x": x, "gain": gain}
     defines: dict[str, int | float | str] = {"ROW": row}
-    if part:
-        inputs |= part.inputs | ({"shift": shift} if shift else {})
-        defines |= part.defines
+    if product:
+        inputs |= product.inputs | ({"shift": shift} if shift else {})
+        defines |= product.defines
     outputs = {"y": y, "g": scaled, "m": moments}
     rec.emit("row_sum", inputs, outputs, defines)
     return NormedRow(y, scaled, moments, eps)

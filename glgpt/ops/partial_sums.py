@@ -9,7 +9,7 @@ from glgpt.program.tensor import Tensor
 
 @dataclass(frozen=True)
 class PartialSums:
-    """A split product of one row: `cols` columns in `parts` partial sums, placed in `tensor` as `defines` say."""
+    """A one-row product split along K: `cols` columns of partial sums, placed in `tensor` as `defines` say."""
 
     tensor: Tensor
     cols: int
@@ -17,15 +17,15 @@ class PartialSums:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """The sampler that `parts.glsl` reads."""
-        return {"part": self.tensor}
+        """The sampler that `partial_sums.glsl` reads."""
+        return {"partial_sums": self.tensor}
 
 
 @dataclass(frozen=True)
 class NormedRow:
     """One row before its norm, for a product that applies the norm afterwards (`norm_fold`, `combine`).
 
-    `x` is the row, `scaled` the row times the norm's gain, both `[1, C]`; `moments` its moments in parts.
+    `x` is the row, `scaled` the row times the norm's gain, both `[1, C]`; `moments` those of slices of the row.
     """
 
     x: Tensor

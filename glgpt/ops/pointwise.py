@@ -77,7 +77,7 @@ def multiply(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Ten
 def dropout(rec: Recorder, x: Tensor, rate: float, site: int, name: str) -> Tensor:
     """x with a share `rate` of its values dropped and the others scaled up (Srivastava et al. 2014).
 
-    Which, is a hash of the scalars `seed`, `step` and `row` (the part of the step), of `site` and of the place.
+    Which, is a hash of the scalars `seed`, `step` and `row` (the micro-batch), of `site` and of the place.
     """
     y = _dropped(rec, x, rate, site, name)
     rec.differentiable(y, (x,), lambda d, sums: [plus(rec, _dropped(rec, d[0], rate, site, f"d.{x.name}"), sums[0])])
@@ -109,17 +109,17 @@ def transpose(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
     return y
 
 
-def part_rows(rows: int) -> int:
-    """How many of so many rows one fragment adds up, before another adds up the parts."""
+def slice_rows(rows: int) -> int:
+    """How many of `rows` rows one fragment adds up, before another adds up these sums."""
     return max(1, round(math.sqrt(rows)))
 
 
 def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
     """The sum of all rows of x `[M, N]`, `[1, N]`, plus `so_far`; in two steps, so that a GPU has work."""
-    rows = part_rows(x.rows)
-    parts = rec.scratch(f"{name}.parts", Layout(-(-x.rows // rows), x.cols))
-    rec.emit("column_sums", {"x": x}, {"y": parts}, {"ROWS": rows})
-    return sum_parts(rec, parts, name, so_far)
+    rows = slice_rows(x.rows)
+    slices = rec.scratch(f"{name}.slices", Layout(-(-x.rows // rows), x.cols))
+    rec.emit("column_sums", {"x": x}, {"y": slices}, {"ROWS": rows})
+    return add_slices(rec, slices, name, so_far)
 
 
 def place_row(rec: Recorder, x: Tensor, out: Tensor, row: str) -> None:
@@ -127,9 +127,9 @@ def place_row(rec: Recorder, x: Tensor, out: Tensor, row: str) -> None:
     rec.emit("place_row", {"x": x}, {"y": out}, viewport=(out.layout.width, 1), row=row)
 
 
-def sum_parts(rec: Recorder, parts: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
+def add_slices(rec: Recorder, slices: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
     """The sum of the rows of a tensor of few rows, plus `so_far`."""
-    y = rec.scratch(name, Layout(1, parts.cols))
-    inputs = {"x": parts} | ({"plus": so_far} if so_far else {})
-    rec.emit("column_sums", inputs, {"y": y}, {"ROWS": parts.rows})
+    y = rec.scratch(name, Layout(1, slices.cols))
+    inputs = {"x": slices} | ({"plus": so_far} if so_far else {})
+    rec.emit("column_sums", inputs, {"y": y}, {"ROWS": slices.rows})
     return y

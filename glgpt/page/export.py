@@ -17,18 +17,30 @@ from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import FileError, GlgptError, quoted
-from glgpt.inference.model import DTYPES, GPT2
+from glgpt.gl.player import DRAW_FLOPS
+from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
+from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.training import training_files
+from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
 from glgpt.system.files import data_path, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
+from glgpt.tuning.choice import PANELS_PAY, STEADY
 
-SCHEMA = 1  # of manifest.json
+SCHEMA = 2  # of manifest.json
+TUNING = {  # what the page decides by as the desktop does, and how many greedy tokens it plays ahead
+    "one_token": ONE_TOKEN,
+    "per_chunk": PER_CHUNK,
+    "panels_pay": PANELS_PAY,
+    "steady": STEADY,
+    "draw_flops": DRAW_FLOPS,
+    "ahead": 3,
+}
 SHARD_SIZE = 24 << 20
 LARGEST_FILE = 100_000_000  # what a plain static host takes
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
@@ -65,8 +77,8 @@ def export(
     if single_file and embed:
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
     given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
-    if dtype not in DTYPES:
-        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    if dtype not in FORMATS:
+        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
     viewer = _viewer()
@@ -201,10 +213,12 @@ def _write(
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
-        "activations": {name: activation.kind for name, activation in config.activations.items()},
+        "tuning": TUNING,
+        "activations": {
+            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
+        },
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
-        "weights": {name: list(layout.tiles) for name, layout in layouts.items()},
         "shards": write_weights(checkpoint, layouts, folder, shard_size, progress),
     }
     validate("manifest", manifest, "manifest.json")
@@ -247,27 +261,49 @@ def _validator(schema: str) -> Any:
 
 
 def single_page(folder: Path, manifest: dict[str, Any]) -> str:
-    """The folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements."""
+    """The folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements.
+
+    Its Content-Security-Policy allows those scripts and styles by their SHA-256, and no connection.
+    """
     page = (folder / "index.html").read_text(encoding="utf-8")
+    inline: dict[str, list[str]] = {"script": [], "style": []}
 
     def style(match: re.Match[str]) -> str:
-        return f"<style>{(folder / match[1]).read_text(encoding='utf-8')}</style>"
+        inline["style"].append((folder / match[1]).read_text(encoding="utf-8"))
+        return f"<style>{inline['style'][-1]}</style>"
 
     def script(match: re.Match[str]) -> str:
-        code = (folder / match[1]).read_text(encoding="utf-8").replace("</script", "<\\/script")
-        return f'<script type="module">{code}</script>'
+        inline["script"].append((folder / match[1]).read_text(encoding="utf-8").replace("</script", "<\\/script"))
+        return f'<script type="module">{inline["script"][-1]}</script>'
 
     page = re.sub(r'<link rel="stylesheet"[^>]*href="\./([^"]+)"[^>]*>', style, page)
     page = re.sub(r'<script type="module"[^>]*src="\./([^"]+)"[^>]*></script>', script, page)
     page = re.sub(r'<link rel="(?:modulepreload|manifest)"[^>]*>', "", page)
     if 'src="./' in page:
         raise GlgptError("the built page loads a file that a single file cannot hold")
+    page, policies = re.subn(
+        r'(http-equiv="Content-Security-Policy"\s+content=")([^"]*)"', lambda m: f'{m[1]}{_policy(m[2], inline)}"', page
+    )
+    if policies != 1:
+        raise GlgptError("the built page has no Content-Security-Policy; build it anew: make viewer")
     names = ["manifest.json", *manifest["files"], *(shard["file"] for shard in manifest["shards"])]
     blocks = []
     for name in names:
         data = base64.b64encode(gzip.compress((folder / name).read_bytes(), 6, mtime=0)).decode()
         blocks.append(f'<script type="application/octet-stream" data-file="{name}">{data}</script>')
     return page.replace("</body>", "\n".join(blocks) + "\n</body>")
+
+
+def _policy(folders: str, inline: dict[str, list[str]]) -> str:
+    """The policy of a single file, from that of a folder: inline scripts and styles by hash, nothing from elsewhere."""
+    directives = []
+    for directive in folders.split(";"):
+        name, *sources = directive.split()
+        hashes = [hashlib.sha256(text.encode()).digest() for text in inline.get(name.removesuffix("-src"), [])]
+        allowed = [source for source in sources if source != "'self'"]
+        allowed += [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes]
+        directives.append(" ".join([name, *(allowed or ["'none'"])]))
+    return "; ".join(directives)
 
 
 def _digest(data: bytes) -> dict[str, Any]:

@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.inference.model import GPT2, TOLERANCES
-from glgpt.program.layout import Floats, Layout
+from glgpt.errors import GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.program.formats import FORMATS, Floats
+from glgpt.program.layout import Layout
 from glgpt.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
-# GPT-2's split, for JavaScript: its `\s` differs in two characters, and it has no possessive quantifiers.
-WORDS = (
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+"
-    r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+"
-)
 REFERENCE_TOKENS = 48
 LOGIT_VALUES = 1 << 18  # the most logits a reference keeps; beyond, those of its last token
 
@@ -65,9 +62,9 @@ def write_weights(
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
     for name, layout in layouts.items():
         matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
-        band = max(1, (8 << 20) // (layout.width * 16))
+        band = max(1, (8 << 20) // (layout.texture_width * 16))
         for layer in range(layout.layers):
-            for y in range(0, layout.lines, band):
+            for y in range(0, layout.texture_height, band):
                 shards.add(name, layer, y, layout.layer(matrix, layer, y, band))
         done += layout.nbytes
         if progress:
@@ -78,16 +75,21 @@ def write_weights(
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """The tokenizer as data: `ranks` (tokens' bytes by merge rank, base64), `ids` by rank, all others by id."""
+    if tokenizer.split is None:
+        raise GlgptError(
+            "the page cannot split text as this model's tokenizer.json does; the model runs on the desktop"
+        )
     ids = [token for _, token in tokenizer.ranks]
     known = set(ids)
     others = {i: data for i in range(tokenizer.vocab_size) if i not in known and (data := tokenizer.token_bytes(i))}
     return {
         "schema": 1,
-        "pattern": WORDS,
+        "pattern": tokenizer.split.javascript,
         "ranks": " ".join(_b64(data) for data, _ in tokenizer.ranks),
         "ids": None if ids == list(range(len(ids))) else ids,
         "others": {str(i): _b64(data) for i, data in others.items()},
         "special": dict(tokenizer.special),
+        "prefix": tokenizer.prompt_prefix,
         "prefix_space": tokenizer.prefix_space,
         "eos": tokenizer.eos,
         "vocab_size": tokenizer.vocab_size,
@@ -104,14 +106,15 @@ def reference_json(model: GPT2, prompt: str | None, names: list[str]) -> dict[st
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
     logits, found = model.run_with_cache(ids, names)
     first = 0 if logits.size <= LOGIT_VALUES else len(ids) - 1
-    tolerance = dict(zip(("atol", "rtol"), TOLERANCES[model.dtype], strict=True))
+    atol, rtol = FORMATS[model.dtype].tolerance
     return {
         "schema": 1,
         "prompt": model.tokenizer.decode(ids) if model.tokenizer else None,
         "ids": ids,
         "greedy": greedy,
         "device": model.device.renderer,
-        **tolerance,
+        "atol": atol,
+        "rtol": rtol,
         "logits": {"first": first, "data": _floats(logits[first:])},
         "activations": {name: _floats(_last(name, found[name])) for name in names if name != "logits"},
     }

@@ -9,6 +9,7 @@ from glgpt.inference.chunks import chunk_sizes
 from glgpt.inference.programs import capture_program, record_generation
 from glgpt.models.network import Network
 from glgpt.models.spec import PATTERN, SCORES, ModelConfig, Q, in_block
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
@@ -26,8 +27,8 @@ class Recording:
 
     @property
     def rows(self) -> str:
-        """The kernel's way of one-row products (`tune.ROWS`)."""
-        return "near" if self.kernel.near else "apart"
+        """How its one-row products take their columns (`tuning.choice.COLUMNS`)."""
+        return "contiguous" if self.kernel.contiguous else "strided"
 
     @property
     def name(self) -> str:
@@ -41,17 +42,20 @@ class Recording:
 
 
 def page_recordings(dtype: str) -> list[Recording]:
-    """Those among which a page chooses by measuring; packed halves leave nothing to choose but the draw buffers.
+    """Those among which a page chooses by measuring; the first has weights without panels, as the shards do.
 
-    The first holds the weights in no panels, as the shards do.
+    A packed format has one kernel for each number of draw buffers.
     """
     found = []
     for kernel in KERNELS.values():
         buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
         found += [Recording(k, buffers) for k in variants([kernel])]
-    if dtype == "f16":
-        return [r for r in found if r.kernel == KERNELS["4x8" if r.draw_buffers == 8 else "4x4"]]
-    return found
+    if not FORMATS[dtype].packed:
+        return found
+    own: dict[tuple[str, Kernel], Recording] = {}
+    for r in found:
+        own.setdefault((r.rows, r.kernel.for_format(FORMATS[dtype], r.limits)), r)
+    return list(own.values())
 
 
 def generate_program(config: ModelConfig, recording: Recording, dtype: str) -> Program:
@@ -102,5 +106,5 @@ def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
     """What a page measures of this recording, as `glgpt.tune` does: one product, and products of one row."""
     return {
         "product": product_program(recording.limits, recording.kernel, dtype),
-        "row": row_product_program(recording.kernel.near, dtype),
+        "row": row_product_program(recording.kernel.contiguous, dtype),
     }

@@ -87,7 +87,8 @@ class Files(StaticFiles):
 
 @functools.lru_cache(maxsize=64)
 def page_policy(path: str, _changed: int, size: int) -> str:
-    """The policy of an HTML file: strict, with the hashes of its own inline scripts and styles.
+    """The policy of an HTML file: strict, with the hashes of its own inline scripts and styles; style attributes, which
+    have no hashes, are allowed where it has some.
 
     A page that carries a policy in a meta element keeps to that one, and the header adds what such an element cannot
     say.
@@ -101,7 +102,8 @@ def page_policy(path: str, _changed: int, size: int) -> str:
         if not re.search(rb"\bsrc\s*=|type=[\"']?application/(?:octet-stream|json)", tag, re.I)
     )
     styles = re.findall(rb"<style\b[^>]*>(.*?)</style", data, re.S | re.I)
-    return POLICY.format(scripts=_hashes(scripts), styles=_hashes(styles)) + FRAMES
+    attributes = "style-src-attr 'unsafe-inline'; " if re.search(rb"<[^>]*\sstyle\s*=", data) else ""
+    return POLICY.format(scripts=_hashes(scripts), styles=_hashes(styles)) + attributes + FRAMES
 
 
 def _hashes(texts: Any) -> str:

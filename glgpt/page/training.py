@@ -16,9 +16,9 @@ from glgpt.system.files import data_path
 from glgpt.text.tokenizer_training import bpe_size
 from glgpt.training.program import Recipe, record_training
 from glgpt.training.settings import PRESETS, Settings, settings_for
-from glgpt.tuning.choice import ROWS
+from glgpt.tuning.choice import COLUMNS
 
-SCHEMA = 1  # of training.json
+SCHEMA = 2  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
@@ -47,8 +47,9 @@ def _tokenizers(preset: str) -> tuple[str, ...]:
 
 
 def training_kernels() -> list[tuple[Kernel, int]]:
-    """The kernels that a page may choose, and the draw buffers that each takes; generating, they take neighbours."""
-    return [(replace(r.kernel, near=ROWS["near"]), r.draw_buffers) for r in page_recordings("f32") if r.rows == "apart"]
+    """The kernels that a page may choose, and the draw buffers of each; samples are drawn with contiguous columns."""
+    strided = [r for r in page_recordings("f32") if r.rows == "strided"]
+    return [(replace(r.kernel, contiguous=COLUMNS["contiguous"]), r.draw_buffers) for r in strided]
 
 
 def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, Any]:
@@ -71,13 +72,15 @@ def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, A
     return {
         "name": preset,
         "tokenizer": tokenizer,
-        "config": config.fields() | config.shape(),
+        "config": config.fields(),
+        "checkpoint": config.to_dict(),
         "recipe": asdict(recipe),
         "settings": {name: getattr(settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
         "count": config.parameter_count,
         "bytes": program.nbytes(),
         "parameters": [
-            {"name": p.name, "shape": p.shape, "turned": _transposed(p)} for p in config.parameters.values()
+            {"name": p.name, "stored": config.stored_name(p.name), "shape": p.shape, "transposed": _transposed(p)}
+            for p in config.parameters.values()
         ],
         "programs": programs,
     }

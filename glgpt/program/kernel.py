@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glgpt.program.formats import Format
 from glgpt.program.spec import Limits
 
 
@@ -11,13 +12,14 @@ from glgpt.program.spec import Limits
 class Kernel:
     """The register block of a product: each fragment computes `rows` x 4 `tile_cols` values, by row and column tiles.
 
-    4x4 fits four draw buffers; 4x8 and 8x4 need eight. `near`: in a product of one row, how many neighbouring texels
-    of columns a fragment takes, from weights in panels (`ops.panels`); 0 = two that lie half the row apart.
+    4x4 fits four draw buffers; 4x8 and 8x4 need eight. `contiguous`: in a one-row product, how many neighbouring texels
+    of columns a fragment takes, from f32 weights in panels (`ops.panels`); 0 = strided columns, two that are half the
+    row apart, from weights without panels.
     """
 
     tile_rows: int
     tile_cols: int
-    near: int = 0
+    contiguous: int = 0
 
     @property
     def name(self) -> str:
@@ -26,12 +28,17 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """The name, and whether one-row products take neighbours: `4x8`, or `8x4-near`."""
-        return self.name + ("-near" if self.near else "")
+        """The name, and whether one-row products take contiguous columns: `4x8`, or `8x4-contiguous`."""
+        return self.name + ("-contiguous" if self.contiguous else "")
 
-    def packed(self, limits: Limits) -> Kernel:
-        """The kernel of packed halves: as many row tiles as there are draw buffers for, column tiles in pairs."""
-        return Kernel(8 if limits.max_draw_buffers >= 8 else 4, 2, self.near)
+    def for_format(self, fmt: Format, limits: Limits) -> Kernel:
+        """The kernel for weights of a format: this one, or of packed formats one with the columns of a texel.
+
+        That has as many row tiles as there are draw buffers for.
+        """
+        if not fmt.packed:
+            return self
+        return Kernel(8 if limits.max_draw_buffers >= 8 else 4, fmt.column_tiles_per_texel, self.contiguous)
 
 
 KERNELS = {k.name: k for k in (Kernel(4, 1), Kernel(4, 2), Kernel(8, 1))}

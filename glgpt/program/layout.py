@@ -1,22 +1,22 @@
-"""Where a matrix lies in a texture, and packing to and from numpy.
+"""Where a matrix is in a texture, and packing to and from numpy.
 
-Texel `(r, c4)` holds columns `4*c4 .. 4*c4+3`. The matrix is cut into `tiles = (tr, tc)`, an equal grid; rows and
-columns of a tile are contiguous in the matrix. f32: a tile is one layer. f16: two neighbouring column tiles share one
-layer, their halves packed into one 128-bit texel (x, y: the even tile; z, w: the odd one), so that one fetch feeds two
-accumulators. f32 column tiles may also be stacked: `stack` of them lie below each other in a layer, so that a narrow
-tile's rows follow each other in memory. Everything beyond the matrix is zero.
+The matrix is cut into `tiles = (tr, tc)`, an equal grid; rows and columns of a tile are contiguous in the matrix. Texel
+`(r, c4)` of a tile holds its columns `4*c4 .. 4*c4+3`. Neighbouring column tiles share texels where the storage format
+packs more than four values into one (`formats`), and each such group of tiles is a layer.
+
+A group may instead be cut into panels: strips of `panel` texels, of which a layer holds `stack`, one below the other.
+The rows of a panel follow each other in memory. Everything beyond the matrix is zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from glgpt.program.formats import FORMATS, Floats, Format, Texels
 
 
 def texels(n: int) -> int:
@@ -26,22 +26,31 @@ def texels(n: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Matrix `[rows, cols]`, `tiles` = (tile rows, tile columns), `dtype` f32 or f16 (f16 needs an even tile count).
+    """Matrix `[rows, cols]` in `tiles` = (tile rows, tile columns), stored as `dtype`, the name of a format.
 
-    `stack` is how many column tiles a layer holds, one below the other (f32 only).
+    `panel` is the width of a panel in texels, 0 for none, and `stack` the panels in a layer. Raises ValueError for an
+    empty layout, an unknown format, or column tiles that do not fill its texels.
     """
 
     rows: int
     cols: int
     tiles: tuple[int, int] = (1, 1)
     dtype: str = "f32"
+    panel: int = 0
     stack: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.rows, self.cols, *self.tiles, self.stack) < 1:
+        if min(self.rows, self.cols, *self.tiles, self.stack) < 1 or self.panel < 0:
             raise ValueError(f"empty layout {self}")
-        if self.dtype not in ("f32", "f16") or (self.dtype == "f16" and (self.tiles[1] % 2 or self.stack > 1)):
+        if self.dtype not in FORMATS:
+            raise ValueError(f"a layout cannot be stored as {self.dtype!r}, only as {', '.join(FORMATS)}")
+        if self.tiles[1] % self.format.column_tiles_per_texel or (self.stack > 1 and not self.panel):
             raise ValueError(f"a layout of {self.dtype} cannot have {self.tiles} tiles, {self.stack} in a layer")
+
+    @property
+    def format(self) -> Format:
+        """How its numbers are stored."""
+        return FORMATS[self.dtype]
 
     @property
     def height(self) -> int:
@@ -54,19 +63,34 @@ class Layout:
         return -(-self.cols // (4 * self.tiles[1]))
 
     @property
-    def lines(self) -> int:
+    def groups(self) -> int:
+        """Groups of column tiles that share texels."""
+        return self.tiles[1] // self.format.column_tiles_per_texel
+
+    @property
+    def row_texels(self) -> int:
+        """Texels that hold a row of the matrix, from one row of tiles."""
+        return self.groups * self.width
+
+    @property
+    def panels(self) -> int:
+        """Panels of a group of column tiles; 1 where there are none."""
+        return -(-self.width // self.texture_width)
+
+    @property
+    def texture_width(self) -> int:
+        """Texels across the texture."""
+        return self.panel or self.width
+
+    @property
+    def texture_height(self) -> int:
         """Rows of the texture."""
         return self.height * self.stack
 
     @property
-    def pairs(self) -> int:
-        """Column tiles that share one texel: 2 for f16."""
-        return 2 if self.dtype == "f16" else 1
-
-    @property
     def across(self) -> int:
         """Layers that hold a row of tiles."""
-        return -(-self.tiles[1] // (self.pairs * self.stack))
+        return -(-self.groups * self.panels // self.stack)
 
     @property
     def layers(self) -> int:
@@ -74,53 +98,48 @@ class Layout:
         return self.tiles[0] * self.across
 
     @property
-    def format(self) -> str:
-        """The texture's format."""
-        return "uint" if self.dtype == "f16" else "float"
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the texture."""
-        return self.width * self.lines * self.layers * 16
+        return self.texture_width * self.texture_height * self.layers * 16
 
-    def layer(
-        self, matrix: NDArray[np.floating], index: int, y: int = 0, rows: int | None = None
-    ) -> Floats | NDArray[np.uint32]:
-        """The texels `[rows, width, 4]` of one layer of `matrix` `[rows, cols]`: `rows` of them (None: all) from y."""
-        end = self.lines if rows is None else min(self.lines, y + rows)
-        i, j = index // self.across, index % self.across * self.pairs * self.stack
-        if self.dtype == "f32":
-            bands = []
-            for s in range(y // self.height, -(-end // self.height)):
-                top = s * self.height
-                bands.append(self._tile(matrix, i, j + s, max(y - top, 0), min(end - top, self.height)))
-            return bands[0] if len(bands) == 1 else np.concatenate(bands)
-        tiles = [self._tile(matrix, i, j + p, y, end) for p in range(self.pairs)]
-        with np.errstate(over="ignore"):
-            halves = np.concatenate([t.astype(np.float16) for t in tiles], axis=2)
-        return np.ascontiguousarray(halves).view(np.uint32)
+    def layer(self, matrix: NDArray[np.floating], index: int, y: int = 0, rows: int | None = None) -> Texels:
+        """The texels `[rows, texture_width, 4]` of one layer of `matrix` `[rows, cols]`: `rows` (None: all) from y."""
+        end = self.texture_height if rows is None else min(self.texture_height, y + rows)
+        i, first = index // self.across, index % self.across * self.stack
+        bands = []
+        for s in range(y // self.height, -(-end // self.height)):
+            top = s * self.height
+            group, panel = divmod(first + s, self.panels)
+            tiles = [
+                self._block(
+                    matrix, i, group * self.format.column_tiles_per_texel + t, panel, max(y - top, 0), end - top
+                )
+                for t in range(self.format.column_tiles_per_texel)
+            ]
+            bands.append(self.format.pack(np.concatenate(tiles, axis=2) if len(tiles) > 1 else tiles[0]))
+        return bands[0] if len(bands) == 1 else np.concatenate(bands)
 
-    def _tile(self, matrix: NDArray[np.floating], i: int, j: int, y: int, end: int) -> Floats:
-        top, w = i * self.height, 4 * self.width
-        block = matrix[top + y : top + end, j * w : (j + 1) * w]
+    def _block(self, matrix: NDArray[np.floating], i: int, j: int, panel: int, y: int, end: int) -> Floats:
+        """Float32 `[rows, texture_width, 4]`: rows y..end of tile (i, j), of its columns those in a panel."""
+        end, w = min(end, self.height), 4 * self.texture_width
+        top, left = i * self.height, 4 * (j * self.width + panel * self.texture_width)
+        right = min(left + w, 4 * (j + 1) * self.width)
+        block = matrix[top + y : top + end, left:right]
         out = np.zeros((end - y, w), np.float32)
         out[: block.shape[0], : block.shape[1]] = block
-        return out.reshape(end - y, self.width, 4)
+        return out.reshape(end - y, self.texture_width, 4)
 
-    def pack(self, matrix: NDArray[np.floating]) -> NDArray[np.float32] | NDArray[np.uint32]:
-        """`[rows, cols]` to texels `[layers, lines, width, 4]`, float32 or (f16) uint32."""
-        layers: list[Any] = [self.layer(matrix, i) for i in range(self.layers)]
-        return np.stack(layers)
+    def pack(self, matrix: NDArray[np.floating]) -> Texels:
+        """`[rows, cols]` to texels `[layers, texture_height, texture_width, 4]`, float32 or uint32."""
+        return np.stack([self.layer(matrix, i) for i in range(self.layers)])
 
-    def unpack(self, texels: NDArray[np.float32] | NDArray[np.uint32]) -> Floats:
-        """Texels `[layers, lines, width, 4]` to `[rows, cols]` float32."""
-        tr = self.tiles[0]
-        if self.dtype == "f16":
-            halves = np.ascontiguousarray(texels).view(np.float16).astype(np.float32)
-            grid = halves.reshape(tr, self.across, self.height, self.width, 2, 4).transpose(0, 2, 1, 4, 3, 5)
-        else:
-            grid = texels.reshape(tr, self.across * self.stack, self.height, self.width, 4).transpose(0, 2, 1, 3, 4)
-        whole = grid.reshape(tr * self.height, -1)
+    def unpack(self, texels: Texels) -> Floats:
+        """Texels `[layers, texture_height, texture_width, 4]` to `[rows, cols]` float32."""
+        (tr, _), h, w, shared = self.tiles, self.height, self.texture_width, self.format.column_tiles_per_texel
+        values = self.format.unpack(texels).reshape(tr, self.across * self.stack, h, w, shared, 4)
+        used = values[:, : self.groups * self.panels].reshape(tr, self.groups, self.panels, h, w, shared, 4)
+        tiles = used.transpose(0, 3, 1, 5, 2, 4, 6).reshape(tr * h, self.groups * shared, self.panels * w, 4)
+        whole = tiles[:, :, : self.width].reshape(tr * h, -1)
         return np.ascontiguousarray(whole[: self.rows, : self.cols], np.float32)
 
     def segments(self, weight: Layout) -> Iterator[tuple[int, int, list[tuple[int, int]], int]]:
@@ -129,13 +148,13 @@ class Layout:
         Yields (layer within a row of tiles, first texel in it, [(row tile of `weight`, first row in it)] for each
         column tile that the layer holds, texels), each run inside one tile of everything it names.
         """
-        end = -(-self.cols // 4)
+        end, shared = -(-self.cols // 4), self.format.column_tiles_per_texel
         for layer in range(self.across):
             x0 = 0
             while x0 < self.width:
                 n, starts = self.width - x0, []
-                for p in range(self.pairs):
-                    k4 = (layer * self.pairs + p) * self.width + x0
+                for t in range(shared):
+                    k4 = (layer * shared + t) * self.width + x0
                     if k4 < end:
                         wt, w0 = divmod(4 * k4, weight.height)
                         n = min(n, end - k4, -(-(weight.height - w0) // 4))
@@ -146,14 +165,29 @@ class Layout:
                 x0 += n
 
 
-def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32") -> Layout:
-    """A weight's layout: at least `tile_cols` column tiles, and as many more of either as `limit` texels a side ask.
+@dataclass(frozen=True)
+class View(Layout):
+    """A layout and the name of the texture that holds it."""
 
-    Row tiles are multiples of four rows, so that a product's step over four rows never crosses one.
+    texture: str = field(kw_only=True)
+
+    @classmethod
+    def of(cls, layout: Layout, texture: str) -> View:
+        """This layout in a texture."""
+        found = layout
+        return cls(found.rows, found.cols, found.tiles, found.dtype, found.panel, found.stack, texture=texture)
+
+
+def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32") -> Layout:
+    """A weight's layout of a multiple of `tile_cols` column tiles: as few tiles as `limit` texels a side allow.
+
+    A format whose texels hold several column tiles gets a multiple of those. Row tiles are multiples of four rows, so
+    that a product's step over four rows never crosses one.
     """
-    tc = tile_cols
+    step = max(tile_cols, FORMATS[dtype].column_tiles_per_texel)
+    tc = step
     while -(-cols // (4 * tc)) > limit:
-        tc += tile_cols
+        tc += step
     tr = -(-rows // limit)
     while tr > 1 and -(-rows // tr) % 4:
         tr += 1
@@ -162,13 +196,14 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
     return Layout(rows, cols, (tr, tc), dtype)
 
 
-def stacked(rows: int, cols: int, limit: int, width: int) -> Layout:
-    """An f32 weight in column tiles of at most `width` texels, below each other as far as `limit` rows go.
+def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32") -> Layout:
+    """A weight's layout in panels of at most `panel` texels, stacked as far as `limit` rows allow, in few layers.
 
-    Raises ValueError for more than `limit` rows.
+    It has the tiles of `fold`. Raises ValueError for more than `limit` rows.
     """
     if rows > limit:
         raise ValueError(f"{rows} rows cannot be stacked in a texture of {limit}")
-    tc = -(-cols // (4 * width))
-    layers = -(-tc // (limit // rows))
-    return Layout(rows, cols, (1, tc), stack=-(-tc // layers))
+    whole = fold(rows, cols, limit, dtype=dtype)
+    panels = -(-whole.width // panel)  # of each group of tiles
+    layers = -(-whole.groups * panels // (limit // rows))
+    return replace(whole, panel=-(-whole.width // panels), stack=-(-whole.groups * panels // layers))

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from glgpt.errors import GlgptError
-from glgpt.program.layout import Layout
+from glgpt.program.layout import Layout, View
 from glgpt.program.shader import accessors, interface, split
-from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, View, check
+from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
 from glgpt.program.tape import Gradients, Tape, Vjp
 from glgpt.program.tensor import Tensor
 from glgpt.system.files import data_path
@@ -51,7 +51,7 @@ class Recorder:
         self._shaders: dict[str, str] = {}
         self._drafts: dict[str, list[_Draft]] = {}
         self._outputs: dict[str, dict[str, Tensor]] = {}
-        self._flips: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._ping_pong: dict[str, list[tuple[Tensor, Tensor]]] = {}
         self._stored: dict[Tensor, Tensor] = {}
         self._current = ""
         self.tape: Tape | None = None
@@ -75,7 +75,7 @@ class Recorder:
     def entry(self, name: str) -> Iterator[None]:
         """Passes emitted inside belong to this entry."""
         self._current = name
-        self._drafts[name], self._outputs[name], self._flips[name] = [], {}, []
+        self._drafts[name], self._outputs[name], self._ping_pong[name] = [], {}, []
         yield
         self._current = ""
 
@@ -89,9 +89,9 @@ class Recorder:
         self._stored[tensor] = self.fixed(name, tensor.layout, "state")
         return self._stored[tensor]
 
-    def flip(self, old: Tensor, new: Tensor) -> None:
-        """After this entry the two states change names: `new`, which it writes, is found under the name of `old`."""
-        self._flips[self._current].append((old, new))
+    def ping_pong(self, old: Tensor, new: Tensor) -> None:
+        """After this entry the two states change names: `new`, which it writes, has the name of `old` from then on."""
+        self._ping_pong[self._current].append((old, new))
 
     @contextlib.contextmanager
     def taping(self) -> Iterator[Tape]:
@@ -143,24 +143,26 @@ class Recorder:
         `viewport` and `row` are for a pass that writes a part of a state.
         """
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
+        used = dict.fromkeys(t.layout.format for t in (*inputs.values(), *outputs.values()))
         before = [
             _source("tensor.glsl"),
+            *(_source(fmt.include) for fmt in used),
             *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
             f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
             *(accessors(name, t.layout) for name, t in inputs.items()),
         ]
         samplers = tuple((f"u_{k}", t) for k, t in inputs.items())
         size = viewport or (first.layout.width, first.layout.height)
-        parts = split(list(layouts.values()), self.limits.max_draw_buffers, columns)
-        done, total = 0, sum(part.count(first.layout) for part in parts)
-        for part in parts:
-            text = "\n".join([*before, interface(layouts, part), _source(f"{shader}.frag")])
+        ranges = split(list(layouts.values()), self.limits.max_draw_buffers, columns)
+        done, total = 0, sum(tiles.count(first.layout) for tiles in ranges)
+        for tiles in ranges:
+            text = "\n".join([*before, interface(layouts, tiles), _source(f"{shader}.frag")])
             key = f"{shader}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
             self._shaders[key] = text
-            end = done + part.count(first.layout)
+            end = done + tiles.count(first.layout)
             costs = (n * end // total - n * done // total for n in (flops, nbytes))
             spec = Pass(label or first.name, key, (), (), size, row, *costs)
-            layers = tuple((t, layer) for t in outputs.values() for layer in part.layers(t.layout))
+            layers = tuple((t, layer) for t in outputs.values() for layer in tiles.layers(t.layout))
             self._drafts[self._current].append(_Draft(spec, samplers, layers))
             done = end
 
@@ -168,12 +170,9 @@ class Recorder:
 
     def program(self) -> Program:
         """The recorded program, checked. Raises GlgptError where it does not fit the limits."""
-        textures = {
-            t.name: Texture(t.name, t.layout.width, t.layout.lines, t.layout.layers, t.layout.format, t.role)
-            for t in self._fixed.values()
-        }
+        textures = {t.name: Texture(t.name, *_shape(t.layout), t.role) for t in self._fixed.values()}
         entries = {name: self._place(name, textures) for name in self._drafts}
-        views = {name: _view(name, t) for name, t in self._fixed.items()}
+        views = {name: View.of(t.layout, name) for name, t in self._fixed.items()}
         program = Program(textures, dict(self._shaders), entries, views, dict(SCALARS))
         check(program, self.limits)
         return program
@@ -195,7 +194,7 @@ class Recorder:
             if t.role != "scratch":
                 return t.name
             if id(t) not in placed:
-                shape = (t.layout.width, t.layout.height, t.layout.layers, t.layout.format)
+                shape = _shape(t.layout)
                 found = next((f for f in free if (f.width, f.height, f.layers, f.format) == shape), None)
                 if found:
                     free.remove(found)
@@ -215,13 +214,14 @@ class Recorder:
                 if key in placed and last[key] == i:
                     free.append(placed[key])
         uploads = {t.name for d in drafts for _, t in d.inputs if t.role == "input"}
-        views = {key: _view(place(t), t) for key, t in outputs.items()}
-        flips = tuple((old.name, new.name) for old, new in self._flips[name])
-        return Entry(name, tuple(sorted(uploads)), tuple(passes), views, flips)
+        views = {key: View.of(t.layout, place(t)) for key, t in outputs.items()}
+        ping_pong = tuple((old.name, new.name) for old, new in self._ping_pong[name])
+        return Entry(name, tuple(sorted(uploads)), tuple(passes), views, ping_pong)
 
 
-def _view(texture: str, t: Tensor) -> View:
-    return View(texture, t.rows, t.cols, t.layout.tiles, t.layout.dtype, t.layout.stack)
+def _shape(layout: Layout) -> tuple[int, int, int, str]:
+    """Of a texture: width, height, layers and format."""
+    return layout.texture_width, layout.texture_height, layout.layers, layout.format.texture
 
 
 def _literal(value: int | float | str) -> str:

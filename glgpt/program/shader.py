@@ -1,11 +1,17 @@
 """The lines between a shader and its tensors: for each sampler its accessors, for each output its STORE macro.
 
-An input `x` becomes the sampler `u_x` and gets `X_W`, `X_H` (texels and rows of a tile), `X_TR`, `X_TC` (tiles),
-`X_ROWS`, `X_COLS`, `X_ACROSS` (layers of a row of tiles), `X(layer, y, texel)`, the raw fetch (vec4, or uvec4 for f16),
-`X_PLACE(c4)`, where the columns of c4 lie as ivec3(texel, first row, layer of a row of tiles), and `x_at(row, c4)`, any
-texel of the matrix as a vec4. An output `y` gets the same numbers, `Y_TILES(F)`, which repeats F(n, i, j) for each tile
-(i, j) the pass writes, `Y_N` of them, and `STORE_Y(v)` for an array v of Y_N vec4. `Y_ROWTILES(F)` and `Y_COLTILES(F)`
-likewise repeat F(n, i) and F(n, j), for the `Y_NR` rows of tiles from `Y_I` on and the `Y_NC` columns from `Y_J` on.
+An input `x` becomes the sampler `u_x` and gets
+
+- `X_W`, `X_H` (texels and rows of a tile), `X_TR`, `X_TC` (tiles), `X_ROWS`, `X_COLS`, `X_ACROSS` (layers of a row of
+  tiles), `X_SHARED` (column tiles that share a texel), `X_TEXELS` (texels that hold a row, of one row of tiles);
+- `X(layer, y, texel)`, the fetch of a texel, of type `X_TEXEL` (vec4 or uvec4), and `X_DECODE(t, tile)`, the vec4 that
+  it holds of its first, second .. column tile; `X_EACH_SHARED(F)` repeats F(tile) for these;
+- `X_AT(t)`, where texel t of a row is, as ivec3(texel, first row, layer within a row of tiles), `X_PLACE(c4)`, the same
+  of the texel that holds columns 4 c4 .., and `x_at(row, c4)`, these columns as a vec4.
+
+An output `y` gets the same numbers, `Y_TILES(F)`, which repeats F(n, i, j) for each tile (i, j) that the pass writes,
+`Y_N` of them, and `STORE_Y(v)` for an array v of Y_N vec4. `Y_ROWTILES(F)` and `Y_COLTILES(F)` likewise repeat F(n, i)
+and F(n, j), for the `Y_NR` rows of tiles from `Y_I` on and the `Y_NC` columns from `Y_J` on.
 """
 
 from __future__ import annotations
@@ -31,37 +37,51 @@ def _numbers(upper: str, layout: Layout) -> list[str]:
 
 def accessors(name: str, layout: Layout) -> str:
     """GLSL text declaring sampler `name` and reading it."""
-    upper, half = name.upper(), layout.dtype == "f16"
-    step = f"vec2({1 / layout.width:.10e}, {1 / layout.lines:.10e})"
+    upper, fmt, packed_bits = name.upper(), layout.format, layout.format.texture == "uint"
+    shared, w = fmt.column_tiles_per_texel, layout.width
+    step = f"vec2({1 / layout.texture_width:.10e}, {1 / layout.texture_height:.10e})"
     fetch = f"FETCH(u_{name}, {step}, k, y, l)"
-    tr, tc = layout.tiles
-    tile = f"(c4) / {layout.width}"
-    place = (
-        f"(c4) % {layout.width}" if tc > 1 else "(c4)",
-        f"{tile} % {layout.stack} * {layout.height}" if layout.stack > 1 else "0",
-        f"{tile} / {layout.stack * layout.pairs}" if layout.across > 1 else "0",
+    texel = f"(c4) / {shared * w} * {w} + (c4) % {w}" if layout.groups > 1 else f"(c4) % {w}" if shared > 1 else "(c4)"
+    tile = f"(c4) / {w} % {shared}" if shared > 1 else "0"
+    row_tile, y = (
+        (f"row / {layout.height} * {layout.across} + ", f"row % {layout.height}")
+        if layout.tiles[0] > 1
+        else ("", "row")
     )
-    layer, y = (f"row / {layout.height} * {layout.across} + ", f"row % {layout.height}") if tr > 1 else ("", "row")
-    texel = f"{upper}({layer}p.z, {y} + p.y, p.x)"
-    if half:
-        body = f"uvec4 t = {texel}; return (c4 / {layout.width}) % 2 == 0 ? even_half(t) : odd_half(t);"
-    else:
-        body = f"return {texel};"
-    body = f"ivec3 p = {upper}_PLACE(c4); {body}"
+    read = f"{upper}_DECODE({upper}({row_tile}p.z, {y} + p.y, p.x), {tile})"
+    each = " ".join(f"F({t})" for t in range(shared))
     return "\n".join(
         [
-            f"uniform {'usampler2DArray' if half else 'FLOAT_SAMPLER'} u_{name};",
+            f"uniform {'usampler2DArray' if packed_bits else 'FLOAT_SAMPLER'} u_{name};",
             *_numbers(upper, layout),
-            *([f"#define {upper}_F16"] if half else []),
-            f"#define {upper}(l, y, k) {fetch if half else f'TO_FLOAT({fetch})'}",
-            f"#define {upper}_PLACE(c4) ivec3({', '.join(place)})",
-            f"vec4 {name}_at(int row, int c4) {{ {body} }}",
+            f"#define {upper}_SHARED {shared}",
+            f"#define {upper}_TEXELS {layout.row_texels}",
+            f"#define {upper}_TEXEL {'uvec4' if packed_bits else 'vec4'}",
+            f"#define {upper}(l, y, k) {fetch if packed_bits else f'TO_FLOAT({fetch})'}",
+            f"#define {upper}_DECODE(t, tile) {fmt.name}_decode(t, tile)",
+            f"#define {upper}_EACH_SHARED(F) {each}",
+            f"#define {upper}_AT(t) {_place(layout)}",
+            f"#define {upper}_PLACE(c4) {upper}_AT({texel})",
+            f"vec4 {name}_at(int row, int c4) {{ ivec3 p = {upper}_PLACE(c4); return {read}; }}",
         ]
     )
 
 
+def _place(layout: Layout) -> str:
+    """GLSL: where texel t of a row is, as ivec3(texel, first row, layer within a row of tiles)."""
+    group = f"(t) / {layout.width}"
+    if not layout.panel:
+        return f"ivec3((t) % {layout.width}, 0, {group})" if layout.groups > 1 else "ivec3((t), 0, 0)"
+    x, panel = "(t)", f"(t) / {layout.panel}"
+    if layout.groups > 1:
+        x = f"((t) % {layout.width})"
+        panel = f"({group} * {layout.panels} + {x} / {layout.panel})"
+    first_row = f"{panel} % {layout.stack} * {layout.height}" if layout.stack > 1 else "0"
+    return f"ivec3({x} % {layout.panel}, {first_row}, {f'{panel} / {layout.stack}' if layout.across > 1 else '0'})"
+
+
 @dataclass(frozen=True)
-class Part:
+class TileRange:
     """The tiles that a pass writes of each output: ranges of row and of column tiles; None: all."""
 
     rows: range | None = None
@@ -80,10 +100,11 @@ class Part:
     def layers(self, layout: Layout) -> list[int]:
         """The layers that hold them, in the order of the colour attachments."""
         rows, cols = self.of(layout)
-        return [i * layout.across + j // layout.pairs for i in rows for j in cols[:: layout.pairs]]
+        shared = layout.format.column_tiles_per_texel
+        return [i * layout.across + j // shared for i in rows for j in cols[::shared]]
 
 
-def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> list[Part]:
+def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> list[TileRange]:
     """The passes that write outputs of these layouts, none more than `most` layers and `columns` column tiles.
 
     The row tiles of a column stay together where they fit, since what a fragment fetches serves all of them. Raises
@@ -91,28 +112,29 @@ def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> l
     """
     first, (tr, tc) = layouts[0], layouts[0].tiles
     if (columns or tc) >= tc and sum(t.layers for t in layouts) <= most:
-        return [Part()]
-    if len(layouts) > most or any((t.tiles, t.pairs) != (first.tiles, first.pairs) for t in layouts):
+        return [TileRange()]
+    shared = first.format.column_tiles_per_texel
+    if len(layouts) > most or any((t.tiles, t.format) != (first.tiles, first.format) for t in layouts):
         raise ValueError(f"{layouts} cannot be written in passes of {most} layers")
-    room = most // len(layouts) * first.pairs  # tiles of each output
-    wide = max(first.pairs, min(columns or tc, room // tr) // first.pairs * first.pairs)
+    room = most // len(layouts) * shared  # tiles of each output
+    wide = max(shared, min(columns or tc, room // tr) // shared * shared)
     high = min(tr, room // wide)
     return [
-        Part(range(i, min(i + high, tr)), range(j, min(j + wide, tc)))
+        TileRange(range(i, min(i + high, tr)), range(j, min(j + wide, tc)))
         for i in range(0, tr, high)
         for j in range(0, tc, wide)
     ]
 
 
-def interface(outputs: Mapping[str, Layout], part: Part) -> str:
-    """GLSL text declaring the colour attachments of `outputs` and how they are stored."""
+def interface(outputs: Mapping[str, Layout], tiles_of_pass: TileRange) -> str:
+    """GLSL text declaring the colour attachments of `outputs` and how they are stored. Raises ValueError for panels."""
     lines: list[str] = []
     location = 0
     for name, layout in outputs.items():
-        if layout.stack > 1:
-            raise ValueError(f"{name}: stacked tiles cannot be written")
-        upper, half = name.upper(), layout.dtype == "f16"
-        rows, cols = part.of(layout)
+        if layout.panel:
+            raise ValueError(f"{name}: panels cannot be written")
+        upper, fmt = name.upper(), layout.format
+        rows, cols = tiles_of_pass.of(layout)
         tiles = [(i, j) for i in rows for j in cols]
         lines += _numbers(upper, layout)
         numbers = {"N": len(tiles), "I": rows.start, "J": cols.start, "NR": len(rows), "NC": len(cols)}
@@ -120,12 +142,12 @@ def interface(outputs: Mapping[str, Layout], part: Part) -> str:
         lines.append(f"#define {upper}_TILES(F) " + " ".join(f"F({n}, {i}, {j})" for n, (i, j) in enumerate(tiles)))
         lines.append(f"#define {upper}_ROWTILES(F) " + " ".join(f"F({n}, {i})" for n, i in enumerate(rows)))
         lines.append(f"#define {upper}_COLTILES(F) " + " ".join(f"F({n}, {j})" for n, j in enumerate(cols)))
+        kind = "uvec4" if fmt.texture == "uint" else "FLOAT_TEXEL"
         stores = []
-        for n in range(0, len(tiles), layout.pairs):
-            kind = "uvec4" if half else "FLOAT_TEXEL"
+        for n in range(0, len(tiles), fmt.column_tiles_per_texel):
+            values = ", ".join(f"v[{n + t}]" for t in range(fmt.column_tiles_per_texel))
             lines.append(f"layout(location = {location}) out {kind} out_{location};")
-            value = f"pack_halves(v[{n}], v[{n + 1}])" if half else f"FROM_FLOAT(v[{n}])"
-            stores.append(f"out_{location} = {value};")
+            stores.append(f"out_{location} = {fmt.name}_encode({values});")
             location += 1
         lines.append(f"#define STORE_{upper}(v) {' '.join(stores)}")
     return "\n".join(lines)

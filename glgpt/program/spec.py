@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 
 from glgpt.errors import GlgptError, quoted, written
+from glgpt.program.layout import View
 
-SCHEMA = 1
-FORMATS = ("float", "uint")
+SCHEMA = 2
+TEXTURE_FORMATS = ("float", "uint")
 ROLES = ("weight", "state", "input", "scratch")
 TEXEL_BYTES = 16
 
@@ -42,21 +43,6 @@ class Texture:
 
 
 @dataclass(frozen=True)
-class View:
-    """Where a named tensor lies: matrix `[rows, cols]` cut into `tiles` (rows, cols of tiles), in `texture`.
-
-    `stack` column tiles lie below each other in a layer.
-    """
-
-    texture: str
-    rows: int
-    cols: int
-    tiles: tuple[int, int]
-    dtype: str
-    stack: int = 1
-
-
-@dataclass(frozen=True)
 class Pass:
     """One draw of one triangle.
 
@@ -77,9 +63,9 @@ class Pass:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> where it lies).
+    """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> view).
 
-    `flips` are pairs of states (old, new): the passes read the old and write the new, and after the entry the two
+    `ping_pong` are pairs of states (old, new): the passes read the old and write the new, and after the entry the two
     change names, so that the next call finds the new value under the old one's name.
     """
 
@@ -87,7 +73,7 @@ class Entry:
     inputs: tuple[str, ...]
     passes: tuple[Pass, ...]
     outputs: dict[str, View]
-    flips: tuple[tuple[str, str], ...] = ()
+    ping_pong: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,6 +98,7 @@ class Program:
     @classmethod
     def from_json(cls, text: str) -> Program:
         """Reads `to_json`'s text. Raises GlgptError for another schema version or a malformed document."""
+
         from pydantic import TypeAdapter, ValidationError  # here, since players never read one
 
         try:
@@ -157,7 +144,7 @@ def check(program: Program, limits: Limits | None = None) -> None:
     limits = limits or Limits()
     for t in program.textures.values():
         name = quoted(t.name)
-        if t.format not in FORMATS or t.role not in ROLES:
+        if t.format not in TEXTURE_FORMATS or t.role not in ROLES:
             raise GlgptError(f"program: texture {name} has format {written(t.format)} and role {written(t.role)}")
         if min(t.width, t.height, t.layers) < 1:
             raise GlgptError(f"program: texture {name} is empty ({t.width} x {t.height} x {t.layers})")
@@ -220,12 +207,12 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
         for name, layer in p.outputs
         if p.row is None and p.viewport == (textures[name].width, textures[name].height)
     }
-    for old, new in entry.flips:
+    for old, new in entry.ping_pong:
         a, b = textures.get(old), textures.get(new)
         if a is None or b is None or (a.role, b.role) != ("state", "state") or replace(a, name=new) != b:
-            fail(f"{old} and {new} are no pair of states")
+            fail(f"{old} and {new} are not two states of one shape, as a ping-pong pair must be")
         elif any((new, layer) not in whole or (old, layer) in drawn for layer in range(b.layers)):
-            fail(f"{new} is not written whole before it takes the place of {old}")
+            fail(f"{new} takes the place of {old} without being written whole")
     for view in entry.outputs.values():
         if view.texture not in textures:
             fail(f"output {view.texture} is no texture")

@@ -13,11 +13,10 @@ import tiktoken
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import read_json, read_text
 from glgpt.text.merge_order import stray_merge
+from glgpt.text.splits import GPT2, LLAMA3, Split, split_of
 
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _EOS = "<|endoftext|>"
-# GPT-2's split into words; possessive, so that a long run of blanks does not backtrack.
-_WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s+(?!\S)|\s++"
 MOST_IDS = 1 << 24  # of a vocabulary
 MOST_MERGES = 1 << 20
 MOST_SPECIAL = 10_000  # tokens that are never split: each is looked for at every character of a text
@@ -47,12 +46,15 @@ class Tokenizer:
         eos: int | None,
         prefix_space: bool = False,
         ranks: Sequence[tuple[bytes, int]] = (),
+        split: Split | None = GPT2,
     ) -> None:
         """`tokens` gives each id's bytes, `special` the texts never split, `ordinary` encodes the text between.
 
-        `ranks` are what `ordinary` works with, for another engine: the bytes and id (-1: none) of each merge rank.
+        `ranks` and `split` are what `ordinary` works with, for another engine: the bytes and id (-1: none) of each
+        merge rank, and how a text is split; None: in a way that only its own engine knows.
         """
-        self.ranks = ranks
+        self.ranks, self.split = ranks, split
+        self.prompt_prefix: list[int] = []  # ids that the model expects in front of a prompt
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
         self._tokens, self.special, self._ordinary = tokens, special, ordinary
         longest_first = sorted(special, key=len, reverse=True)
@@ -69,7 +71,10 @@ class Tokenizer:
             ids += self._ordinary(text[start : match.start()])
             ids.append(self.special[match[0]])
             start = match.end()
-        ids += self._ordinary(text[start:])
+        return self.checked(ids + self._ordinary(text[start:]))
+
+    def checked(self, ids: list[int]) -> list[int]:
+        """The ids, where the model knows them all. Raises GlgptError for one beyond its vocabulary."""
         if max(ids, default=0) >= self.vocab_size:
             beyond = f"{self.label(max(ids))!r} (id {max(ids)})"
             raise GlgptError(f"the text holds {beyond}; the model's vocabulary ends at {self.vocab_size - 1}")
@@ -128,10 +133,12 @@ class _Files(NamedTuple):
     prefix_space: bool
     eos: str | None
     source: Path  # the file that holds the merges, for messages
+    split: Split = GPT2
+    prefix: Sequence[str] = ()  # tokens that come before a prompt
 
 
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
-    """The tokenizer beside a checkpoint: vocab.json and merges.txt, else a byte-level BPE in tokenizer.json.
+    """The tokenizer beside a checkpoint: vocab.json and merges.txt, else a BPE in tokenizer.json.
 
     `vocab_size` is the model's; None where there is no model yet: up to the greatest id of the files.
 
@@ -146,7 +153,7 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     if not plain and not combined.exists():
         return gpt2_tokenizer() if vocab_size == 50257 else None
     files = _read_plain(folder) if plain else _read_combined(combined)
-    return None if files is None else _build(files, vocab_size)
+    return _build(files, vocab_size) if files else _on_its_engine(combined, vocab_size)
 
 
 def gpt2_tokenizer() -> Tokenizer | None:
@@ -185,20 +192,20 @@ def _read_plain(folder: Path) -> _Files:
 
 
 def _read_combined(path: Path) -> _Files | None:
-    """A tokenizer.json, or None where it is another kind than GPT-2's byte-level BPE."""
+    """A tokenizer.json, or None where it is another kind than a byte-level BPE of `text.splits`."""
     try:
         whole = read_json(path)
-        model, split = whole["model"], whole.get("pre_tokenizer") or {}
-        foreign = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+        model, found = whole["model"], split_of(whole.get("pre_tokenizer"))
+        foreign = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
         if model.get("type", "BPE") != "BPE" or any(model.get(option) for option in foreign):
             return None
-        if split.get("type") != "ByteLevel" or split.get("use_regex") is False or whole.get("normalizer"):
+        if found is None or whole.get("normalizer") or bool(model.get("ignore_merges")) != (found[0] is LLAMA3):
             return None
         pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
         merges = [(str(left), str(right)) for left, right in pairs]
         added = {about["content"]: about["id"] for about in whole.get("added_tokens") or []}
-        vocab, prefix_space = _ids(model["vocab"], path), split.get("add_prefix_space", True) is True
-        return _Files(vocab, merges, _ids(added, path), prefix_space, _eos_text(path.parent), path)
+        names, prefix = (_ids(model["vocab"], path), _ids(added, path)), _prefix(whole.get("post_processor"))
+        return _Files(names[0], merges, names[1], found[1], _eos_text(path.parent), path, found[0], prefix)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, GlgptError):
             raise
@@ -254,7 +261,7 @@ def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
         raise FileError(f"{source}: {pair} is out of order; BPE training gives no such list")
     # Bytes rank by value and merges by their order, whatever the ids are: tiktoken wants ranks, not ids.
     ranks = {bytes([byte]): byte for byte in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
-    engine = tiktoken.Encoding("bpe", pat_str=_WORDS, mergeable_ranks=ranks, special_tokens={})
+    engine = tiktoken.Encoding("bpe", pat_str=files.split.pattern, mergeable_ranks=ranks, special_tokens={})
 
     def ordinary(text: str) -> list[int]:
         if files.prefix_space and text and not text.startswith(" "):
@@ -273,4 +280,30 @@ def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
     tokens |= {token: text.encode("utf-8", errors="replace") for text, token in special.items()}
     size = vocab_size or 1 + max(tokens, default=0)
     eos = special.get(files.eos or _EOS)
-    return Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, list(zip(ranks, ids, strict=True)))
+    by_rank = list(zip(ranks, ids, strict=True))
+    tokenizer = Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, by_rank, files.split)
+    tokenizer.prompt_prefix = [special[text] for text in files.prefix if text in special]
+    return tokenizer
+
+
+def _prefix(post_processor: Any) -> list[str]:
+    """The tokens that a tokenizer.json puts before a single text."""
+    steps = post_processor.get("processors", [post_processor]) if isinstance(post_processor, dict) else []
+    found: list[str] = []
+    for step in steps:
+        for piece in step.get("single") or [] if step.get("type") == "TemplateProcessing" else []:
+            if "Sequence" in piece:
+                return found
+            found.append(str(piece["SpecialToken"]["id"]))
+    return []
+
+
+def _on_its_engine(path: Path, vocab_size: int | None) -> Tokenizer | None:
+    """Any other BPE, on the library that it was written for; None for other kinds of tokenizer."""
+    from glgpt.text.engine_tokenizer import EngineTokenizer  # which imports this module
+
+    document = read_json(path)
+    model = document.get("model")
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
+        return None
+    return EngineTokenizer(path, document, vocab_size, _eos_text(path.parent))

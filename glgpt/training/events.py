@@ -70,8 +70,8 @@ class Hooks:
     on_save: Callable[[int], object] | None = None  # step
     on_progress: Callable[[str, int, int], object] | None = None  # what, done, total
 
-    def part(self, what: str) -> Callable[[int, int], None]:
-        """`on_progress` for one thing."""
+    def task(self, what: str) -> Callable[[int, int], None]:
+        """`on_progress` for one task."""
 
         def show(done: int, total: int) -> None:
             if self.on_progress:

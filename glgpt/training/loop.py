@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glgpt.errors import GlgptError
-from glgpt.plots import figures as plots
+from glgpt.plots.loss import loss_curve
 from glgpt.system.signals import Terminated, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
@@ -56,17 +56,19 @@ class Loop:
         self._stop: Sequence[int] = ()
         self._rows = settings.batch * settings.accumulate
         self._begun = time.perf_counter()
-        self._apart = 0.0  # seconds spent on other things than steps
+        self._other = 0.0  # seconds spent on anything but steps
         self._rate = 0.0  # steps a second
-        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # arrivals while steps are under way
-        self._idle: tuple[int, float] | None = None  # the step after which nothing was under way, and when
+        self._recent: deque[tuple[int, float]] = deque(
+            maxlen=RECENT
+        )  # (step, seconds) of results while steps are in flight
+        self._idle: tuple[int, float] | None = None  # (step, seconds) when nothing was in flight
         self._lengths: np.ndarray | None = None
 
     def go(self) -> Trained:
         """Trains to the end, or to a first interrupt; both leave a checkpoint."""
         with stoppable() as self._stop:
-            with self._aside():
-                self._make_up()
+            with self._untimed():
+                self._catch_up()
             step = self.first
             while step < self.settings.steps and not (self._stop and step > self.first):
                 step += 1
@@ -92,9 +94,12 @@ class Loop:
     def _step(self, step: int) -> None:
         s = self.settings
         inputs, targets = batch(self.data.train, s.seed, step, self._rows, s.context)
+        first = step == self.first + 1
+        if first:
+            self.hooks.task("compiling")(0, 1)
         results = self.trainer.submit(inputs, targets, s.lr_at(step))
         due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
-        if not due and step > self.first + 1:  # the first compiles, and is waited for
+        if not due and not first:  # the first compiles, and is waited for
             for result in results:
                 self._recent.append((result.step, self._busy()))
             if len(self._recent) > 1:
@@ -102,18 +107,20 @@ class Loop:
             self._take(results)
             return
         results += self._drain()
+        if first:
+            self.hooks.task("compiling")(1, 1)
         self._take(results[:-1])
-        with self._aside():
+        with self._untimed():
             evaluated = self._due(s.eval_every, step) and self._evaluate(step)
         self._take(results[-1:], evaluated)
-        with self._aside():
+        with self._untimed():
             if self._due(s.sample_every, step):
                 self._sample(step)
             if self._due(s.save_every or s.steps, step):
                 self._save(step)
 
     def _drain(self) -> list[StepResult]:
-        """What is under way; results come late and now all at once, so the speed is that since the last such moment."""
+        """Waits for the steps in flight. Their results come at once, so the speed is that since the last time."""
         results = self.trainer.drain()
         now = self.trainer.steps_done, self._busy()
         self._rate = _slope(self._idle, now) if self._idle else 0.0
@@ -124,7 +131,7 @@ class Loop:
     def _due(self, every: int, step: int) -> bool:
         return bool(every) and (step % every == 0 or step == self.settings.steps)
 
-    def _make_up(self) -> None:
+    def _catch_up(self) -> None:
         """The validation before the first step, and what an interrupt left out of the last one."""
         lines, s = self.run.lines(), self.settings
         last = next((line for line in reversed(lines) if line.get("validation_loss") is not None), None)
@@ -141,16 +148,16 @@ class Loop:
             self._sample(self.first)
 
     @contextlib.contextmanager
-    def _aside(self) -> Iterator[None]:
-        """What takes place here is not counted in tokens/s."""
+    def _untimed(self) -> Iterator[None]:
+        """Time spent inside does not count in tokens/s."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self._apart += time.perf_counter() - start
+            self._other += time.perf_counter() - start
 
     def _busy(self) -> float:
-        return time.perf_counter() - self._begun - self._apart
+        return time.perf_counter() - self._begun - self._other
 
     def _take(self, results: Sequence[StepResult], evaluated: bool = False) -> None:
         """Notes steps whose results have come; with `evaluated`, the last validation is theirs."""
@@ -206,7 +213,7 @@ class Loop:
             inputs, targets = windows(ids, first[at : at + s.batch], s.context)
             nats += self.trainer.evaluate(inputs, targets) * targets.size
             size += int(self._lengths[targets].sum())
-            self.hooks.part("validating")(min(at + s.batch, len(first)), len(first))
+            self.hooks.task("validating")(min(at + s.batch, len(first)), len(first))
             if self._stop:
                 return False
         mean = nats / (len(first) * s.context)
@@ -246,14 +253,14 @@ class Loop:
 
     def _save(self, step: int) -> None:
         self.run.sync()
-        self.hooks.part("saving a checkpoint")(0, 1)
+        self.hooks.task("saving a checkpoint")(0, 1)
         try:
             self.trainer.save(self.run.path, self.tokenizer.eos)
         except GlgptError as error:  # a step of a finite loss left parameters that are not
             raise self._broken(step, str(error)) from None
         self.saved = step
         self._picture()
-        self.hooks.part("saving a checkpoint")(1, 1)
+        self.hooks.task("saving a checkpoint")(1, 1)
         if self.hooks.on_save:
             self.hooks.on_save(step)
 
@@ -264,7 +271,7 @@ class Loop:
             return np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None]).reshape(-1, 2)
 
         picture = self.run.path / "loss.png"
-        plots.loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
+        loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
 
 
 def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:

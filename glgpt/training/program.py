@@ -122,7 +122,7 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
     if recipe.accumulate > 1:
         with rec.entry("accumulate"):
             for weight, total in _backward(network, recipe, gradients).items():
-                rec.flip(gradients[weight], total)
+                rec.ping_pong(gradients[weight], total)
     with rec.entry("evaluate"):
         _loss(config.network(rec, kernel, batch=Batch(recipe.batch), role="state"), recipe)
     with rec.entry("update"):

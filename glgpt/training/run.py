@@ -95,7 +95,7 @@ def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict
             model: ModelConfig | str
             if checkpoint is None:
                 learned = text.split(settings.validation)[0]
-                tokenizer = make_tokenizer(settings.tokenizer, learned, folder, hooks.part("training the tokenizer"))
+                tokenizer = make_tokenizer(settings.tokenizer, learned, folder, hooks.task("training the tokenizer"))
                 model = settings.model_config(tokenizer.vocab_size)
             else:
                 tokenizer = copy_model_tokenizer(checkpoint.path, checkpoint.config.vocab_size, folder)
@@ -162,7 +162,7 @@ def _options(s: Settings) -> dict[str, Any]:
 
 
 def _load(text: Text, s: Settings, tokenizer: Tokenizer, folder: Path, hooks: Hooks) -> Data:
-    data = load_data(text, s.validation, tokenizer, identity(folder), hooks.part("tokenising"))
+    data = load_data(text, s.validation, tokenizer, identity(folder), hooks.task("tokenising"))
     check_length(data.train, s.context, "training")
     if s.validation:
         check_length(data.validation, s.context, "validation")

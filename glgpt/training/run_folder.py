@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from typing import Any
 
 from glgpt.errors import FileError, quoted
 from glgpt.system.files import named_errors, read_bytes, read_text, written_whole
+from glgpt.system.locks import lock_folder
 from glgpt.system.outputs import output_folder
 from glgpt.training.records import Line, Record, validated
 
@@ -70,13 +70,10 @@ class RunFolder:
         self.record = validated(Record, read_text(path / RECORD), f"{quoted(path / RECORD, 300)} is damaged")
         if (path / METRICS).exists():
             self.lines()  # which says what is wrong there, before anything is written
-        # The folder itself is locked, since files in it are replaced; the lock goes with the process.
-        self._lock = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise FileError(f"{quoted(path, 300)} is being trained by another process") from None
+        unlock = lock_folder(path)
+        if unlock is None:
+            raise FileError(f"{quoted(path, 300)} is being trained by another process")
+        self._unlock = unlock
         self._metrics = (path / METRICS).open("ab")
 
     def rewind(self, step: int) -> None:
@@ -144,7 +141,7 @@ class RunFolder:
         """Lets others train in the folder. Closing twice is harmless."""
         if not self._metrics.closed:
             self._metrics.close()
-            os.close(self._lock)
+            self._unlock()
 
     def __enter__(self) -> RunFolder:
         return self

@@ -1,4 +1,4 @@
-"""What a training's player holds: parameters, moments and gradients by name, and the ids of a step."""
+"""Parameters, moments and gradients of a training by name, and uploading the ids of a step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
-from glgpt.inference import programs
 from glgpt.models.spec import ModelConfig
 from glgpt.ops import sorted_index
-from glgpt.program.layout import Floats
+from glgpt.program.formats import Floats
 from glgpt.training.program import MOMENTS
 
-Parts = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # inputs and targets [batch, context] of the parts of a step
+MicroBatches = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # inputs and targets, each [batch, context]
 STATES = ("", *(f".{m}" for m in MOMENTS))  # what is kept of a parameter, by the end of its texture's name
 
 
@@ -28,7 +27,7 @@ class TrainingTextures:
 
     def put(self, name: str, matrix: NDArray[Any]) -> None:
         """Uploads a matrix as its texture lays it out."""
-        self.player.write_matrix(name, programs.layout_of(self.player.program.views[name]), matrix)
+        self.player.write_matrix(name, self.player.program.views[name], matrix)
 
     def write(self, name: str, array: NDArray[Any], suffix: str = "") -> None:
         """Uploads a parameter, or with a suffix of `STATES` what is kept of it."""
@@ -37,7 +36,7 @@ class TrainingTextures:
     def read(self, name: str, prefix: str = "", suffix: str = "") -> Floats:
         """A parameter as a checkpoint has it; with the prefix `d.` its gradient, with a suffix what is kept of it."""
         texture = f"{prefix}{name}{suffix}"
-        layout = programs.layout_of(self.player.program.views[texture])
+        layout = self.player.program.views[texture]
         array: Floats = self.config.parameters[name].restore(layout.unpack(self.player.read(texture)))
         return array
 
@@ -52,7 +51,7 @@ class TrainingTextures:
                 self.write(name, tensor(name + suffix), suffix)
 
     def upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
-        """Ids `[batch, context]` of a part. Rows of every tensor are token * batch + sequence."""
+        """Ids `[batch, context]` of a micro-batch. Rows of every tensor are token * batch + sequence."""
         ids = inputs.T.reshape(-1)
         self.put(f"ids.{len(ids)}", ids[:, None])
         self.put("targets", targets.T.reshape(-1)[:, None])
@@ -70,10 +69,10 @@ def ids_of(inputs: Any, targets: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         raise GlgptError("inputs or targets have rows that differ in length") from None
 
 
-def checked_parts(
+def checked_micro_batches(
     inputs: NDArray[Any], targets: NDArray[Any], shape: tuple[int, int], size: int, vocab_size: int
-) -> Parts:
-    """Ids and targets of `shape` in parts of `size` rows.
+) -> MicroBatches:
+    """Ids and targets of `shape` in micro-batches of `size` rows.
 
     Raises GlgptError for arrays of another shape or kind, or ids outside the vocabulary (a target may be -1).
     """

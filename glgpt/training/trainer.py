@@ -1,8 +1,9 @@
-"""Training a model on a device: one step at a time, its losses read some steps late."""
+"""Training a model on a device, one step at a time; losses are read asynchronously, some steps later."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -21,15 +22,17 @@ from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Run
+from glgpt.inference.model import GPT2
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
 from glgpt.training import state as training_state
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
-from glgpt.training.textures import Parts, TrainingTextures, check_finite, checked_parts, ids_of
+from glgpt.training.textures import MicroBatches, TrainingTextures, check_finite, checked_micro_batches, ids_of
 from glgpt.tuning.choice import choose
 
-LATE = 3  # steps that may be under way before a loss is waited for
+logger = logging.getLogger(__name__)
+MAX_IN_FLIGHT = 3  # steps whose losses may be unread before the trainer waits for the oldest
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -46,17 +49,18 @@ class StepResult:
 class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
 
-    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), or a checkpoint's
-    name or folder. A step takes `accumulate` micro-batches of `batch` sequences of `context` tokens (None: as many as
-    it is given; its program is recorded and compiled when a shape is first met, and again whenever another follows).
+    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name
+    or folder, or a loaded GPT2, whose checkpoint is read. A step takes `accumulate` micro-batches of `batch`
+    sequences of `context` tokens (None: as many as it is given; its program is recorded and compiled when a shape is
+    first met, and again whenever another follows, which is logged as a warning: it can take half a minute).
     Its loss is the mean over all targets in all its micro-batches together, except those that are -1, as torch's
     `cross_entropy` has it with `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are
-    zero. Raises GlgptError for settings that do not fit the model or the device.
+    zero. Raises GlgptError for settings that do not fit the model or the device, TypeError for a model of another kind.
     """
 
     def __init__(
         self,
-        model: ModelConfig | str | Path,
+        model: ModelConfig | GPT2 | str | Path | None,
         *,
         batch: int | None = None,
         context: int | None = None,
@@ -79,6 +83,11 @@ class Trainer:
             if isinstance(model, ModelConfig):
                 self.config = model
             else:
+                if isinstance(model, GPT2):
+                    model = model.path
+                if model is not None and not isinstance(model, (str, Path)):
+                    kind = type(model).__name__
+                    raise TypeError(f"model is a {kind}; pass a config, a loaded GPT2, a folder or a name of the Hub")
                 checkpoint = stack.enter_context(Checkpoint.open(model))
                 self.config, read = checkpoint.config, checkpoint.read
             self._given = batch, context
@@ -88,9 +97,9 @@ class Trainer:
             self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
             self.device = open_device(device)
             self.choice = choose(self.device, kernel, fetch, storage)
-            self._late: deque[tuple[int, Parts]] = deque()  # steps whose losses are under way
-            self._arrived: list[StepResult] = []  # results that were waited for and not yet returned
-            self._broken: tuple[int, Parts] | None = None  # the first step that was not finite
+            self._in_flight: deque[tuple[int, MicroBatches]] = deque()  # steps whose losses were not read yet
+            self._results: list[StepResult] = []  # results that were read and not yet returned
+            self._broken: tuple[int, MicroBatches] | None = None  # the first step that was not finite
             self._open(recipe)
             try:
                 if read is None:
@@ -107,7 +116,7 @@ class Trainer:
         player = Player(self.device, program, self.choice.options)
         self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
         self.memory = {role: program.nbytes([role]) for role in ROLES}
-        self._readback = Readback(player, ("losses", "gradient_norm"), LATE + 1)
+        self._readback = Readback(player, ("losses", "gradient_norm"), MAX_IN_FLIGHT + 1)
         self._gradients = True  # whether those of the last step are there
         self._prepared = False  # whether the norms are folded as generation wants them
         self._decoder = Decoder(player, self.config.n_positions, self._prepare)
@@ -117,8 +126,13 @@ class Trainer:
         shape = self._given[0] or batch, self._given[1] or context
         if shape == (self.recipe.batch, self.recipe.context) or 0 in shape:
             return
-        self._arrived = self.drain()
+        self._results = self.drain()
         state, old = self.textures.state(), self.player
+        if self.steps_done:
+            logger.warning(
+                "compiling a step of %d x %d tokens; pass Trainer a batch and a context to compile one alone, and fill "
+                "shorter rows up with targets of -1", *shape
+            )  # fmt: skip
         self._open(replace(self.recipe, batch=shape[0], context=shape[1]))
         old.close()
         self.textures.restore(state.__getitem__)
@@ -134,7 +148,7 @@ class Trainer:
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
         """Takes a step on ids `[accumulate * batch, context]` without waiting; returns the results that have arrived.
 
-        Where `batch` or `context` was left open, a step of another shape than the last waits for those under way.
+        Where `batch` or `context` was left open, a step of another shape than the last waits for those in flight.
 
         Raises GlgptError for arrays of another shape or ids outside the vocabulary (a target may be -1).
         """
@@ -142,37 +156,37 @@ class Trainer:
         x, y = ids_of(inputs, targets)
         if x.ndim == 2:
             self._fit(len(x) // self.recipe.accumulate, x.shape[1])
-        parts = self._parts(x, y, self.recipe.accumulate)
-        self._backward(self.steps_done + 1, parts)
+        micro_batches = self._micro_batches(x, y, self.recipe.accumulate)
+        self._backward(self.steps_done + 1, micro_batches)
         self.steps_done += 1
         b1, b2 = self.recipe.betas
         self.player.play("update", lr=lr, unbias1=1 / (1 - b1**self.steps_done), unbias2=1 / (1 - b2**self.steps_done))
         self._decoder.forget()
         self._prepared = False
-        arrived, self._arrived = self._arrived + ([self._take()] if self._readback.full else []), []
+        arrived, self._results = self._results + ([self._take()] if self._readback.full else []), []
         self._readback.start()
-        self._late.append((self.steps_done, parts))
+        self._in_flight.append((self.steps_done, micro_batches))
         return arrived
 
-    def _backward(self, step: int, parts: Parts) -> None:
-        for i, (x, y) in enumerate(parts):
+    def _backward(self, step: int, micro_batches: MicroBatches) -> None:
+        for i, (x, y) in enumerate(micro_batches):
             self.textures.upload(x, y, train=True)
             scalars = {"pos": 0, "row": i, "step": step, "seed": self._seed}
             self.player.play("backward" if i == 0 else "accumulate", **scalars)
         self._gradients = True
 
     def drain(self) -> list[StepResult]:
-        """Waits for every step that is under way, and returns their results."""
-        results, self._arrived = self._arrived + [self._take() for _ in range(len(self._readback))], []
+        """Waits for every step in flight and returns their results."""
+        results, self._results = self._results + [self._take() for _ in range(len(self._readback))], []
         return results
 
     def _take(self) -> StepResult:
         losses, norm = self._readback.take()
         total = losses[0, : self.recipe.accumulate, 0].astype(np.float64).sum(axis=0)
-        step, parts = self._late.popleft()
+        step, micro_batches = self._in_flight.popleft()
         result = StepResult(step, float(total[0] / max(1, total[1])), float(norm[0, 0, 0, 0]))
         if not self._broken and not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
-            self._broken = step, parts
+            self._broken = step, micro_batches
         return result
 
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
@@ -181,10 +195,11 @@ class Trainer:
         if x.shape != y.shape or x.ndim != 2 or not len(x):
             raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one number")
         self._fit(self.recipe.batch, x.shape[1])
-        parts = -(-len(x) // self.recipe.batch)
-        missing = ((0, parts * self.recipe.batch - len(x)), (0, 0))
-        for part in self._parts(np.pad(x, missing), np.pad(y, missing, constant_values=-1), parts):
-            self.textures.upload(*part, train=False)
+        count = -(-len(x) // self.recipe.batch)
+        missing = ((0, count * self.recipe.batch - len(x)), (0, 0))
+        x, y = np.pad(x, missing), np.pad(y, missing, constant_values=-1)
+        for micro_batch in self._micro_batches(x, y, count):
+            self.textures.upload(*micro_batch, train=False)
             self.player.play("evaluate", pos=0, row=SLOTS)
             total += self.player.read("losses")[0, SLOTS, 0, :2]
         return float(total[0] / max(1, total[1]))
@@ -229,9 +244,9 @@ class Trainer:
         last = {t: i for i, p in enumerate(self.player.entry("backward").passes) for t, _ in p.outputs}
         return sorted(self.config.parameters, key=lambda name: last[f"d.{name}"])
 
-    def _parts(self, inputs: NDArray[Any], targets: NDArray[Any], parts: int) -> Parts:
-        shape = parts * self.recipe.batch, self.recipe.context
-        return checked_parts(inputs, targets, shape, self.recipe.batch, self.config.vocab_size)
+    def _micro_batches(self, inputs: NDArray[Any], targets: NDArray[Any], count: int) -> MicroBatches:
+        shape = count * self.recipe.batch, self.recipe.context
+        return checked_micro_batches(inputs, targets, shape, self.recipe.batch, self.config.vocab_size)
 
     # -- what it holds ------------------------------------------------------------------------------------------
 

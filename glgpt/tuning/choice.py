@@ -12,9 +12,10 @@ import numpy as np
 from moderngl import TextureArray
 
 from glgpt import ops
-from glgpt.errors import GlgptError
+from glgpt.errors import DeviceError, GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
@@ -24,13 +25,13 @@ from glgpt.system.files import cache_path, read_json, write_json
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
-ROWS = {"apart": 0, "near": 4}  # how a one-row product takes its columns (`Kernel.near`)
-NEAR_PAYS = 0.8  # of the time by columns apart: panels must save so much of a row, since they gain nothing elsewhere
+COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # how a one-row product takes its columns (`Kernel.contiguous`)
+PANELS_PAY = 0.8  # of the time by strided columns: panels must save so much of a row, since they gain nothing elsewhere
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
 LONG = 0.003  # seconds that a long run of the probe should take at least
 STEADY = 1.3  # at most between the two best runs of each; else the machine had other work
+VERSION = 11  # of what a remembered probe means
 MOST_CACHE = 1 << 20  # bytes: thousands of drivers
-VERSION = 10  # of what a remembered probe means
 _unsteady: dict[str, dict[str, float]] = {}  # probes of a busy machine, good for this process alone
 
 
@@ -56,7 +57,9 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     ):
         if value != "auto" and value not in known:
             raise GlgptError(f"{name} {value!r} is not one of auto, {', '.join(known)}")
-    options = Options(header=device.header, storage="float" if storage == "auto" else storage)
+    # Mesa's software drivers convert halves more slowly than shaders do in integer operations
+    texels = "float" if storage == "auto" else storage
+    options = Options(header=device.header, storage=texels, packing=device.packing and not device.software)
     fitting = {k: v for k, v in KERNELS.items() if v.tile_rows * v.tile_cols <= device.limits.max_draw_buffers}
     if kernel != "auto" and kernel not in fitting:
         raise GlgptError(f"kernel {kernel} needs more draw buffers than the {device.limits.max_draw_buffers} here")
@@ -64,20 +67,22 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
         options = replace(options, storage="uint")
     fetches = list(FETCHES) if fetch == "auto" else [fetch]
     measured = _remembered(device, options, variants(fitting.values()))
-    rows = {way: min(measured[f"{way} {f}"] for f in fetches) for way in ROWS}
-    near = ROWS["near"] if rows["near"] < NEAR_PAYS * rows["apart"] else 0
+    rows = {name: min(measured[f"{name} {f}"] for f in fetches) for name in COLUMNS}
+    contiguous = COLUMNS["contiguous"] if rows["contiguous"] < PANELS_PAY * rows["strided"] else 0
     asked = variants(k for name, k in fitting.items() if kernel in ("auto", name))
-    kernels = [k for k in asked if k.near == near] or asked
+    kernels = [k for k in asked if k.contiguous == contiguous] or asked
     among = {(k, f): measured[f"{k.label} {f}"] for k in kernels for f in fetches}
     chosen, fetch = min(among, key=lambda pair: among[pair])
-    fastest = f"fastest of {len(among)}{' over panels' if near else ''} in the probe, {among[chosen, fetch]:.2f} ms"
+    fastest = (
+        f"fastest of {len(among)}{' over panels' if contiguous else ''} in the probe, {among[chosen, fetch]:.2f} ms"
+    )
     why = fastest if len(among) > 1 else "as asked for"
     return Choice(chosen, replace(options, fetch=fetch), why, measured)
 
 
 def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
-    """Each kernel with each way of one-row products; in panels a second column tile would have rows of its own."""
-    return [replace(k, near=near) for k in kernels for near in ROWS.values() if not near or k.tile_cols == 1]
+    """Each kernel with strided and with contiguous columns; over panels a second column tile would read other rows."""
+    return [replace(k, contiguous=n) for k in kernels for n in COLUMNS.values() if not n or k.tile_cols == 1]
 
 
 def renders_float(device: Device) -> bool:
@@ -87,7 +92,7 @@ def renders_float(device: Device) -> bool:
     try:
         device.release(device.framebuffer([(texture, 0)]))
         return True
-    except GlgptError:
+    except DeviceError:
         return False
     finally:
         device.release(texture)
@@ -101,7 +106,7 @@ def cache_file() -> Path:
 def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[str, float]:
     key = f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
     known = remembered_probes()
-    names = [f"{label} {f}" for label in (*(k.label for k in kernels), *ROWS) for f in FETCHES]
+    names = [f"{label} {f}" for label in (*(k.label for k in kernels), *COLUMNS) for f in FETCHES]
     for found in (known.get(key), _unsteady.get(key)):
         if found and all(name in found for name in names):
             return found
@@ -138,7 +143,7 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[
     """
     players: dict[str, Player] = {}
     runs: dict[str, tuple[int, list[float], list[float]]] = {}  # how many plays more a long run has, and seconds
-    weights: dict[int, Mapping[str, TextureArray]] = {}  # of the one-row products, by the way of walking them
+    weights: dict[int, Mapping[str, TextureArray]] = {}  # of the one-row products, by how columns are taken
     size = min(Limits().max_texture_size, device.limits.max_texture_size)
     limits = Limits(size, max_draw_buffers=device.limits.max_draw_buffers)
     try:
@@ -147,11 +152,11 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[
             for kernel in kernels:
                 program = product_program(limits, kernel)
                 players[f"{kernel.label} {fetch}"] = _filled(Player(device, program, chosen))
-            for name, near in ROWS.items():
-                program = row_product_program(near, limits=limits)
-                player = Player(device, program, chosen, weights.get(near, {}))
-                players[f"{name} {fetch}"] = player if near in weights else _filled(player)
-                weights.setdefault(near, player.shared("state"))
+            for name, contiguous in COLUMNS.items():
+                program = row_product_program(contiguous, limits=limits)
+                player = Player(device, program, chosen, weights.get(contiguous, {}))
+                players[f"{name} {fetch}"] = player if contiguous in weights else _filled(player)
+                weights.setdefault(contiguous, player.shared("state"))
         for name, player in players.items():
             _seconds(player, 1)  # compiles
             runs[name] = max(2, min(64, int(LONG / _seconds(player, 1)))), [], []
@@ -180,39 +185,38 @@ def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: t
     """An entry `probe` that multiplies the states x `[M, K]` and w `[K, N]`, as a model of this dtype does it."""
     m, k, n = shape
     rec = Recorder(limits)
-    if dtype == "f16":
-        kernel = kernel.packed(limits)
+    kernel = kernel.for_format(FORMATS[dtype], limits)
     x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
-    w = rec.fixed("w", _weight(rec, k, n, dtype, kernel.near), "state")
+    w = rec.fixed("w", _weight(rec, k, n, dtype, kernel.contiguous), "state")
     with rec.entry("probe"):
         rec.output(ops.matmul(rec, x, w, None, "y", dtype=dtype, tile_cols=kernel.tile_cols))
     return rec.program()
 
 
-def row_product_program(near: int, dtype: str = "f32", limits: Limits | None = None) -> Program:
+def row_product_program(contiguous: int, dtype: str = "f32", limits: Limits | None = None) -> Program:
     """An entry `probe` that multiplies a row by several weights in turn, so that they leave the caches."""
     k, n, count = ROW_PROBE
     rec = Recorder(limits)
     x = rec.fixed("x", Layout(1, k), "state")
-    layout = _weight(rec, k, n, dtype, near)
+    layout = _weight(rec, k, n, dtype, contiguous)
     with rec.entry("probe"):
         for i in range(count):
-            rec.output(ops.matvec(rec, x, rec.fixed(f"w.{i}", layout, "state"), f"y.{i}", near=near).tensor)
+            w = rec.fixed(f"w.{i}", layout, "state")
+            rec.output(ops.matvec(rec, x, w, f"y.{i}", contiguous=contiguous).tensor)
     return rec.program()
 
 
-def _weight(rec: Recorder, k: int, n: int, dtype: str, near: int) -> Layout:
+def _weight(rec: Recorder, k: int, n: int, dtype: str, contiguous: int) -> Layout:
     """A weight's layout, as a model of this dtype has it."""
-    if near and dtype == "f32":
-        return ops.panels(rec, k, n)
-    return fold(k, n, rec.limits.max_texture_size, 2 if dtype == "f16" else 1, dtype)
+    if contiguous:
+        return ops.panels(rec, k, n, dtype)
+    return fold(k, n, rec.limits.max_texture_size, dtype=dtype)
 
 
 def _filled(player: Player) -> Player:
     random = np.random.default_rng(0)
-    for name, v in player.program.views.items():
-        layout = Layout(v.rows, v.cols, v.tiles, v.dtype, v.stack)
-        player.write_matrix(name, layout, random.standard_normal((v.rows, v.cols), np.float32))
+    for name, view in player.program.views.items():
+        player.write_matrix(name, view, random.standard_normal((view.rows, view.cols), np.float32))
     return player
 
 
@@ -220,7 +224,7 @@ def as_dict(choice: Choice) -> dict[str, object]:
     """A choice as plain data, for `glgpt info`."""
     return {
         "kernel": choice.kernel.name,
-        "near": choice.kernel.near,
+        "contiguous": choice.kernel.contiguous,
         **asdict(choice.options),
         "why": choice.why,
         "probe_ms": choice.measured,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from glgpt.errors import GlgptError
 from glgpt.page.serve import application, serving
@@ -22,6 +24,20 @@ def find_chromium() -> str:
     if not found:
         raise GlgptError("no Chromium on this machine: install it (Debian, Ubuntu: apt install chromium)")
     return found
+
+
+def wait_without_eval(page: Any) -> Any:
+    """The page with another `wait_for_function`: Playwright's evals in the page, which its policy forbids."""
+
+    def wait_for_function(expression: str, timeout: float = 90_000) -> None:
+        end = time.monotonic() + timeout / 1000
+        while not page.evaluate(f"Boolean({expression})"):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{expression} did not come true within {timeout:.0f} ms")
+            page.wait_for_timeout(50)
+
+    page.wait_for_function = wait_for_function
+    return page
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import FLAGS, find_chromium
+from browser import FLAGS, find_chromium, wait_without_eval
 from playwright.sync_api import sync_playwright
 
 from glgpt.errors import GlgptError
@@ -36,7 +36,7 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(once: Callable[..., Path]) -> Path:
     """The embedded model's page, f32, in shards of 8 MiB."""
     from glgpt.page.export import export
 
@@ -45,14 +45,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.fail("the page is not built: make viewer")
     except GlgptError:
         pytest.fail("the page is not built: make viewer")
-    out = tmp_path_factory.mktemp("site") / "sub" / "page"
-    out.parent.mkdir()
-    export(None, out, "f32", shard_size=8 << 20)
-    return out
+    return (
+        once("exported", lambda folder: export(None, folder / "sub" / "page", "f32", shard_size=8 << 20)) / "sub/page"
+    )
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def site(once: Callable[..., Path]) -> Iterator[Path]:
     """A page that trains `mini`, which is small enough for tests."""
     from glgpt.page import training as page_training
     from glgpt.page.export import export
@@ -61,9 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(presets.PRESETS, "mini", presets.Preset(2, 2, 32, 32, "bytes", 4, 1e-2, 0.99, 60))
         patch.setattr(page_training, "TOKENIZERS", ("bytes", "bpe:300"))
-        out = tmp_path_factory.mktemp("site") / "page"
-        export(None, out, "f16", train=("mini",))
-        yield out
+        yield once("site", lambda folder: export(None, folder / "page", "f16", train=("mini",))) / "page"
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +107,7 @@ def browse(chromium: str, tmp_path: Path, complaints: list[str]) -> Iterator[Cal
                 **options,
             )
             contexts.append(context)
-            page = context.pages[0]
+            page = wait_without_eval(context.pages[0])
             page.set_default_timeout(90_000)
             context.on("weberror", lambda event: complaints.append(str(event.error)))
             context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from browser import FLAGS, find_chromium, served
+from browser import FLAGS, find_chromium, served, wait_without_eval
 from playwright.sync_api import sync_playwright
 
 from glgpt.bench.engine import RandomCheckpoint
@@ -101,7 +101,7 @@ def main() -> None:
             executable_path=find_chromium(),
             args=[*args.flags.split(), "--enable-precise-memory-info"],
         )
-        page = context.pages[0]
+        page = wait_without_eval(context.pages[0])
         page.set_default_timeout(300_000)
         address = f"{site}#tokens=1"
         page.add_init_script(WATCH)
@@ -134,7 +134,7 @@ def main() -> None:
             }
         info = page.evaluate("glgpt.info()")
         figures |= {key: info[key] for key in ("renderer", "kernel", "rows", "fetch", "probeMs")}
-        figures["desktop kernel"] = {"kernel": model.choice.kernel.name, "near": model.choice.kernel.near}
+        figures["desktop kernel"] = {"kernel": model.choice.kernel.name, "contiguous": model.choice.kernel.contiguous}
         context.close()
     print(json.dumps(figures, indent=1))
 

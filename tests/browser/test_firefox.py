@@ -16,6 +16,7 @@ import pytest
 from websockets.sync.client import connect
 
 from glgpt import GPT2
+from glgpt.page.export import export
 
 PROMPT = "First Citizen:\nBefore we proceed"
 # Firefox makes no WebGL without a display, headless or not; the software driver under Xvfb is on none of its lists.
@@ -65,13 +66,14 @@ def firefox(display: str, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def browse(firefox: str) -> Iterator[Callable[[str], Evaluate]]:
+def browse(firefox: str) -> Iterator[Callable[..., Evaluate]]:
     """Opens an address; the answer evaluates JavaScript in the page, awaiting what it promises.
 
-    Fails the test for an exception that nobody caught, or an error in the console.
+    Fails the test for an exception that nobody caught, or an error in the console that has no `provokes` in it.
     """
     numbers = count(1)
     complaints: list[str] = []
+    provoked: list[str] = []
     with connect(f"{firefox}/session", max_size=None) as socket:
 
         def call(method: str, **parameters: Any) -> dict[str, Any]:
@@ -83,7 +85,9 @@ def browse(firefox: str) -> Iterator[Callable[[str], Evaluate]]:
             assert answer["type"] == "success", answer
             return dict(answer["result"])
 
-        def open_page(address: str) -> Evaluate:
+        def open_page(address: str, provokes: str | None = None) -> Evaluate:
+            if provokes:
+                provoked.append(provokes)
             call("session.new", capabilities={})
             call("session.subscribe", events=["log.entryAdded"])
             context = call("browsingContext.getTree")["contexts"][0]["context"]
@@ -99,11 +103,11 @@ def browse(firefox: str) -> Iterator[Callable[[str], Evaluate]]:
 
         yield open_page
         call("browsingContext.getTree")  # what was said before it is heard by now
-    assert complaints == [], "the page complained"
+    assert [said for said in complaints if not any(part in said for part in provoked)] == [], "the page complained"
 
 
 def test_firefox_says_what_the_desktop_says(
-    exported: Path, serve: Callable[..., str], browse: Callable[[str], Evaluate]
+    exported: Path, serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
     evaluate = browse(serve(exported))
     evaluate("glgpt.ready")
@@ -113,3 +117,27 @@ def test_firefox_says_what_the_desktop_says(
         assert ids == list(desktop.generate_ids(PROMPT, 48, temperature=0))
     parity = evaluate("glgpt.parity()")
     assert parity["pass"] and parity["maxError"] < 1e-4, parity
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["a folder", "a single file"])
+def test_firefox_keeps_the_policy(
+    exported: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], tmp_path: Path, single: bool
+) -> None:
+    """The page runs without a violation, and a script that is slipped in does not."""
+    if single:
+        export(None, tmp_path / "page.html", "f16", single_file=True)
+    address = (tmp_path / "page.html").as_uri() if single else serve(exported)
+    evaluate = browse(address, provokes="Content-Security-Policy")
+    evaluate("(addEventListener('securitypolicyviolation', (e) => (window.seen ??= []).push(e.effectiveDirective)), 0)")
+    evaluate("glgpt.ready")
+    evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
+    assert evaluate("window.seen ?? null") is None
+    slip_in = """(async () => {
+      const script = document.createElement('script');
+      script.textContent = 'window.ran = 1';
+      document.body.append(script);
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      return [window.ran ?? 0, window.seen];
+    })()"""
+    ran, seen = evaluate(slip_in)
+    assert ran == 0 and seen and all(directive.startswith("script-src") for directive in seen)

@@ -136,7 +136,7 @@ def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, brows
     for count in (3, 4):
         page.get_by_role("button", name="One token").click()
         page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === {count}")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === 6")
     assert page.evaluate(words) == whole
 
@@ -187,6 +187,7 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
     assert_same(page, desktop)
 
 
+@pytest.mark.alone
 def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, browse: Browse) -> None:
     """Tasks of 50 ms and more, beyond what holds up a worker that does nothing but look at the clock.
 

@@ -107,7 +107,7 @@ def test_a_loss_is_said_and_can_be_stopped(exported: Path, serve: Serve, browse:
     page = browse(serve(exported) + "#tokens=200")
     page.evaluate("glgpt.ready")
     page.evaluate("() => { glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext(); }")
-    page.get_by_text("took the graphics card away").wait_for()
+    page.get_by_text("lost the graphics context").wait_for()
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_role("button", name="Write", exact=True).wait_for()
 

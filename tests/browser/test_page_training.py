@@ -153,6 +153,7 @@ def test_a_lost_context_goes_on_to_the_same_bits(page: Any) -> None:
     assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5, temperature: 0}).then((r) => r.ids.length)") == 5
 
 
+@pytest.mark.alone
 def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(site) + "#tokens=1", HIDDEN)
     page.evaluate("glgpt.ready")
@@ -197,7 +198,7 @@ def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse:
     for selector in (".inside .heads", ".inside .matrix"):
         page.wait_for_function(f"({PAINTED})({selector!r}) > 0.2", polling=200)
     page.get_by_role("button", name="Pause").click()
-    page.get_by_role("button", name="Go on").wait_for()
+    page.get_by_role("button", name="Continue").wait_for()
     step = page.evaluate("glgpt.training.session.step")
     page.get_by_role("button", name="One step").click()
     page.wait_for_function(f"glgpt.training.session.step === {step + 1}", polling=200)

@@ -176,7 +176,7 @@ def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Ser
     page = browse(serve(exported) + f"#view=textures&texture={name}&tokens=1")
     page.evaluate("glgpt.ready")
     stack = page.evaluate("(name) => glgpt.model.programs.generate.views[name].stack", name)
-    assert stack > 1 or page.evaluate("glgpt.info().rows") == "apart"
+    assert stack > 1 or page.evaluate("glgpt.info().rows") == "strided"
     with Checkpoint.open(None) as checkpoint:
         matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
     painted(page, ".plane canvas", 0.5)

@@ -18,11 +18,13 @@ import pytest
 
 import glgpt.cli.parser
 from glgpt.bench import engine as bench
+from glgpt.bench.peaks import Measure
 from glgpt.cli import main
 from glgpt.cli.options import size
 from glgpt.cli.parser import build_parser
 from glgpt.cli.progress import progress
 from glgpt.errors import quoted
+from glgpt.gl.device import Device
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
 
@@ -212,16 +214,16 @@ def test_info_announces_the_memory_that_a_model_then_takes(capsys: Capture) -> N
     text = capsys.readouterr().out
     assert figures["device"]["renderer"] in text and figures["choice"]["kernel"] in text
     rows = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.endswith(" ms")]
-    assert sorted(rows) == sorted(2 * ["4x4", "4x4-near", "4x8", "8x4", "8x4-near"])
+    assert sorted(rows) == sorted(2 * ["4x4", "4x4-contiguous", "4x8", "8x4", "8x4-contiguous"])
 
 
-@pytest.mark.parametrize(("near", "way"), [(0, "halves"), (2, "neighbours")])
-def test_info_says_how_one_row_products_take_their_columns(near: int, way: str) -> None:
+@pytest.mark.parametrize(("contiguous", "way"), [(0, "strided"), (4, "contiguous")])
+def test_info_says_how_one_row_products_take_their_columns(contiguous: int, way: str) -> None:
     figures = info.describe(device="software")
-    probe = {"4x4 textureLod": 2.0, "near textureLod": 3.0, "apart textureLod": 4.0, "near texelFetch": 9.0}
-    figures["choice"] |= {"near": near, "fetch": "textureLod", "probe_ms": probe}
+    probe = {"4x4 textureLod": 2.0, "contiguous textureLod": 3.0, "strided textureLod": 4.0, "strided texelFetch": 9.0}
+    figures["choice"] |= {"contiguous": contiguous, "fetch": "textureLod", "probe_ms": probe}
     text = info.render(figures)
-    assert f"\none-row products: {way} (near 3.00 ms, apart 4.00 ms)" in text and "9.00" not in text
+    assert f"\none-row products: {way} columns (strided 4.00 ms, contiguous 3.00 ms)" in text and "9.00" not in text
 
 
 def test_bench_runs_and_prints(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -381,3 +383,30 @@ def test_every_stop_text_counts(capsys: Capture) -> None:
     args = ["generate", "ROMEO:\nIs it", "--tokens", "40", "--temperature", "0", "--stop", "not be", "--stop", "I'll"]
     assert main([*args, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == " not so, and "
+
+
+def test_bench_says_what_it_does_and_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """On a machine on which all takes long, rounds and shapes are left out; stderr is no terminal here."""
+    asked: list[int] = []
+
+    def products(_device: object, _kernel: object, _options: object, m: int, *_: object) -> list[dict[str, object]]:
+        asked.append(m)
+        time.sleep(0.4)
+        return [{"name": "matmul", "gflops": 1.0}]
+
+    monkeypatch.setattr(bench, "device_peaks", lambda *_: {"fma_gflops": 1.0})
+    monkeypatch.setattr(bench, "products", products)
+    monkeypatch.setattr(bench, "model_bench", lambda *_: ([], {}))
+    assert main(["bench", "--seconds", "2", "--json"]) == 0
+    err = capsys.readouterr().err
+    assert asked == [64] and "measuring products of 64 rows" in err and "no products of 256 rows: they would" in err
+    asked.clear()
+    assert main(["bench", "--seconds", "100", "--json"]) == 0
+    assert asked == [64, 256, 1024] and "no products" not in capsys.readouterr().err
+
+
+def test_a_measurement_ends_in_time(device: Device) -> None:
+    played: list[float] = []
+    measure = Measure(device, 50, time.monotonic() + 0.3)
+    measure.add("slow", lambda: (played.append(0.0), time.sleep(0.05)), repeats=1)
+    assert measure.seconds()["slow"] > 0 and 1 < len(played) < 20

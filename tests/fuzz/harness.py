@@ -223,8 +223,9 @@ def main(targets: Sequence[Any]) -> int:
         bad += len(findings) + again
         took = time.monotonic() - start
         figures = ", ".join(f"{verdicts[kind]:,} {kind}" for kind in ("refused", "accepted"))
-        print(f"{target.name:16} {verdicts.total():7,} cases: {figures}, {verdicts['finding']:,} findings"
-              f" ({len(before)} kept, {again} fail) in {took:.0f} s [{i + 1}/{len(chosen)}]", flush=True)  # fmt: skip
+        counted = f"{verdicts.total():7,} cases: {figures}, {verdicts['finding']:,} findings"
+        before_them = f"({len(before)} kept, {again} fail) in {took:.0f} s [{i + 1}/{len(chosen)}]"
+        print(f"{target.name:16} {counted} {before_them}", flush=True)
         for finding in findings:
             print(f"    {finding.what}\n    kept in {kept(target, finding)}", flush=True)
     return 1 if bad else 0

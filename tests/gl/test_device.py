@@ -11,7 +11,7 @@ import moderngl
 import numpy as np
 import pytest
 
-from glgpt.errors import GlgptError
+from glgpt.errors import DeviceError, GlgptError
 from glgpt.gl import device as gl_device
 from glgpt.gl.device import HEADERS, Device, Options, list_devices, open_device
 from glgpt.program.spec import Limits
@@ -150,3 +150,26 @@ def test_a_texture_too_large_is_refused(device: Device) -> None:
     with pytest.raises(GlgptError, match="the driver refused texture big"):
         device.texture("big", 10 * device.limits.max_texture_size, 1, 1, "float")
     assert device.ctx.error == "GL_NO_ERROR"
+
+
+def test_devices_are_counted_not_tried_until_one_fails(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a driver words its error otherwise, sixteen devices are listed that are not there."""
+    count = len(list_devices())
+    assert count == gl_device._egl_devices() >= 1
+
+    def fail(_: int) -> Device:
+        raise RuntimeError("some other words")
+
+    monkeypatch.setattr(gl_device, "_create", fail)
+    monkeypatch.setattr(gl_device, "_here", gl_device._Here())
+    assert list_devices() == [f"EGL device {i} does not open: some other words" for i in range(count)]
+    with pytest.raises(DeviceError, match="no auto device"):
+        open_device()
+
+
+def test_a_driver_that_cannot_convert_halves_is_known(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has OpenGL 4.1 without the extension: every shader that requires it fails."""
+    monkeypatch.setattr(gl_device, "PACKING", "#extension GL_no_such_extension : require\n")
+    assert device.packing and device._compiles("330") and not device._compiles("330", gl_device.PACKING)
+    text = device.preamble(Options("330", packing=False))
+    assert text == "#version 330\n#define NO_PACKING\n" and "extension" in device.preamble(Options("330"))

@@ -20,9 +20,9 @@ from glgpt.inference.model import GPT2
 from glgpt.inference.programs import generation_program
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
-from glgpt.program.layout import Layout
+from glgpt.program.layout import Layout, View
 from glgpt.program.recorder import Recorder
-from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, View
+from glgpt.program.spec import Entry, Limits, Pass, Program, Texture
 
 Array = NDArray[Any]
 M, K, N = 37, 30, 130
@@ -34,7 +34,7 @@ ROWS = Program(
     {
         "row": Entry("row", (), (Pass("row", "f", (), (("c", 0),), (2, 1), row="pos"),), {}),
         "first": Entry("first", (), (Pass("first", "f", (), (("c", 0),), (2, 1)),), {}),
-        "all": Entry("all", (), (Pass("all", "f", (), (("s", 0),), (2, 6)),), {"s": View("s", 6, 8, (1, 1), "f32")}),
+        "all": Entry("all", (), (Pass("all", "f", (), (("s", 0),), (2, 6)),), {"s": View(6, 8, texture="s")}),
     },
     {},
     {"pos": "int", "seed": "float"},
@@ -107,16 +107,16 @@ def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
 
 
 def counting(entries: dict[str, tuple[str, str, bool]]) -> Program:
-    """A counter in a pair of states: each entry (read, written, whether it flips) writes one more than it reads."""
+    """A counter in two states: each entry (read, written, whether they change names) writes one more than it reads."""
     text = "precision highp float;\nprecision highp sampler2DArray;\nuniform sampler2DArray u_x;\n"
     text += "layout(location = 0) out vec4 y;\n"
     text += "void main() { y = texelFetch(u_x, ivec3(gl_FragCoord.xy, 0), 0) + 1.0; }\n"
     textures = [Texture(name, 2, 1, 1, "float", "state") for name in ("c", "c.next", "seen")]
     made = {
         name: Entry(
-            name, (), (Pass(name, "add", (("u_x", old),), ((new, 0),), (2, 1)),), {}, ((old, new),) if flips else ()
+            name, (), (Pass(name, "add", (("u_x", old),), ((new, 0),), (2, 1)),), {}, ((old, new),) if ping_pong else ()
         )
-        for name, (old, new, flips) in entries.items()
+        for name, (old, new, ping_pong) in entries.items()
     }
     return Program({t.name: t for t in textures}, {"add": text}, made, {})
 

@@ -15,7 +15,6 @@ from reference import gpt2, random_weights, save_checkpoint, within
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
-from glgpt.inference.programs import layout_of
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
 from glgpt.tuning.choice import FETCHES, STORAGES
@@ -54,7 +53,7 @@ def greedy(model: GPT2, prompt: Sequence[int], tokens: int) -> list[int]:
 def row_of_logits(model: GPT2) -> Array:
     """The logits that the last token was chosen from."""
     view = model.player.entry("decode").outputs["logits"]
-    return layout_of(view).unpack(model.player.read(view.texture))[0]
+    return view.unpack(model.player.read(view.texture))[0]
 
 
 def size(values: Array) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,15 @@ from glgpt.cli.parser import build_parser
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.inspection.dump import dump, parse_range, texel_image
-from glgpt.plots import figures as plots
+from glgpt.plots import activations as plots
+from glgpt.plots import figure, fonts, loss
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout
 
 WIDE = Path(__file__).parents[1] / "goldens/wide"  # 2 layers, 4 heads, no tokenizer
 IDS = [1, 5, 9, 5, 1, 77]
 Array = np.ndarray[Any, Any]
+F32 = FORMATS["f32"]
 
 
 def pixels(path: Path) -> Array:
@@ -106,7 +111,7 @@ def test_large_sheets_keep_the_largest_values() -> None:
 
 @pytest.mark.parametrize("n", [1, 5, 40, 256])
 def test_labels_are_as_many_as_fit(n: int) -> None:
-    shown = plots.thinned(n, plots.cells(n, 0.19, 3.2, 9))
+    shown = figure.thinned(n, figure.cells(n, 0.19, 3.2, 9))
     assert shown[0] == 0 and len(shown) == n if n <= 40 else 20 < len(shown) <= 67
 
 
@@ -127,8 +132,8 @@ def test_a_loss_curve_draws_every_step(tmp_path: Path, monkeypatch: pytest.Monke
     steps = np.arange(1, 3001.0)
     training = np.stack([steps, 3 + steps % 2], axis=1)  # a loss that goes up and down by the step
     drawn: list[Any] = []
-    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.extend(figure.axes[0].lines))
-    plots.loss_curve(training, np.zeros((0, 2)), "run", tmp_path / "l.png")
+    monkeypatch.setattr(loss, "save", lambda figure, _: drawn.extend(figure.axes[0].lines))
+    loss.loss_curve(training, np.zeros((0, 2)), "run", tmp_path / "l.png")
     each, mean = (line.get_xydata() for line in drawn)
     assert np.array_equal(each, training)
     assert np.array_equal(mean[:, 0], steps) and np.allclose(mean[:, 1], 3.5, atol=1 / 30)  # of 31 steps or more
@@ -152,23 +157,23 @@ def test_raw_textures_are_written_as_they_lie_in_memory(tmp_path: Path) -> None:
 def test_texels_are_scaled_to_their_range() -> None:
     texels = np.array([[[[0, 1, 2, 4]]], [[[np.nan, np.inf, -np.inf, 2]]]], np.float32)
     wanted = [[[0, 64, 128, 255], [0, 255, 0, 128]]]
-    picture, low, high = texel_image(texels, "f32")
+    picture, low, high = texel_image(texels, F32)
     assert (picture.tolist(), low, high) == (wanted, 0.0, 4.0)
-    assert texel_image(texels.view(np.uint32), "f32")[0].tolist() == wanted
-    assert texel_image(np.zeros((1, 1, 1, 4), np.float32), "f32")[0].tolist() == [[[0, 0, 0, 0]]]
+    assert texel_image(texels.view(np.uint32), F32)[0].tolist() == wanted
+    assert texel_image(np.zeros((1, 1, 1, 4), np.float32), F32)[0].tolist() == [[[0, 0, 0, 0]]]
 
 
-def test_packed_halves_come_apart_into_their_tiles() -> None:
+def test_column_tiles_that_share_texels_are_drawn_apart() -> None:
     layout = Layout(2, 16, (1, 2), "f16")
     matrix = np.arange(32, dtype=np.float32).reshape(2, 16)
-    picture, low, high = texel_image(layout.pack(matrix), "f16")
+    picture, low, high = texel_image(layout.pack(matrix), layout.format)
     assert (low, high) == (0.0, 31.0)
     assert picture.tolist() == np.round(matrix / 31 * 255).reshape(2, 4, 4).tolist()
 
 
 def test_masked_scores_stay_out_of_the_range(tmp_path: Path) -> None:
     texels = np.array([[[[-1e30, 1, 2, 3]]]], np.float32)
-    picture, low, high = texel_image(texels, "f32", -1e29)
+    picture, low, high = texel_image(texels, F32, -1e29)
     assert (picture.tolist(), low, high) == ([[[0, 0, 128, 255]]], 1.0, 3.0)
     with GPT2.from_pretrained(WIDE) as model:
         manifest = dump(model, IDS, tmp_path, ["h.0.attn.scores"], raw=True)
@@ -243,3 +248,32 @@ def test_what_is_drawn_is_what_the_model_computed(tmp_path: Path, monkeypatch: p
     assert right.tolist() == [[i == after for i in row] for row, after in zip(best, [*ids[1:], -1], strict=True)]
     assert right[len(IDS) - 1 : -1, 0].all()
     assert labels == [str(i) for i in ids]
+
+
+def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
+    code = (
+        "import matplotlib as m; before = dict(m.rcParams); import glgpt.plots.activations as a, glgpt.plots.loss as l;"
+        "import numpy as np, pathlib; assert dict(m.rcParams) == before;"
+        f"p = pathlib.Path({str(tmp_path)!r}); a.heat_map(np.eye(2), ['a', 'b'], '$t$', p / 'h.png');"
+        "l.loss_curve(np.ones((2, 2)), np.ones((0, 2)), 'run', p / 'l.png'); assert dict(m.rcParams) == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_character_is_drawn_by_a_font_that_has_it_or_as_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def width(label: str) -> int:
+        plots.AttentionPlot([label, "b"], "").draw(np.eye(2), 0, 0, tmp_path / "p.png")
+        return pixels(tmp_path / "p.png").shape[1]
+
+    assert fonts.drawable("caf\u00e9 \U0010ffff") == "caf\u00e9 \\U0010ffff"
+    with monkeypatch.context() as patch:  # a system with no other fonts
+        patch.setattr(fonts, "FALLBACKS", ())
+        for cached in (fonts.families, fonts._known):
+            cached.cache_clear()
+        assert fonts.drawable("\u65e5x") == "\\u65e5x" and width("\u65e5" * 4) > width("\u00e9" * 4)
+    for cached in (fonts.families, fonts._known):
+        cached.cache_clear()
+    width("\u65e5\u672c\ud55c")
+    assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []

@@ -1,4 +1,4 @@
-"""Products over more tiles than are written out one by one, of wide rows, and cut into parts."""
+"""Products over more tiles than are written out one by one, of wide rows, and with K split."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from test_ops import EPS, EVERY, SHAPE, STYLES, Bench, held_to, play
 
 from glgpt import ops
 from glgpt.gl.device import Device
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["f32", "f16"])
+@pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("inner", [90, 67])
 @pytest.mark.parametrize("rows", [4, 8])
-def test_a_product_loops_over_many_tiles(device: Device, inner: int, rows: int, packed: bool) -> None:
+def test_a_product_loops_over_many_tiles(device: Device, inner: int, rows: int, dtype: str) -> None:
     """A run of the inner dimension that ends with a tile of either factor, or with the matrix, is too long or short."""
 
     def record(b: Bench) -> list[Want]:
         x = b.normal("x", 13, inner, Layout(13, inner, (4, 3)))
-        w = b.normal("w", 92, 37, Layout(92, 37, (-(-92 // rows), 2), "f16" if packed else "f32"))
+        w = b.normal("w", 92, 37, Layout(92, 37, (-(-92 // rows), 2), dtype))
         y = ops.matmul(b, x, w, None, "y", tile_cols=2)
         return [Want(y, ref.matmul(b.held["x"], b.held["w"][:inner]))]
 
@@ -40,16 +41,16 @@ def test_a_product_loops_over_many_tiles(device: Device, inner: int, rows: int, 
 def test_a_fragment_takes_one_column_of_a_wide_row(device: Device, monkeypatch: pytest.MonkeyPatch, cols: int) -> None:
     """The logits of a large vocabulary on a GPU are wrong, which no other case is wide enough to see."""
     monkeypatch.setattr(sys.modules["glgpt.ops.matmul"], "WIDE", 1)
-    shape = SimpleNamespace(**SHAPE | {"near": 0, "cols": cols})
+    shape = SimpleNamespace(**SHAPE | {"contiguous": 0, "cols": cols})
     for played in play(device, Bench(STYLES["4x8"]), lambda b: EVERY["matvec"].record(b, shape)):
         held_to("matvec", *played)
 
 
-def test_products_that_leave_threads_idle_are_cut_into_parts() -> None:
-    """Three bins of two threads, or a fifth of a GPU, are left as they are; or parts are too short, or do not fit."""
+def test_products_that_leave_threads_idle_split_k() -> None:
+    """Three bins of two threads, or a fifth of a GPU, are left as they are; or slices are too short, or do not fit."""
     rec = Recorder()
-    assert ops.parts_for(rec, 64, 192, 192) == 2  # c_proj of 124M, 512 tokens by 8x4
-    assert ops.parts_for(rec, 16, 768, 96) == 4  # the MLP's, 64 tokens by 4x8
-    assert ops.parts_for(rec, 64, 192, 768) == 1  # c_fc
-    assert [ops.parts_for(rec, 8, inner, 64) for inner in (32, 64, 96)] == [1, 2, 4]
-    assert ops.parts_for(Recorder(Limits(max_texture_size=256)), 64, 192, 192) == 1
+    assert ops.split_k_for(rec, 64, 192, 192) == 2  # c_proj of 124M, 512 tokens by 8x4
+    assert ops.split_k_for(rec, 16, 768, 96) == 4  # the MLP's, 64 tokens by 4x8
+    assert ops.split_k_for(rec, 64, 192, 768) == 1  # c_fc
+    assert [ops.split_k_for(rec, 8, inner, 64) for inner in (32, 64, 96)] == [1, 2, 4]
+    assert ops.split_k_for(Recorder(Limits(max_texture_size=256)), 64, 192, 192) == 1

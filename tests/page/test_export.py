@@ -34,7 +34,9 @@ def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "assets" / "a.js").write_text("const end = '</script>';")
     (folder / "assets" / "a.css").write_text("body { margin: 0 }")
     (folder / "index.html").write_text(
-        '<html><head><title>glgpt</title><script type="module" crossorigin src="./assets/a.js"></script>'
+        "<html><head><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'self'; "
+        "style-src 'self'; connect-src 'self'; worker-src 'self' blob:\">"
+        '<title>glgpt</title><script type="module" crossorigin src="./assets/a.js"></script>'
         '<link rel="stylesheet" crossorigin href="./assets/a.css"></head><body></body></html>'
     )
     monkeypatch.setattr(module, "_viewer", lambda: folder)
@@ -84,12 +86,12 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
     with Checkpoint.open(goldens / "wide") as checkpoint:
         config = checkpoint.config
     for dtype, names in (
-        ("f32", ["4x4", "4x4-near", "4x8", "8x4", "8x4-near"]),
-        ("f16", ["4x4", "4x8"]),
+        ("f32", ["4x4", "4x4-contiguous", "4x8", "8x4", "8x4-contiguous"]),
+        ("f16", ["4x4", "4x4-contiguous", "4x8", "8x4-contiguous"]),
     ):
         recordings = page_recordings(dtype)
         assert sorted(r.name for r in recordings) == names
-        weights: dict[str, list[Any]] = {"apart": [], "near": []}
+        weights: dict[str, list[Any]] = {"strided": [], "contiguous": []}
         for recording in recordings:
             generate = generate_program(config, recording, dtype)
             capture = capture_recording(config, recording, dtype)
@@ -105,7 +107,7 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
                 weights[recording.rows].append(held)
             own = {f"{what}_{i}_1" for what in ("attention", "ahead") for i in range(config.n_layer)}
             assert own | {"lens"} <= set(generate.entries)
-        assert recordings[0].rows == "apart"
+        assert recordings[0].rows == "strided"
         for held in weights.values():
             assert all(h == held[0] for h in held)
 
@@ -114,9 +116,9 @@ def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path:
     out = tmp_path / "out"
     export(goldens / "one-f16", out)
     (out / "probe-2x2.json").write_text("{}")
-    export(goldens / "dhead2-gelu", out)
+    export(goldens / "vocab3-untied", out)
     assert not (out / "probe-2x2.json").exists()
-    assert json.loads((out / "manifest.json").read_text())["model"] == "dhead2-gelu"
+    assert json.loads((out / "manifest.json").read_text())["model"] == "vocab3-untied"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
     link = tmp_path / "link"
     link.symlink_to(out)
@@ -163,6 +165,26 @@ def test_a_single_file_holds_everything(goldens: Path, tmp_path: Path) -> None:
     assert json.loads(found["manifest.json"]) == manifest
     for shard in manifest["shards"]:
         assert hashlib.sha256(found[shard["file"]]).hexdigest() == shard["sha256"]
+
+
+def test_a_single_file_allows_its_own_scripts_and_styles_alone(goldens: Path, tmp_path: Path, viewer: Path) -> None:
+    export(goldens / "one-f16", tmp_path / "page.html", single_file=True)
+    text = (tmp_path / "page.html").read_text()
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert policy
+    found = dict(directive.strip().split(" ", 1) for directive in policy[1].split(";"))
+    elements = {
+        "script-src": re.findall(r'<script type="module">(.*?)</script>', text, re.DOTALL),
+        "style-src": re.findall(r"<style>(.*?)</style>", text, re.DOTALL),
+    }
+    for directive, inline in elements.items():
+        digests = (base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in inline)
+        assert inline and found[directive].split() == [f"'sha256-{digest}'" for digest in digests]
+    assert found["connect-src"] == found["default-src"] == "'none'" and found["worker-src"] == "blob:"
+    index = viewer / "index.html"
+    index.write_text(index.read_text().replace("Content-Security-Policy", "X-Policy"))
+    with pytest.raises(GlgptError, match="Content-Security-Policy"):
+        export(goldens / "one-f16", tmp_path / "other.html", single_file=True)
 
 
 def test_a_module_comes_without_a_page_and_missing_folders_are_made(goldens: Path, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def site(tmp_path: Path) -> Path:
     (folder / "assets").mkdir(parents=True)
     (folder / "index.html").write_text(f"<p><script>{INLINE}</script><script src='a.js'></script><style>p {{}}</style>")
     (folder / "own.html").write_text("<meta charset=utf-8><meta http-equiv='Content-Security-Policy' content='x'><p>")
+    (folder / "styled.html").write_text("<pre id=a style='white-space: pre-wrap'></pre>")
     (folder / "a.bin").write_bytes(BYTES)
     for name in ("a.js", "a.json", "a.wasm", "a.css", "a.svg", "strange.xyz", "assets/b.js"):
         (folder / name).write_text("")
@@ -125,6 +126,8 @@ def test_a_page_may_run_its_own_scripts_alone(port: int) -> None:
     for part in ("connect-src 'self'", "worker-src 'self' blob:", "img-src 'self' data: blob:", "object-src 'none'"):
         assert part in policy
     assert "unsafe" not in policy
+    policy = parsed(ask(port, request("/styled.html")))[1]["content-security-policy"]
+    assert "style-src-attr 'unsafe-inline'" in policy and "script-src 'self';" in policy
     assert parsed(ask(port, request("/own.html")))[1]["content-security-policy"] == "frame-ancestors 'none'"
 
 

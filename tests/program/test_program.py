@@ -15,8 +15,10 @@ import pytest
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import capture_program, generation_program
 from glgpt.models.gpt2.config import GPT2Config
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
-from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, View, check
+from glgpt.program.layout import View
+from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
 
 SHAKESPEARE = GPT2Config(vocab_size=1024, n_positions=256, n_embd=256, n_layer=6, n_head=8)
 XL = GPT2Config(n_embd=1600, n_layer=48, n_head=25)
@@ -38,8 +40,8 @@ def whole() -> Program:
     return Program(
         {t.name: t for t in [*textures, texture("c", "state", layers=1)]},
         {"f": "void main() {}"},
-        {"e": Entry("e", ("x",), passes, {"y": View("y", 2, 12, (1, 2), "f32")})},
-        {"w": View("w", 2, 12, (1, 2), "f32")},
+        {"e": Entry("e", ("x",), passes, {"y": View(2, 12, (1, 2), texture="y")})},
+        {"w": View(2, 12, (1, 2), texture="w")},
         {"pos": "int"},
     )
 
@@ -62,8 +64,8 @@ def with_texture(name: str, **changes: Any) -> Program:
     return replace(program, textures=program.textures | {name: replace(program.textures[name], **changes)})
 
 
-def flipping(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 1), **changes: Any) -> Program:
-    """An entry that writes `outputs` of the layers of state d from x, and flips a pair; `changes` make d another."""
+def ping_pong(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 1), **changes: Any) -> Program:
+    """An entry that writes `outputs` of the layers of state d from x, and a pair; `changes` make d another."""
     states = [texture("c", "state"), replace(texture("d", "state"), **changes)]
     one = Pass("write", "f", (("u_x", "x"),), tuple(("d", layer) for layer in outputs), (3, 2))
     entry = Entry("e", ("x",), (one,), {}, (pair,))
@@ -71,14 +73,14 @@ def flipping(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 
     return Program(textures, {"f": "void main() {}"}, {"e": entry}, {})
 
 
-def flipping_with(*more: Pass, **changes: Any) -> Program:
-    """`flipping`, its only pass changed, and more passes after it."""
-    entry = flipping().entries["e"]
+def ping_pong_with(*more: Pass, **changes: Any) -> Program:
+    """`ping_pong`, its only pass changed, and more passes after it."""
+    entry = ping_pong().entries["e"]
     passes = (replace(entry.passes[0], **changes), *more)
-    return replace(flipping(), entries={"e": replace(entry, passes=passes)}, scalars={"pos": "int"})
+    return replace(ping_pong(), entries={"e": replace(entry, passes=passes)}, scalars={"pos": "int"})
 
 
-LOST = View("lost", 2, 12, (1, 2), "f32")
+LOST = View(2, 12, (1, 2), texture="lost")
 FAULTS: dict[str, tuple[Program, str]] = {
     "an unknown input": (with_pass(0, inputs=(("u_x", "lost"),)), "entry e, pass 0 (first): there is no texture lost"),
     "an unknown target": (with_pass(2, outputs=(("lost", 0),)), "entry e, pass 2 (last): there is no texture lost"),
@@ -131,15 +133,15 @@ FAULTS: dict[str, tuple[Program, str]] = {
     "an empty texture": (with_texture("w", height=0), "texture w is empty"),
     "a format": (with_texture("w", format="half"), "texture w has format 'half'"),
     "a role": (with_texture("w", role="toy"), "role 'toy'"),
-    "a pair of which one is lost": (flipping(("c", "lost")), "entry e, c and lost are no pair of states"),
-    "a pair that is no state": (flipping(("x", "d")), "entry e, x and d are no pair of states"),
-    "a pair of two sizes": (flipping(layers=3), "entry e, c and d are no pair of states"),
-    "a new state not written whole": (flipping(outputs=(1,)), "entry e, d is not written whole before it takes the"),
-    "a row of a new state": (flipping_with(row="pos", viewport=(3, 1)), "entry e, d is not written whole before"),
-    "a part of a new state": (flipping_with(viewport=(2, 2)), "entry e, d is not written whole before it takes the"),
+    "a pair of which one is lost": (ping_pong(("c", "lost")), "entry e, c and lost are not two states of one shape"),
+    "a pair that is no state": (ping_pong(("x", "d")), "entry e, x and d are not two states of one shape"),
+    "a pair of two sizes": (ping_pong(layers=3), "entry e, c and d are not two states of one shape"),
+    "a new state not written whole": (ping_pong(outputs=(1,)), "entry e, d takes the place of c without being written"),
+    "a row of a new state": (ping_pong_with(row="pos", viewport=(3, 1)), "entry e, d takes the place of c without"),
+    "a part of a new state": (ping_pong_with(viewport=(2, 2)), "entry e, d takes the place of c without being written"),
     "an old state that is written": (
-        flipping_with(Pass("both", "f", (("u_x", "x"),), (("c", 1),), (3, 2))),
-        "entry e, d is not written whole before it takes the place of c",
+        ping_pong_with(Pass("both", "f", (("u_x", "x"),), (("c", 1),), (3, 2))),
+        "entry e, d takes the place of c without being written whole",
     ),
     "too many scalars": (replace(whole(), scalars={str(i): "int" for i in range(9)}), "9 scalars do not fit"),
 }
@@ -157,12 +159,12 @@ def test_check_names_the_entry_and_the_pass(fault: str) -> None:
 
 def test_check_lets_a_sound_program_through() -> None:
     check(whole(), SMALL)
-    check(flipping(), SMALL)
+    check(ping_pong(), SMALL)
 
 
 def test_json_gives_back_the_same_program() -> None:
     """An exported program differs from the recorded one."""
-    for program in (whole(), flipping(), generation_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f16")):
+    for program in (whole(), ping_pong(), generation_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f16")):
         back = Program.from_json(program.to_json())
         assert back == program and back.to_json() == program.to_json() and back.digest() == program.digest()
     assert whole().digest() != with_pass(0, flops=1).digest()
@@ -194,17 +196,17 @@ def test_the_digest_is_that_of_every_process() -> None:
 
 def test_another_schema_is_refused() -> None:
     data = json.loads(whole().to_json()) | {"schema": 99}
-    with pytest.raises(GlgptError, match="schema 99 is not 1"):
+    with pytest.raises(GlgptError, match="schema 99 is not 2"):
         Program.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("change", ["", "[]", "{}", "5", '{"schema": 1}', '{"schema": 1, "textures": {"a": {"x": 1}}}'])
+@pytest.mark.parametrize("change", ["", "[]", "{}", "5", '{"schema": 2}', '{"schema": 2, "textures": {"a": {"x": 1}}}'])
 def test_what_is_no_program_is_refused(change: str) -> None:
     with pytest.raises(GlgptError, match="not a glgpt program"):
         Program.from_json(change)
 
 
-BUILDS = [(k, d) for k in KERNELS for d in ("f32", "f16")]
+BUILDS = [(k, d) for k in KERNELS for d in FORMATS]
 MODEST = {"guaranteed": Limits(max_texture_size=2048), "four targets": Limits(max_draw_buffers=4), "usual": Limits()}
 
 
@@ -219,7 +221,7 @@ def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) ->
             assert all(t.width <= MODEST[limits].max_texture_size for t in program.textures.values())
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", FORMATS)
 def test_the_largest_gpt2_fits(dtype: str) -> None:
     """gpt2-xl, 25 heads and 48 layers, exceeds the usual limits."""
     assert "decode" in generation_program(XL, Limits(), KERNELS["4x8"], dtype).entries

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.models.gpt2.config import GPT2Config
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
@@ -52,7 +53,7 @@ def holds_what_was_written(rec: Recorder) -> None:
 
 
 @pytest.mark.parametrize("names", [(), list(CONFIG.activations), ("h.1.attn.pattern", "h.0.mlp.pre", "ln_f")], ids=len)
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_live_tensor_of_a_model_is_overwritten(kernel: str, dtype: str, names: Container[str]) -> None:
     """A pass writes over a texture that a later pass still reads."""
@@ -70,7 +71,7 @@ def test_no_live_tensor_of_a_model_is_overwritten(kernel: str, dtype: str, names
     holds_what_was_written(rec)
 
 
-@pytest.mark.parametrize("recipe", [{"accumulate": 2}, {"recompute": True, "dropout": 0.1}], ids=("parts", "recompute"))
+@pytest.mark.parametrize("recipe", [{"accumulate": 2}, {"recompute": True, "dropout": 0.1}], ids=["sum", "recompute"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_live_tensor_of_a_training_is_overwritten(kernel: str, recipe: dict[str, Any]) -> None:
     """A gradient is overwritten before its last reader, in the backward pass or the optimizer's."""
@@ -177,16 +178,17 @@ def test_a_product_costs_what_it_computes(kernel: str) -> None:
 @settings(max_examples=200)
 @given(
     tiles=st.tuples(st.integers(1, 11), st.integers(1, 6)),
-    packed=st.booleans(),
+    dtype=st.sampled_from([*FORMATS]),
     most=st.integers(1, 9),
     columns=st.none() | st.integers(1, 3),
     names=st.sampled_from(["y", "yz", "yzw"]),
 )
 def test_a_pass_with_too_many_targets_is_split(
-    tiles: tuple[int, int], packed: bool, most: int, columns: int | None, names: str
+    tiles: tuple[int, int], dtype: str, most: int, columns: int | None, names: str
 ) -> None:
     """A tile is left out or written twice, a shader's tiles are not its targets, or a cost is lost or counted twice."""
-    layout = Layout(40, 200, (tiles[0], (1 + packed) * tiles[1]), "f16" if packed else "f32")
+    shared = FORMATS[dtype].column_tiles_per_texel
+    layout = Layout(40, 200, (tiles[0], shared * tiles[1]), dtype)
     rec, (flops, nbytes) = Recorder(Limits(max_draw_buffers=most)), (1_000_003, 77)
     outputs = {name: rec.fixed(name, layout, "state") for name in names}
     with rec.entry("e"):
@@ -206,9 +208,9 @@ def test_a_pass_with_too_many_targets_is_split(
         (line,) = (t for t in program.shaders[p.shader].splitlines() if t.startswith("#define Y_TILES(F) "))
         found = [tuple(map(int, numbers)) for numbers in re.findall(r"F\((\d+), (\d+), (\d+)\)", line)]
         assert [n for n, _, _ in found] == list(range(len(found)))
-        layers = [i * layout.across + j // layout.pairs for _, i, j in found[:: layout.pairs]]
+        layers = [i * layout.across + j // shared for _, i, j in found[::shared]]
         assert [target for target in p.outputs if target[0] == "y"] == [("y", layer) for layer in layers]
-        assert not columns or len({j for _, _, j in found}) <= max(columns, layout.pairs)
+        assert not columns or len({j for _, _, j in found}) <= max(columns, shared)
 
 
 def test_outputs_that_cannot_be_split_alike_are_refused() -> None:

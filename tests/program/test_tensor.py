@@ -10,18 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from glgpt.program.layout import Layout, fold, stacked, texels
+from glgpt.program.formats import FORMATS
+from glgpt.program.layout import Layout, View, fold, in_panels, texels
 
 Array = NDArray[Any]
 
 
 @st.composite
-def layouts(draw: st.DrawFn, rows: int = 40, cols: int = 70, stacks: bool = True) -> Layout:
-    dtype = draw(st.sampled_from(["f32", "f16"]))
-    tc = draw(st.sampled_from([2, 4] if dtype == "f16" else [1, 2, 3]))
-    tiles = (draw(st.sampled_from([1, 2, 4, 8])), tc)
-    stack = draw(st.integers(1, tc + 1)) if stacks and dtype == "f32" else 1
-    return Layout(draw(st.integers(1, rows)), draw(st.integers(1, cols)), tiles, dtype, stack)
+def layouts(draw: st.DrawFn, rows: int = 40, cols: int = 70, panels: bool = True) -> Layout:
+    dtype = draw(st.sampled_from([*FORMATS]))
+    groups = draw(st.integers(1, 3))
+    tiles = (draw(st.sampled_from([1, 2, 4, 8])), groups * FORMATS[dtype].column_tiles_per_texel)
+    panel = draw(st.integers(0, 5)) if panels else 0
+    stack = draw(st.integers(1, groups + 2)) if panel else 1
+    return Layout(draw(st.integers(1, rows)), draw(st.integers(1, cols)), tiles, dtype, panel, stack)
 
 
 def numbers(layout: Layout) -> Array:
@@ -34,8 +36,11 @@ def test_unpacking_gives_back_what_was_packed(layout: Layout) -> None:
     """A value lies in another texel than it is looked for."""
     matrix = numbers(layout)
     packed = layout.pack(matrix)
-    assert packed.shape == (layout.layers, layout.lines, layout.width, 4) and packed.nbytes == layout.nbytes
-    assert packed.dtype == (np.uint32 if layout.dtype == "f16" else np.float32)
+    assert (
+        packed.shape == (layout.layers, layout.texture_height, layout.texture_width, 4)
+        and packed.nbytes == layout.nbytes
+    )
+    assert packed.dtype == {"uint": np.uint32, "float": np.float32}[layout.format.texture]
     assert np.array_equal(layout.unpack(packed), matrix)
 
 
@@ -43,8 +48,7 @@ def test_unpacking_gives_back_what_was_packed(layout: Layout) -> None:
 def test_everything_beyond_the_matrix_is_zero(layout: Layout) -> None:
     """Padding adds to a sum."""
     packed = layout.pack(numbers(layout))
-    values = packed.view(np.float16) if layout.dtype == "f16" else packed
-    assert np.count_nonzero(values) == layout.rows * layout.cols
+    assert np.count_nonzero(layout.format.unpack(packed)) == layout.rows * layout.cols
 
 
 @given(layouts(), st.integers(1, 9))
@@ -52,7 +56,7 @@ def test_bands_of_a_layer_are_the_layer(layout: Layout, band: int) -> None:
     """Uploading in bands leaves a row out or writes it twice."""
     matrix = numbers(layout)
     for index in range(layout.layers):
-        bands = [layout.layer(matrix, index, y, band) for y in range(0, layout.lines, band)]
+        bands = [layout.layer(matrix, index, y, band) for y in range(0, layout.texture_height, band)]
         assert np.array_equal(np.concatenate(bands), layout.layer(matrix, index))
 
 
@@ -62,12 +66,23 @@ def test_texels_lie_where_the_design_says() -> None:
     packed = Layout(4, 16, (2, 2)).pack(matrix)
     assert np.array_equal(packed[1, 0, 1], matrix[0, 12:16])  # tile (0, 1), its second texel
     assert np.array_equal(packed[2, 1, 0], matrix[3, 0:4])  # tile (1, 0)
-    below = Layout(4, 48, (1, 3), stack=2).pack(np.arange(4 * 48, dtype=np.float32).reshape(4, 48))
+    wide = np.arange(4 * 48, dtype=np.float32).reshape(4, 48)
+    below = Layout(4, 48, panel=4, stack=2).pack(wide)
     assert below.shape == (2, 8, 4, 4)
-    assert np.array_equal(below[0, 4 + 1, 2], 48 + np.arange(24, 28))  # row 1 of tile 1, its third texel
-    assert np.array_equal(below[1, 0, 0], np.arange(32, 36)) and not below[1, 4:].any()  # tile 2, and none below it
+    assert np.array_equal(below[0, 4 + 1, 2], wide[1, 24:28])  # row 1 of panel 1, its third texel
+    assert np.array_equal(below[1, 0, 0], wide[0, 32:36]) and not below[1, 4:].any()  # panel 2, and none below it
     halves = Layout(4, 16, (2, 2), "f16").pack(matrix).view(np.float16)
     assert np.array_equal(halves[1, 0, 1], [*matrix[2, 4:8], *matrix[2, 12:16]])  # x, y: even tile; z, w: odd tile
+    both = Layout(4, 48, (1, 2), "f16", panel=4, stack=2).pack(wide).view(np.float16)
+    assert both.shape == (1, 8, 4, 8)
+    assert np.array_equal(both[0, 4 + 1, 1], [*wide[1, 20:24], *wide[1, 44:48]])  # row 1 of panel 1
+
+
+@given(layouts(), st.integers(0, 10**6))
+def test_a_view_is_the_layout_of_a_texture(layout: Layout, number: int) -> None:
+    """A matrix that is read back is unpacked by another layout than it was packed with."""
+    view = View.of(layout, f"t{number}")
+    assert view.texture == f"t{number}" and {k: v for k, v in vars(view).items() if k != "texture"} == vars(layout)
 
 
 def test_halves_are_rounded_to_nearest_and_keep_infinities() -> None:
@@ -79,60 +94,70 @@ def test_halves_are_rounded_to_nearest_and_keep_infinities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "cols", "tiles", "dtype", "stack"),
+    ("rows", "cols", "tiles", "dtype", "panel", "stack"),
     [
-        (0, 1, (1, 1), "f32", 1),
-        (1, 0, (1, 1), "f32", 1),
-        (1, 1, (0, 1), "f32", 1),
-        (1, 1, (1, 1), "f32", 0),
-        (1, 1, (1, 1), "f16", 1),
-        (1, 1, (1, 2), "f16", 2),
-        (1, 1, (1, 1), "q8", 1),
+        (0, 1, (1, 1), "f32", 0, 1),
+        (1, 0, (1, 1), "f32", 0, 1),
+        (1, 1, (0, 1), "f32", 0, 1),
+        (1, 1, (1, 1), "f32", 1, 0),
+        (1, 1, (1, 1), "f32", -1, 1),
+        (1, 1, (1, 1), "f32", 0, 2),
+        (1, 1, (1, 1), "f16", 0, 1),
+        (1, 1, (1, 1), "f8", 0, 1),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(
-    rows: int, cols: int, tiles: tuple[int, int], dtype: str, stack: int
+    rows: int, cols: int, tiles: tuple[int, int], dtype: str, panel: int, stack: int
 ) -> None:
     with pytest.raises(ValueError, match="layout"):
-        Layout(rows, cols, tiles, dtype, stack)
+        Layout(rows, cols, tiles, dtype, panel, stack)
 
 
-@given(st.integers(1, 100), st.integers(1, 3000), st.sampled_from([100, 128, 400]), st.sampled_from([8, 32]))
-def test_stacked_tiles_fit_in_as_few_layers_as_can_be(rows: int, cols: int, limit: int, width: int) -> None:
-    """A stack exceeds the limit, its tiles the width asked for, or a layer more than needed is allocated."""
-    layout = stacked(rows, cols, limit, width)
-    assert layout.width <= width and layout.lines <= limit and layout.layers <= -(-layout.tiles[1] // (limit // rows))
-    assert layout.stack * layout.layers < layout.tiles[1] + layout.layers  # less than a tile of each layer is unused
+@given(
+    st.integers(1, 100),
+    st.integers(1, 3000),
+    st.sampled_from([100, 128, 400]),
+    st.sampled_from([8, 32]),
+    st.sampled_from([*FORMATS]),
+)
+def test_panels_fit_in_as_few_layers_as_can_be(rows: int, cols: int, limit: int, width: int, dtype: str) -> None:
+    """A stack exceeds the limit, its panels the width asked for, or a layer more than needed is allocated."""
+    layout = in_panels(rows, cols, limit, width, dtype)
+    count = layout.groups * layout.panels
+    assert layout.panel <= width and layout.texture_height <= limit and layout.layers <= -(-count // (limit // rows))
+    assert layout.stack * layout.layers < count + layout.layers  # less than a panel of each layer is unused
+    assert layout.tiles == fold(rows, cols, limit, dtype=dtype).tiles  # so that products are cut as without panels
 
 
-@given(st.integers(1, 500), st.integers(1, 900), st.sampled_from([16, 32, 100]), st.sampled_from(["f32", "f16"]))
+@given(st.integers(1, 500), st.integers(1, 900), st.sampled_from([16, 32, 100]), st.sampled_from([*FORMATS]))
 def test_a_fold_fits_and_keeps_groups_of_four_rows(rows: int, cols: int, limit: int, dtype: str) -> None:
     """A folded weight exceeds the limit, or a step over four rows crosses two tiles."""
-    pairs = 2 if dtype == "f16" else 1
-    layout = fold(texels(rows), cols, limit, pairs, dtype)
-    assert layout.width <= limit and layout.height <= limit and layout.tiles[1] % pairs == 0
+    shared = FORMATS[dtype].column_tiles_per_texel
+    layout = fold(texels(rows), cols, limit, dtype=dtype)
+    assert layout.width <= limit and layout.height <= limit and layout.tiles[1] % shared == 0
     assert layout.height % 4 == 0
     if rows <= limit and cols <= 4 * limit:
-        assert layout.tiles == (1, pairs)
+        assert layout.tiles == (1, shared)
 
 
 def test_what_cannot_be_folded_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be folded"):
         fold(9, 4, 2)
     with pytest.raises(ValueError, match="cannot be stacked"):
-        stacked(9, 4, 8, 32)
+        in_panels(9, 4, 8, 32)
 
 
-@given(layouts(rows=1, cols=300, stacks=False), st.integers(1, 40), st.sampled_from([8, 32, 512]))
+@given(layouts(rows=1, cols=300, panels=False), st.integers(1, 40), st.sampled_from([8, 32, 512]))
 def test_segments_cover_the_inner_dimension_once_and_in_order(x: Layout, cols: int, limit: int) -> None:
     """A product leaves out a term, adds one twice, or multiplies it with another row."""
-    weight = fold(texels(x.cols), cols, limit, x.pairs, x.dtype)
+    shared = x.format.column_tiles_per_texel
+    weight = fold(texels(x.cols), cols, limit, dtype=x.dtype)
     seen: list[list[int]] = [[] for _ in range(x.tiles[1])]
     for layer, x0, starts, n in x.segments(weight):
-        assert n > 0 and x0 + n <= x.width and 1 <= len(starts) <= x.pairs
+        assert n > 0 and x0 + n <= x.width and 1 <= len(starts) <= shared
         for p, (tile, row) in enumerate(starts):
             assert 0 <= tile < weight.tiles[0] and row % 4 == 0 and row + 4 * n <= weight.height
-            first = (layer * x.pairs + p) * x.width + x0
+            first = (layer * shared + p) * x.width + x0
             assert tile * weight.height + row == 4 * first
-            seen[layer * x.pairs + p] += range(first, first + n)
+            seen[layer * shared + p] += range(first, first + n)
     assert [k for tile in seen for k in tile] == list(range(texels(x.cols) // 4))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.text import tokenizer as module
+from glgpt.text.splits import GPT2
 from glgpt.text.tokenizer import StreamDecoder, load_tokenizer
 
 SHAKESPEARE = load_tokenizer(embedded_weights(), 1024)
@@ -161,14 +162,20 @@ def test_tokenizer_json(tmp_path):
     split = {"type": "ByteLevel", "add_prefix_space": True}
     path.write_text(json.dumps(combined(alphabet() | {"ab": 256}, [], pre_tokenizer=split)))
     assert load_tokenizer(tmp_path, 258).encode("a") == [ord(" "), ord("a")]
+    path.write_text(json.dumps(combined({}, [], model={"type": "Unigram"})))
+    assert load_tokenizer(tmp_path, 258) is None
+    whole = {"type": "BPE", "vocab": alphabet() | {"ab": 256}, "merges": ["a b"]}
     for other in (
-        combined({}, [], model={"type": "Unigram"}),
-        combined({}, [], model={"type": "BPE", "byte_fallback": True}),
-        combined({}, [], pre_tokenizer={"type": "Whitespace"}),
-        combined({}, [], normalizer={"type": "NFC"}),
+        combined({}, [], model=whole | {"byte_fallback": True}),
+        combined({}, [], model=whole, pre_tokenizer={"type": "Whitespace"}),
+        combined({}, [], model=whole, normalizer={"type": "NFC"}),
     ):
         path.write_text(json.dumps(other))
-        assert load_tokenizer(tmp_path, 258) is None
+        ours = load_tokenizer(tmp_path, 258)
+        assert ours.split is None and ours.encode("ab") == [256]  # on the library's own engine
+    path.write_text(json.dumps(combined({}, [], model={"type": "BPE", "byte_fallback": True})))
+    with pytest.raises(GlgptError, match="is damaged: tokenizers cannot read it"):
+        load_tokenizer(tmp_path, 258)
 
 
 def test_no_tokenizer(tmp_path, monkeypatch):
@@ -180,9 +187,7 @@ def test_no_tokenizer(tmp_path, monkeypatch):
     monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
     assert load_tokenizer(tmp_path, 50257) is None
     ranks = {bytes([i]): i for i in range(256)}
-    tiny = tiktoken.Encoding(
-        "gpt2", pat_str=module._WORDS, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256}
-    )
+    tiny = tiktoken.Encoding("gpt2", pat_str=GPT2.pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256})
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: tiny)
     ours = load_tokenizer(tmp_path, 50257)
     assert ours.encode("a<|endoftext|>") == [ord("a"), 256]
@@ -215,7 +220,7 @@ def test_accepted_merges_are_applied_as_bpe_does(data):
             merges[pair] = 256 + len(merges)
             tokens.append(pair[0] + pair[1])
     ranks = {bytes([i]): i for i in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
-    engine = tiktoken.Encoding("bpe", pat_str=module._WORDS, mergeable_ranks=ranks, special_tokens={})
+    engine = tiktoken.Encoding("bpe", pat_str=GPT2.pattern, mergeable_ranks=ranks, special_tokens={})
     for text in data.draw(st.lists(st.text("abc", max_size=40), min_size=5, max_size=5)):
         assert engine.decode_tokens_bytes(engine.encode_ordinary(text)) == by_pairs(text.encode(), merges)
 

@@ -90,12 +90,12 @@ def train_args(out: str, steps: int) -> list[str]:
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_checkpoint() -> None:
-    assert command(*train_args("whole", 200)).wait() == 0
-    process, wait = command(*train_args("killed", 200), FAKE_SECONDS="0.01"), np.random.default_rng(1)
+    assert command(*train_args("whole", 120)).wait() == 0
+    process, wait = command(*train_args("killed", 120), FAKE_SECONDS="0.01"), np.random.default_rng(1)
     kills = 0
     for _ in range(4):  # at moments of any kind: in a step, a validation, a checkpoint, a line of the metrics
         until(lambda: Path("killed/state.safetensors").exists() or process.poll() is not None)  # noqa: B023
-        time.sleep(float(wait.uniform(0.3, 1.2)))
+        time.sleep(float(wait.uniform(0.1, 0.6)))
         process.kill()
         process.wait()
         kills += process.returncode == -signal.SIGKILL

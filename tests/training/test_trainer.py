@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from tiny_trainer import BATCH, CONFIG, CONTEXT, DEVICE, Array, Arrays, examples
 
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
+from glgpt.program.kernel import KERNELS
+from glgpt.program.spec import Limits
+from glgpt.training.program import Recipe, training_program
 from glgpt.training.trainer import Trainer
 
 
@@ -186,6 +191,14 @@ def test_every_seed_step_and_part_has_its_mask_and_evaluation_none() -> None:
         assert [float(dropped(t, **place)[0]) for place in places] == losses
         assert t.evaluate(*examples()) == plain.evaluate(*examples())
         assert float(dropped(plain, 1)[0]) not in losses
+
+
+def test_every_place_that_drops_has_a_mask_of_its_own() -> None:
+    """Two places of a block drop the same values, or the backward pass uses the mask of another place."""
+    program = training_program(CONFIG, Recipe(BATCH, CONTEXT, dropout=0.1), Limits(), KERNELS["4x4"])
+    texts = [program.shaders[p.shader] for p in program.entries["backward"].passes if p.shader.startswith("dropout-")]
+    sites = Counter(int(site) for text in texts for site in re.findall(r"#define SITE (\d+)", text))
+    assert sites == dict.fromkeys(range(1 + 3 * CONFIG.n_layer), 2)  # forward and backward
 
 
 def test_one_mask_serves_both_ways() -> None:

@@ -16,12 +16,13 @@ from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 from glgpt.tuning import choice as tune
-from glgpt.tuning.choice import FETCHES, ROWS, STORAGES, as_dict, cache_file, choose
+from glgpt.tuning.choice import COLUMNS, FETCHES, STORAGES, as_dict, cache_file, choose
 
 NAMES = [f"{kernel} {fetch}" for kernel in KERNELS for fetch in FETCHES]
-NEAR_NAMES = [f"{kernel}-near {fetch}" for kernel in ("4x4", "8x4") for fetch in FETCHES]
-ROW_NAMES = [f"{rows} {fetch}" for rows in ROWS for fetch in FETCHES]
-ALL_NAMES = NAMES + NEAR_NAMES + ROW_NAMES
+CONTIGUOUS_NAMES = [f"{kernel}-contiguous {fetch}" for kernel in ("4x4", "8x4") for fetch in FETCHES]
+CONTIGUOUS_ROWS = tuple(f"contiguous {fetch}" for fetch in FETCHES)
+ROW_NAMES = [f"{columns} {fetch}" for columns in COLUMNS for fetch in FETCHES]
+ALL_NAMES = NAMES + CONTIGUOUS_NAMES + ROW_NAMES
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +32,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache_file()
 
 
-def considered(near: int) -> list[str]:
-    """What "auto" chooses from: where weights lie in panels, no kernel of two column tiles."""
-    return NEAR_NAMES if near else NAMES
+def considered(contiguous: int) -> list[str]:
+    """What "auto" chooses from: over panels, no kernel of two column tiles."""
+    return CONTIGUOUS_NAMES if contiguous else NAMES
 
 
 def no_probe(*_: object) -> dict[str, float]:
@@ -49,7 +50,7 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
     monkeypatch.setattr(tune, "STEADY", float("inf"))  # however busy the machine is
     first = choose(device)
     assert sorted(first.measured) == sorted(ALL_NAMES) and all(value > 0 for value in first.measured.values())
-    names = considered(first.kernel.near)
+    names = considered(first.kernel.contiguous)
     best = min(names, key=lambda name: first.measured[name])
     assert best == f"{first.kernel.label} {first.options.fetch}" and f"fastest of {len(names)}" in first.why
     monkeypatch.setattr(tune, "probe", no_probe)
@@ -78,13 +79,14 @@ def test_other_work_decides_nothing(
 
 
 @pytest.mark.parametrize(
-    ("fastest", "ways"), [(n, ()) for n in NAMES] + [(n, ("near textureLod", "near texelFetch")) for n in NEAR_NAMES]
+    ("fastest", "ways"),
+    [(n, ()) for n in NAMES] + [(n, CONTIGUOUS_ROWS) for n in CONTIGUOUS_NAMES],
 )
 def test_the_fastest_is_chosen_among_what_is_allowed(
     device: Device, fastest: str, ways: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_probe(monkeypatch, fastest, *ways)
-    kernel, fetch = fastest.replace("-near", "").split()
+    kernel, fetch = fastest.replace("-contiguous", "").split()
     names, chosen = considered(len(ways)), choose(device)
     assert fastest == f"{chosen.kernel.label} {chosen.options.fetch}"
     for other in FETCHES:
@@ -102,25 +104,29 @@ def test_what_is_asked_for_is_chosen(device: Device, storage: str, monkeypatch: 
     for name in NAMES:
         chosen = choose(device, *name.split(), storage)
         assert chosen.kernel.name == name.split()[0] and chosen.why == "as asked for"
-        assert chosen.options == Options(fetch=name.split()[1], storage=storage)
+        assert chosen.options == Options(fetch=name.split()[1], storage=storage, packing=not device.software)
         assert json.dumps(as_dict(chosen))
 
 
 @pytest.mark.parametrize(
-    ("apart", "near", "way"),
+    ("strided", "contiguous", "texels"),
     [((2.0, 1.0), (1.5, 3.0), 0), ((2.0, 1.0), (0.9, 3.0), 0), ((2.0, 1.0), (0.7, 3.0), 4)],
 )
 def test_panels_are_taken_where_they_pay(
-    device: Device, apart: tuple[float, float], near: tuple[float, float], way: int, monkeypatch: pytest.MonkeyPatch
+    device: Device,
+    strided: tuple[float, float],
+    contiguous: tuple[float, float],
+    texels: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A device gets weights in panels for a few percent of a row, or for what another fetch would gain."""
-    found = dict.fromkeys(NAMES + NEAR_NAMES, 1.0)
-    for name, times in (("apart", apart), ("near", near)):
+    found = dict.fromkeys(NAMES + CONTIGUOUS_NAMES, 1.0)
+    for name, times in (("strided", strided), ("contiguous", contiguous)):
         found |= {f"{name} {fetch}": ms for fetch, ms in zip(FETCHES, times, strict=True)}
     monkeypatch.setattr(tune, "probe", lambda *_: (found, True))
-    assert choose(device).kernel.near == way
-    assert choose(device, fetch=FETCHES[0]).kernel.near == 4
-    assert choose(device, fetch=FETCHES[1]).kernel.near == 0
+    assert choose(device).kernel.contiguous == texels
+    assert choose(device, fetch=FETCHES[0]).kernel.contiguous == 4
+    assert choose(device, fetch=FETCHES[1]).kernel.contiguous == 0
 
 
 @pytest.mark.parametrize(
@@ -143,10 +149,10 @@ def test_four_draw_buffers_take_the_kernel_that_fits(device: Device, monkeypatch
 
     def probe(_: Device, __: Options, kernels: list[Kernel]) -> tuple[dict[str, float], bool]:
         measured.append([k.label for k in kernels])
-        return {f"{name} {fetch}": 1.0 for name in (*measured[-1], *ROWS) for fetch in FETCHES}, True
+        return {f"{name} {fetch}": 1.0 for name in (*measured[-1], *COLUMNS) for fetch in FETCHES}, True
 
     monkeypatch.setattr(tune, "probe", probe)
-    assert choose(device).kernel.name == "4x4" and measured == [["4x4", "4x4-near"]]
+    assert choose(device).kernel.name == "4x4" and measured == [["4x4", "4x4-contiguous"]]
     with pytest.raises(GlgptError, match="kernel 8x4 needs more draw buffers than the 4 here"):
         choose(device, kernel="8x4")
 
@@ -235,4 +241,4 @@ def test_panels_are_rows_that_eight_fragments_read_whole(
 ) -> None:
     """A weight of GPT-2 lies in one wide layer on software GL, or in more layers or rows than a device has."""
     layout = ops.panels(Recorder(Limits(*limits)), rows, cols)
-    assert (layout.width, layout.lines, layout.layers) == shape
+    assert (layout.texture_width, layout.texture_height, layout.layers) == shape

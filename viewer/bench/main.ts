@@ -3,9 +3,9 @@
 import { Glgpt } from "../src/api";
 import { Device } from "../src/gl/device";
 import { Player } from "../src/gl/player";
-import { unpack } from "../src/layout";
-import { parseProgram } from "../src/manifest";
-import { HttpSource } from "../src/source";
+import { unpack } from "../src/engine/layout";
+import { parseProgram } from "../src/engine/manifest";
+import { HttpSource } from "../src/engine/source";
 import { bytes, json, median, post, slopes, timer, type Contender } from "./page";
 import { startTfjs, TfGpt2, TfProduct, type Config } from "./tfjs";
 import { train, type TrainTask } from "./train";

@@ -47,6 +47,17 @@ export async function slopes(contenders: Contender[], rounds: number, most: numb
   return found.map(median);
 }
 
+const SURE = 0.85; // of the best sample that the second best must reach
+
+/**
+ * The peak among samples of a rate: the best, since other work on the machine and a clock that is still low only ever
+ * take from it. `sure`: whether a second sample comes close, so that the best is no accident of the timer.
+ */
+export function peakOf(samples: readonly number[]): { rate: number; sure: boolean } {
+  const [rate = 0, second = 0] = [...samples].sort((a, b) => b - a);
+  return { rate, sure: second >= SURE * rate && rate > 0 };
+}
+
 /** Milliseconds of so many plays of an entry, whose end is known by reading a texture of it. */
 export function timer(player: Player, entry: string, texture: string): Contender["time"] {
   return async (count) => {

@@ -96,6 +96,9 @@ def finish(result: dict[str, Any]) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """The figures as lines of text."""
     peak = f"{result['fma_gflops']:.0f} GFLOPS of multiply-adds"
+    if not result["fma_sure"]:
+        low, high = min(result["fma_samples"]), max(result["fma_samples"])
+        peak += f" (unsure: its samples range from {low:.0f} to {high:.0f}, so take % as a rough figure)"
     lines = [result["renderer"], result["browser"], f"{result['kernel']} with {result['fetch']}; {peak}"]
     for r in result["rows"]:
         if r["engine"] == "glgpt":

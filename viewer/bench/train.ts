@@ -2,14 +2,14 @@
 
 import { Glgpt } from "../src/api";
 import { Player } from "../src/gl/player";
-import type { Model } from "../src/model";
-import { parseProgram, type Offer } from "../src/manifest";
-import { HttpSource } from "../src/source";
+import type { Model } from "../src/engine/model";
+import { parseProgram, type Offer } from "../src/engine/manifest";
+import { HttpSource } from "../src/engine/source";
 import { readSafetensors } from "../src/training/files";
 import { Trainer } from "../src/training/trainer";
 import { JaxLearner } from "./jax-train";
 import { firstIds, type Course, type Learner, type Shape, type Weights } from "./learner";
-import { bytes, json, median, post, slopes, timer } from "./page";
+import { bytes, json, median, peakOf, post, slopes, timer, type Contender } from "./page";
 import { TfLearner } from "./tfjs-train";
 import { startTfjs } from "./tfjs";
 
@@ -51,7 +51,7 @@ class OurLearner implements Learner {
     const { device, recording, options } = model;
     const chosen = offer.programs.find((p) => p.kernel === recording.kernel && p.draw_buffers <= device.limits.drawBuffers);
     if (!chosen) throw new Error(`no program of ${offer.name} for ${recording.kernel}`);
-    const trainer = new Trainer(device, offer, parseProgram(await json(chosen.file), chosen.file), options, course.seed);
+    const trainer = new Trainer(device, offer, parseProgram(await json(chosen.file), chosen.file), options, course.seed, model.manifest.tuning);
     await trainer.open(true);
     return new OurLearner(trainer, offer, course);
   }
@@ -81,17 +81,43 @@ class OurLearner implements Learner {
   }
 }
 
-/** GFLOPS of the desktop's own measure of multiply-adds, played here: the slope over plays. */
-async function peak(model: Model, flops: number, rounds: number): Promise<number> {
-  const player = new Player(model.device, parseProgram(await json("fma.json"), "fma.json"), model.options);
-  const { texture } = Object.values(player.program.entries["bench"]!.outputs)[0]!;
-  await player.prepare("bench");
-  const [ms] = await slopes([{ engine: "fma", time: timer(player, "bench", texture) }], rounds, Infinity);
-  player.close();
-  return flops / ms! / 1e6;
+/** The multiply-add peak, by the program that the desktop measures it with. */
+class Peak {
+  readonly samples: number[] = []; // GFLOPS
+
+  private constructor(
+    private readonly player: Player,
+    private readonly flops: number,
+    private readonly contender: Contender,
+  ) {}
+
+  static async open(model: Model, flops: number): Promise<Peak> {
+    const player = new Player(model.device, parseProgram(await json("fma.json"), "fma.json"), model.options);
+    const { texture } = Object.values(player.program.entries["bench"]!.outputs)[0]!;
+    await player.prepare("bench");
+    return new Peak(player, flops, { engine: "fma", time: timer(player, "bench", texture) });
+  }
+
+  /** Takes `count` more samples, each the slope over a series of plays. To be called all through a run. */
+  async sample(count: number): Promise<void> {
+    for (let i = 0; i < count; i++) {
+      const [ms] = await slopes([this.contender], 1, Infinity);
+      if (ms! > 0) this.samples.push(this.flops / ms! / 1e6);
+    }
+  }
+
+  close(): void {
+    this.player.close();
+  }
 }
 
-async function race(model: Model, shape: TrainTask["sizes"][number], course: Course, rounds: number): Promise<Row[]> {
+async function race(
+  model: Model,
+  shape: TrainTask["sizes"][number],
+  course: Course,
+  rounds: number,
+  peak: Peak,
+): Promise<Row[]> {
   const ours = await OurLearner.open(model, shape, course);
   const weights = await ours.weights();
   const learners: Learner[] = [ours];
@@ -112,6 +138,7 @@ async function race(model: Model, shape: TrainTask["sizes"][number], course: Cou
     rows.push({ size: shape.name, engine: learner.engine, ms: NaN, rounds: [], losses: taken.flatMap((t) => t.losses), bytes: null });
   }
   for (let round = 1; round <= rounds; round++) {
+    await peak.sample(1);
     for (const [i, learner] of learners.entries()) {
       rows[i]!.rounds.push((await timed(learner, counts[i]!, `round ${round} of ${rounds}, ${counts[i]} steps`)).ms);
     }
@@ -127,9 +154,13 @@ export async function train(task: TrainTask): Promise<object> {
   await ours.ready;
   const course = { ids: Uint16Array.from(new Uint8Array(await bytes("text"))), seed: task.seed, lr: task.lr };
   await post("progress", "the multiply-add peak");
-  const fma_gflops = await peak(ours.model, task.peak_flops, task.rounds);
+  const peak = await Peak.open(ours.model, task.peak_flops);
+  await peak.sample(FIRST);
   const rows: Row[] = [];
-  for (const shape of task.sizes) rows.push(...(await race(ours.model, shape, course, task.rounds)));
+  for (const shape of task.sizes) rows.push(...(await race(ours.model, shape, course, task.rounds, peak)));
+  await peak.sample(FIRST);
+  peak.close();
+  const { rate: fma_gflops, sure: fma_sure } = peakOf(peak.samples);
   const { renderer, kernel, fetch } = ours.info();
-  return { renderer, browser: navigator.userAgent, kernel, fetch, fma_gflops, rows };
+  return { renderer, browser: navigator.userAgent, kernel, fetch, fma_gflops, fma_sure, fma_samples: peak.samples, rows };
 }

@@ -13,21 +13,24 @@ self.addEventListener("fetch", (event) => {
 
 // The network's answer first, so that a new export is seen at once; the kept one where there is no network.
 async function answer(request) {
-  let response;
-  let body;
+  let whole;
   try {
-    response = await fetch(request);
+    const response = await fetch(request);
     if (!response.ok) return response;
-    body = await response.blob(); // whole: an answer that breaks off must not replace the one before
+    const body = await response.blob(); // an answer that breaks off must not replace the one before
+    const headers = new Headers(response.headers); // its policies among them
+    headers.delete("Content-Encoding"); // the body is decoded
+    headers.delete("Content-Length");
+    whole = new Response(body, { headers });
   } catch (error) {
     const kept = await caches.match(request, { cacheName: CACHE, ignoreSearch: true });
     if (kept) return kept;
     throw error;
   }
   try {
-    await (await caches.open(CACHE)).put(request, new Response(body));
+    await (await caches.open(CACHE)).put(request, whole.clone());
   } catch {
     // a full disk only means no visit without a network
   }
-  return new Response(body);
+  return whole;
 }

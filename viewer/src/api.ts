@@ -1,15 +1,17 @@
 // What the console, an embedding page and the tests drive: `globalThis.glgpt`.
 
 import { Device } from "./gl/device";
-import { Loader, type Progress } from "./loader";
-import { Turns } from "./gl/wait";
-import { Model, type ModelOptions, type Token } from "./model";
-import { parity, type Parity } from "./parity";
-import { PageError } from "./program";
-import { EmbeddedSource, HttpSource, type Source } from "./source";
+import { Loader, type Progress } from "./engine/loader";
+import { Queue } from "./gl/wait";
+import { Model, type ModelOptions, type Token } from "./engine/model";
+import { parity, type Parity } from "./engine/parity";
+import { PageError } from "./gl/errors";
+import { EmbeddedSource, folder, HOST } from "./document";
+import { HttpSource, type Source } from "./engine/source";
+import { Store } from "./training/store";
 import { Training, type Trained, type TrainOptions } from "./training/training";
 import type { Files } from "./training/files";
-import type { Values } from "./capture";
+import type { Values } from "./engine/capture";
 
 export interface GenerateOptions {
   prompt?: string;
@@ -43,13 +45,13 @@ export class Glgpt {
   readonly ready: Promise<void>;
   model!: Model;
   /** What `train` drives; the sessions that the page shows. */
-  readonly training = new Training(() => this.model);
+  readonly training = new Training(() => this.model, new Store(folder().pathname));
   onProgress: (progress: Progress) => void = () => {};
   private last: number[] = [];
-  private readonly turns = new Turns(); // there is one set of caches
+  private readonly queue = new Queue(); // there is one set of caches
 
   constructor(
-    source: Source = EmbeddedSource.here() ?? new HttpSource(new URL(".", document.baseURI)),
+    source: Source = EmbeddedSource.here() ?? new HttpSource(folder()),
     options: ModelOptions = {},
   ) {
     this.ready = this.open(source, options);
@@ -57,7 +59,7 @@ export class Glgpt {
   }
 
   private async open(source: Source, options: ModelOptions): Promise<void> {
-    const device = new Device();
+    const device = new Device(HOST);
     const loader = await Loader.open(source);
     loader.onProgress = (p) => this.onProgress(p);
     this.model = await Model.load(device, loader, options);
@@ -66,7 +68,7 @@ export class Glgpt {
   /** Calls wait for one another, and begin anew where the context was lost meanwhile. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.ready;
-    return this.turns.take(async () => {
+    return this.queue.run(async () => {
       for (;;) {
         if (this.model.stale) await this.model.recover();
         try {
@@ -88,7 +90,7 @@ export class Glgpt {
   encode(text: string): number[] {
     if (!this.model.tokenizer) throw new PageError("This model has no tokenizer; give ids.");
     if (typeof text !== "string") throw new PageError(`A text was asked for; this is ${JSON.stringify(text)}.`);
-    return this.model.tokenizer.encode(text);
+    return this.model.tokenizer.prompt(text);
   }
 
   decode(ids: Iterable<number>): string {
@@ -97,7 +99,7 @@ export class Glgpt {
 
   async generate(options: GenerateOptions = {}): Promise<Generated> {
     await this.ready;
-    return this.turns.take(async () => {
+    return this.queue.run(async () => {
       if (this.model.stale) await this.model.recover(options.signal); // later it sees to that itself
       return this.run(options);
     });
@@ -192,7 +194,7 @@ export class Glgpt {
   }
 
   /**
-   * Goes on with the training, or with the one that an earlier visit left; with another learning rate where one is given.
+   * Resumes the training, or the one that an earlier visit left; with another learning rate where one is given.
    * A training that failed goes back to its last checkpoint first.
    */
   async resume({ lr }: { lr?: number } = {}): Promise<void> {

@@ -1,12 +1,12 @@
 // The scriptable object without a page around it: what `glgpt export --embed` writes as `glgpt.js`.
 
 import { Glgpt } from "./api";
-import type { Progress } from "./loader";
-import type { ModelOptions } from "./model";
-import { HttpSource } from "./source";
+import type { Progress } from "./engine/loader";
+import type { ModelOptions } from "./engine/model";
+import { HttpSource } from "./engine/source";
 
 export { Glgpt };
-export { PageError } from "./program";
+export { PageError } from "./gl/errors";
 
 export interface OpenOptions extends ModelOptions {
   /** The folder of the model's files; by default where this module came from. */

@@ -1,19 +1,20 @@
 import { render } from "preact";
 import { Glgpt } from "./api";
-import { lens } from "./lens";
+import { EmbeddedSource } from "./document";
+import { lens } from "./engine/lens";
 import { App } from "./ui/app";
 import { start } from "./ui/state";
 import { drawing } from "./ui/tools";
-import "./base.css";
-import "./drawings.css";
-import "./views.css";
-import "./train.css";
+import "./ui/base.css";
+import "./ui/drawings.css";
+import "./ui/views.css";
+import "./ui/train.css";
 
 const glgpt = new Glgpt();
 Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens }) }); // also what the views draw with
 start(glgpt);
-// A later visit works without a network, where the page is served securely.
-if ("serviceWorker" in navigator && location.protocol.startsWith("http")) {
+// A later visit works without a network, where the page is a folder and is served securely.
+if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {
   void glgpt.ready.then(keepShell).catch(() => {});
 }
 

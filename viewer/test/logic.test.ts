@@ -1,39 +1,45 @@
 // What needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
 
 import { describe, expect, it, vi } from "vitest";
-import { plan, sizes } from "../src/chunks";
-import { memoryView, statistics } from "../src/field";
-import { pick } from "../src/gl/probe";
-import { blocks, fromHalf, unpack } from "../src/layout";
-import { digest, Loader } from "../src/loader";
-import { parseManifest, parseProgram, parseReference, parseTokenizer, type Recording } from "../src/manifest";
-import { furthest } from "../src/parity";
+import { plan, sizes } from "../src/engine/chunks";
+import { memoryView, statistics } from "../src/engine/field";
+import { pick } from "../src/engine/probe";
+import { fromHalf } from "../src/engine/formats";
+import { blocks, shape, unpack } from "../src/engine/layout";
+import { digest, Loader } from "../src/engine/loader";
+import { parseManifest, parseProgram, parseReference, parseTokenizer, type Recording } from "../src/engine/manifest";
+import { furthest } from "../src/engine/parity";
 import { check } from "../src/gl/player";
 import { header, shaderError } from "../src/gl/shaders";
-import { PageError, type Program } from "../src/program";
-import { Random, seedState } from "../src/random";
-import { alternatives, Sampler } from "../src/sampling";
-import type { Source } from "../src/source";
-import { Tokenizer } from "../src/tokenizer";
+import { PageError } from "../src/gl/errors";
+import type { Program, View } from "../src/gl/program";
+import { Random, seedState } from "../src/engine/random";
+import { alternatives, Sampler } from "../src/engine/sampling";
+import type { Source } from "../src/engine/source";
+import { Tokenizer } from "../src/engine/tokenizer";
 import { meaning, parts } from "../src/ui/names";
 import { split } from "../src/ui/source";
+
+const COSTS = { one_token: 4, per_chunk: 4 };
 
 describe("chunks", () => {
   it("cover every prompt length once, the last alone padded, never beyond the context", () => {
     const known = [256, 64, 16, 1];
-    for (let tokens = 1; tokens <= 256; tokens++) {
-      let at = 0;
-      for (const chunk of plan(tokens, 256, known)) {
-        expect(chunk.start).toBe(at);
-        expect(chunk.start + chunk.size).toBeLessThanOrEqual(256);
-        at += chunk.valid;
-        if (at < tokens) expect(chunk.valid).toBe(chunk.size);
+    for (const context of [256, 71]) {
+      for (let tokens = 1; tokens <= context; tokens++) {
+        let at = 0;
+        for (const chunk of plan(tokens, context, known, COSTS)) {
+          expect(chunk.start).toBe(at);
+          expect(chunk.start + chunk.size).toBeLessThanOrEqual(context);
+          at += chunk.valid;
+          if (at < tokens) expect(chunk.valid).toBe(chunk.size);
+        }
+        expect(at).toBe(tokens);
       }
-      expect(at).toBe(tokens);
     }
   });
   it("begin where the caches end", () => {
-    expect(plan(41, 256, [256, 64, 16, 1], 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
+    expect(plan(41, 256, [256, 64, 16, 1], COSTS, 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
   });
   it("are named by the entries", () => {
     expect(sizes(["decode", "prefill_16", "prefill_256", "prefill_x"], "prefill_")).toEqual([256, 16]);
@@ -42,7 +48,7 @@ describe("chunks", () => {
 
 describe("layouts", () => {
   it("unpack tiles", () => {
-    const view = { texture: "x", rows: 3, cols: 10, tiles: [2, 2] as [number, number], dtype: "f32" as const, stack: 1 };
+    const view = { texture: "x", rows: 3, cols: 10, tiles: [2, 2] as [number, number], dtype: "f32" as const, panel: 0, stack: 1 };
     const texels = new Float32Array(4 * 2 * 2 * 4); // four tiles of two rows of two texels
     for (let r = 0; r < 3; r++) {
       for (let c = 0; c < 10; c++) {
@@ -54,40 +60,50 @@ describe("layouts", () => {
       [0, 1, 2].flatMap((r) => Array.from({ length: 10 }, (_, c) => 100 * r + c)),
     );
   });
-  it.each([1, 2, 5])("put wide tiles into narrow ones, %i below each other, whatever the band", (stack) => {
-    const [rows, cols] = [6, 50]; // 13 texels of columns: two tiles of 7 by two of 3 rows, to five of 3
-    const value = (r: number, c4: number) => 100 * r + c4;
-    const view = { texture: "x", rows, cols, tiles: [1, 5] as [number, number], dtype: "f32" as const, stack };
-    const texels = new Float32Array(4 * 3 * rows * stack * Math.ceil(5 / stack));
+  it.each([
+    ["f32", 1],
+    ["f32", 2],
+    ["f32", 5],
+    ["f16", 1],
+    ["f16", 3],
+  ] as const)("put tiles of %s into panels, %i below each other, whatever the band", (dtype, stack) => {
+    const [rows, cols, height] = [6, 100, 3];
+    const plain = { texture: "x", rows, cols, tiles: [2, 2] as [number, number], dtype, panel: 0, stack: 1 };
+    const view = { ...plain, panel: 3, stack };
+    const from = shape(plain);
+    const to = shape(view);
+    const source = Uint32Array.from({ length: 2 * from.across * height * from.width * 4 }, (_, i) => i);
     for (const band of [1, 2, 3]) {
-      texels.fill(-1);
-      for (let layer = 0; layer < 4; layer++) {
-        for (let y = 0; y < 3; y += band) {
-          const count = Math.min(band, 3 - y);
-          for (const b of blocks(view, [2, 2], layer, y, count)) {
-            expect(b.stride).toBe(7);
+      const texels = new Uint32Array(2 * to.across * height * stack * view.panel * 4);
+      const seen = new Set<number>();
+      for (let layer = 0; layer < 2 * from.across; layer++) {
+        for (let y = 0; y < height; y += band) {
+          for (const b of blocks(view, layer, y, Math.min(band, height - y))) {
+            expect(b.stride).toBe(from.width);
             for (let i = 0; i < b.rows; i++) {
               for (let x = 0; x < b.width; x++) {
-                const at = ((b.layer * stack * rows + b.y + i) * 3 + b.x + x) * 4;
-                expect(texels[at]).toBe(-1);
-                texels.fill(value(3 * Math.floor(layer / 2) + y + i, 7 * (layer % 2) + b.skip + x), at, at + 4);
+                const at = ((b.layer * stack * height + b.y + i) * view.panel + b.x + x) * 4;
+                const old = ((layer * height + y + i) * from.width + b.skip + x) * 4;
+                expect(seen.has(at)).toBe(false);
+                seen.add(at);
+                texels.set(source.subarray(old, old + 4), at);
               }
             }
           }
         }
       }
-      const expected = Array.from({ length: rows * cols }, (_, i) => value(Math.floor(i / cols), Math.floor((i % cols) / 4)));
-      expect(Array.from(unpack(view, texels))).toEqual(expected);
+      const read = (v: View, bits: Uint32Array) => unpack(v, dtype === "f32" ? new Float32Array(bits.buffer) : bits);
+      expect(Array.from(read(view, texels))).toEqual(Array.from(read(plain, source)));
     }
   });
-  it("put unstacked tiles where they were", () => {
-    const view = { texture: "x", rows: 6, cols: 50, tiles: [2, 2] as [number, number], dtype: "f32" as const, stack: 1 };
+  it("put tiles without panels where they were", () => {
+    const view = { texture: "x", rows: 6, cols: 50, tiles: [2, 2] as [number, number], dtype: "f32" as const, panel: 0, stack: 1 };
     const block = { layer: 3, x: 0, y: 1, width: 7, rows: 2, stride: 7, skip: 0 };
-    expect([...blocks(view, [2, 2], 3, 1, 2)]).toEqual([block]);
+    expect([...blocks(view, 3, 1, 2)]).toEqual([block]);
   });
   it("unpack halves of two column tiles from one layer", () => {
     const halves = Uint16Array.from([0x3c00, 0xc000, 0, 0x3800, 0x4200, 0x7bff, 0x0001, 0]);
-    const view = { texture: "x", rows: 1, cols: 7, tiles: [1, 2] as [number, number], dtype: "f16" as const, stack: 1 };
+    const view = { texture: "x", rows: 1, cols: 7, tiles: [1, 2] as [number, number], dtype: "f16" as const, panel: 0, stack: 1 };
     expect(Array.from(unpack(view, new Uint32Array(halves.buffer)))).toEqual([1, -2, 0, 0.5, 3, 65504, 2 ** -24]);
     expect(fromHalf(0xfc00)).toBe(-Infinity);
     expect(fromHalf(0x7e00)).toBeNaN();
@@ -107,17 +123,25 @@ describe("sampling", () => {
   const logits = Float32Array.from([1, 3, 2, 3, -1]);
   const settings = { temperature: 1, topK: null, topP: null, seed: 1 };
   it("is greedy at temperature 0, and of equals the first wins", () => {
-    expect(new Sampler({ ...settings, temperature: 0 }).choose(logits)).toBe(1);
+    expect(new Sampler({ ...settings, temperature: 0 }).draw(logits).id).toBe(1);
   });
   it("stays within top-k and top-p", () => {
     const seen = (more: object) => {
       const sampler = new Sampler({ ...settings, ...more });
-      return [...new Set(Array.from({ length: 200 }, () => sampler.choose(logits)))].sort();
+      return [...new Set(Array.from({ length: 200 }, () => sampler.draw(logits).id))].sort();
     };
     expect(seen({ topK: 2 })).toEqual([1, 3]);
     expect(seen({ topP: 0.39 })).toEqual([1]);
     expect(seen({ topP: 0.5 })).toEqual([1, 3]);
     expect(seen({ temperature: 3 })).toEqual([0, 1, 2, 3, 4]);
+  });
+  it("flattens the distribution by the temperature", () => {
+    const sampler = new Sampler({ ...settings, temperature: 2 });
+    const total = [1, 3, 2, 3, -1].reduce((sum, x) => sum + Math.exp(x / 2), 0);
+    const { sampled } = sampler.draw(logits);
+    for (const id of logits.keys()) expect(sampled(id)).toBeCloseTo(Math.exp(logits[id]! / 2) / total, 6);
+    const drawn = Array.from({ length: 2000 }, () => sampler.draw(logits).id);
+    expect(drawn.filter((id) => id === 2).length / 2000).toBeCloseTo(Math.exp(1) / total, 1);
   });
   it("names the likeliest with their probabilities", () => {
     const { top, p } = alternatives(logits, 2, 0);
@@ -143,7 +167,7 @@ const pass = {
   nbytes: 0,
 };
 const program = {
-  schema: 1,
+  schema: 2,
   textures: { a: { name: "a", ...texture }, b: { name: "b", ...texture } },
   shaders: { s: "void main() {}" },
   entries: { e: { name: "e", inputs: [], passes: [pass], outputs: {} } },
@@ -154,11 +178,11 @@ const program = {
 describe("schemas", () => {
   it("accept a program and name what is wrong with another", () => {
     expect(parseProgram(program, "program.json")).toBe(program);
-    expect(() => parseProgram({ ...program, schema: 2 }, "program.json")).toThrow(/schema version 2/);
+    expect(() => parseProgram({ ...program, schema: 1 }, "program.json")).toThrow(/schema version 1/);
     const bad = structuredClone(program) as unknown as Program;
     bad.textures["a"]!.width = 0;
     expect(() => parseProgram(bad, "program.json")).toThrow(/program.json is damaged: #\/textures\/a\/width/);
-    expect(() => parseManifest({ schema: 1 })).toThrow(/manifest.json is damaged/);
+    expect(() => parseManifest({ schema: 2 })).toThrow(/manifest.json is damaged/);
     expect(() => parseManifest(null)).toThrow(/schema version/);
     const run = { schema: 1, prompt: null, ids: [1], greedy: [], device: "", atol: 0, rtol: 0, activations: {} };
     expect(() => parseReference({ ...run, logits: { first: 0, data: "AAAA" } }, "reference.json")).not.toThrow();
@@ -186,23 +210,23 @@ describe("player", () => {
 });
 
 describe("the probe", () => {
-  const recording = (kernel: string, rows: "apart" | "near"): Recording => ({
+  const recording = (kernel: string, rows: "strided" | "contiguous"): Recording => ({
     ...{ draw_buffers: 8, kernel, rows },
     ...{ generate: "", capture: "", product: kernel, row: rows },
   });
-  const all = [recording("4x4", "apart"), recording("4x4", "near"), recording("4x8", "apart")];
+  const all = [recording("4x4", "strided"), recording("4x4", "contiguous"), recording("4x8", "strided")];
   const both = ["texelFetch", "textureLod"] as const;
-  it("takes the way of rows, where panels pay, then the fastest product recorded for it", () => {
+  it("takes contiguous columns, where panels pay, then the fastest product recorded for it", () => {
     const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5,
-      "4x4-near texelFetch": 7, "4x4-near textureLod": 6 };
-    const rows = { "apart texelFetch": 5, "near texelFetch": 4, "apart textureLod": 1, "near textureLod": 0.9 };
-    expect(pick(all, both, { ...measured, ...rows })).toEqual({ recording: all[2], fetch: "texelFetch" });
-    const paying = { ...measured, ...rows, "near textureLod": 0.7 };
-    expect(pick(all, both, paying)).toEqual({ recording: all[1], fetch: "textureLod" });
-    expect(pick(all, ["texelFetch"], paying)).toEqual({ recording: all[2], fetch: "texelFetch" });
+      "4x4-contiguous texelFetch": 7, "4x4-contiguous textureLod": 6 };
+    const rows = { "strided texelFetch": 5, "contiguous texelFetch": 4, "strided textureLod": 1, "contiguous textureLod": 0.9 };
+    expect(pick(all, both, { ...measured, ...rows }, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
+    const paying = { ...measured, ...rows, "contiguous textureLod": 0.7 };
+    expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
+    expect(pick(all, ["texelFetch"], paying, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
   });
   it("takes the first where there was nothing to measure", () => {
-    expect(pick([all[1]!], ["textureLod"], {})).toEqual({ recording: all[1], fetch: "textureLod" });
+    expect(pick([all[1]!], ["textureLod"], {}, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
   });
 });
 
@@ -232,7 +256,7 @@ describe("the tokenizer", () => {
   const ranks = [...Array(256).keys()].map((i) => btoa(String.fromCharCode(i)));
   const data = {
     ...{ schema: 1, pattern: "\\S+| +", ranks: [...ranks, btoa("ab")].join(" "), ids: null, others: {} },
-    ...{ special: { "<end>": 300 }, prefix_space: false, eos: 300, vocab_size: 301 },
+    ...{ special: { "<end>": 300 }, prefix: [], prefix_space: false, eos: 300, vocab_size: 301 },
   };
   it("merges by rank, keeps special texts whole, and decodes what it encoded", () => {
     const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
@@ -262,19 +286,19 @@ describe("loader", () => {
   async function folder(answers: Uint8Array<ArrayBuffer>[]) {
     const good = encode("weights");
     const manifest = {
-      schema: 1,
+      schema: 2,
       glgpt: "0",
       model: "m",
       dtype: "f32",
       tokenizer: null,
       reference: "reference.json",
+      tuning: { ...COSTS, panels_pay: 0.8, steady: 1.3, draw_flops: 1e10, ahead: 3 },
       activations: {},
       files: {},
       config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },
       recordings: [
-        { draw_buffers: 8, kernel: "4x8", rows: "near", generate: "a", capture: "b", product: "c", row: "d" },
+        { draw_buffers: 8, kernel: "4x8", rows: "contiguous", generate: "a", capture: "b", product: "c", row: "d" },
       ],
-      weights: { w: [1, 1] },
       shards: [{ file: "weights-00.bin", bytes: good.length, sha256: await digest(good), pieces: [["w", 0, 0, 1]] }],
     };
     const bytes = vi.fn(async (name: string, onBytes?: (n: number) => void) => {

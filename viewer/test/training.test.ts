@@ -3,7 +3,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { check, Player } from "../src/gl/player";
 import type { Device } from "../src/gl/device";
-import type { Program } from "../src/program";
+import type { Program } from "../src/gl/program";
 import made from "./bpe.json";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../src/training/batches";
 import { BpeError, encodeText, trainBpe } from "../src/training/bpe";
@@ -102,7 +102,7 @@ describe("safetensors", () => {
 });
 
 describe("a saved state", () => {
-  const parameters = [{ name: "w", shape: [2, 3], turned: false }];
+  const parameters = [{ name: "w", stored: "w", shape: [2, 3], transposed: false }];
   const offer = { parameters } as unknown as Plan["offer"];
   const state = (...values: number[]) => {
     return writeSafetensors(new Map([["w", { shape: [2, values.length / 2], data: Float32Array.from(values) }]]), {});
@@ -209,7 +209,7 @@ describe("states that change names", () => {
     textures: { a: texture("a"), b: texture("b"), c: texture("c") },
     shaders: { s: "" },
     entries: {
-      flip: { name: "flip", inputs: [], passes: [pass("a", "b")], outputs: {}, flips: [["a", "b"]] },
+      flip: { name: "flip", inputs: [], passes: [pass("a", "b")], outputs: {}, ping_pong: [["a", "b"]] },
       look: { name: "look", inputs: [], passes: [pass("a", "c")], outputs: {} },
     },
     views: {},

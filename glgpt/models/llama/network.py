@@ -45,11 +45,12 @@ class LlamaNetwork(Network):
         """Block i for t tokens of each sequence."""
         rec, c, n, h, layer = self.rec, self.config, self.batch.size, in_block(i, ""), f"layers.{i}."
         a = self.keep(self.norm(x, h + "ln_1", normed))  # (t, C)
-        for part in "qkv":
+        q, k, v = (self.heads_of(i, part, t) for part in "qkv")
+        for part, heads in (("q", q), ("k", k), ("v", v)):
             y = self.matmul(a, f"{layer}self_attn.{part}_proj", f"{h}attn.{part}.product")  # (t, heads d_head)
             turns = () if part == "v" else c.frequencies
-            ops.rotary(rec, y, self.heads_of(i, part, t), c.d_head, turns, f"{h}attn.{part}", n)
-        q, k, v = (self.keep(self.heads_of(i, part, t)) for part in "qkv")
+            ops.rotary(rec, y, heads, c.d_head, turns, f"{h}attn.{part}", n)
+            self.keep(heads)
         s = self.keep(ops.scores(rec, q, k, t, normed.tiles[0], c.n_head, self.scale(i), h + "attn.scores", n))
         p = self.drop(self.keep(ops.softmax(rec, s, n * c.n_head, h + "attn.pattern")), 3 * i + 1)
         z = self.keep(ops.attend(rec, p, v, t, c.n_head, h + "attn.z", self.dtype, n, group=self.group))

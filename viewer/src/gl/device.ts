@@ -1,6 +1,7 @@
 // A WebGL2 context and what it can do.
 
-import { PageError } from "../program";
+import { PageError } from "./errors";
+import { sleep } from "./wait";
 
 export interface Options {
   fetch: "texelFetch" | "textureLod";
@@ -15,10 +16,18 @@ export interface Limits {
   uniformBlock: number;
 }
 
+/** What a device needs of the document that it runs in; without one it makes do with an OffscreenCanvas and plain timers. */
+export interface Host {
+  /** A canvas for browsers whose OffscreenCanvas has no WebGL2. */
+  canvas(): HTMLCanvasElement;
+  /** Whether nobody sees the page: browsers slow down its timers then. */
+  hidden(): boolean;
+}
+
 /** Thrown by whatever was under way when the browser took the context; `Device.restored` says when it is back. */
 export class ContextLost extends Error {
   constructor() {
-    super("the browser took the graphics context away");
+    super("the browser lost the graphics context");
   }
 }
 
@@ -35,7 +44,7 @@ export class Device {
   /** Hears when the context is lost, and when it is back. */
   onLost: (lost: boolean) => void = () => {};
 
-  constructor() {
+  constructor(private readonly host: Host | null = null) {
     const offscreen = typeof OffscreenCanvas === "undefined" ? null : new OffscreenCanvas(1, 1);
     const wanted: WebGLContextAttributes = {
       alpha: true,
@@ -45,17 +54,20 @@ export class Device {
       stencil: false,
       powerPreference: "high-performance",
     };
+    let canvas: HTMLCanvasElement | OffscreenCanvas | null = offscreen;
     let gl = offscreen?.getContext("webgl2", wanted) ?? null;
-    const canvas = gl ? offscreen! : document.createElement("canvas"); // some browsers draw 2D only without a page
-    gl ??= (canvas as HTMLCanvasElement).getContext("webgl2", wanted);
-    this.canvas = canvas;
-    if (!gl) {
+    if (!gl && host) {
+      const visible = (canvas = host.canvas()); // some browsers draw only 2D on an OffscreenCanvas
+      gl = visible.getContext("webgl2", wanted);
+    }
+    if (!gl || !canvas) {
       throw new PageError(
         "This browser offers no WebGL2, which the model runs on. Use a current Chrome, Edge, Firefox or Safari, " +
           "and check that hardware acceleration or software rendering is not switched off.",
       );
     }
     this.gl = gl;
+    this.canvas = canvas;
     let resolve = () => {};
     canvas.addEventListener("webglcontextlost", (event) => {
       event.preventDefault();
@@ -78,6 +90,11 @@ export class Device {
   /** Throws where the context that had this number is gone; to be asked after every wait, before its objects are used. */
   still(generation: number): void {
     if (this.lost || generation !== this.generation) throw new ContextLost();
+  }
+
+  /** Resolves after `ms` milliseconds, in a page that nobody sees too. */
+  sleep(ms: number): Promise<void> {
+    return sleep(ms, this.host?.hidden() ?? false);
   }
 
   private open(): void {

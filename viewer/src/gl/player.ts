@@ -1,15 +1,26 @@
 // Plays a program: textures, shaders and framebuffers are built once, then a call is a flat list of GL commands.
 // Nothing here knows what the passes compute.
 
-import { must, PageError, type Pass, type Program, type TextureSpec } from "../program";
-import type { Block, Texels } from "../layout";
+import { must, PageError } from "./errors";
+import type { Pass, Program, TextureSpec } from "./program";
 import type { Device, Options } from "./device";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
 
-/** The most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset. */
-export const DRAW_FLOPS = 10e9;
-const BLOCKS = 8; // uniform buffers in turn, so that writing one never waits for a draw that reads it
+const BLOCKS = 8; // uniform buffers used in rotation, so that writing one never waits for a draw that reads it
+
+export type Texels = Float32Array | Uint32Array;
+
+/** `rows` rows of `width` texels from (x, y) on in a layer, which lie in rows of `stride` texels, `skip` into each. */
+export interface Block {
+  layer: number;
+  x: number;
+  y: number;
+  width: number;
+  rows: number;
+  stride: number;
+  skip: number;
+}
 
 /** One draw with its whole state; `row` is the index of the scalar that is the viewport's y, or -1. */
 interface Step {
@@ -27,26 +38,29 @@ export class Player {
   private readonly own: WebGLTexture[] = [];
   private readonly shaders = new Map<string, WebGLProgram>();
   private readonly framebuffers = new Map<string, WebGLFramebuffer>();
-  /** Of an entry and the way in which the pairs that it touches lie. */
+  /** By entry and the state of the ping-pong pairs that it touches. */
   private readonly steps = new Map<string, Step[]>();
-  private readonly pairs: Pairs;
+  private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
   private readonly reader: Reader;
   private readonly names: string[];
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
-  private turn = 0;
+  private block = 0;
+  /** Hears how many of the shaders that `prepare` needs are compiled. */
+  onCompiled: (compiled: number, shaders: number) => void = () => {};
 
   constructor(
     readonly device: Device,
     readonly program: Program,
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
-    private readonly drawFlops = DRAW_FLOPS,
+    /** The most operations of one draw: a costlier pass is drawn in bands, since drivers reset after some 2 s. */
+    private readonly drawFlops = Infinity,
     reader?: Reader,
   ) {
     check(program, device);
-    this.pairs = new Pairs(program);
+    this.pingPong = new PingPong(program);
     this.reader = reader ?? new Reader(device);
     this.names = Object.keys(program.scalars);
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
@@ -131,22 +145,23 @@ export class Player {
   async prepare(...entries: string[]): Promise<void> {
     const { generation } = this.device;
     const texts = new Map<string, string>();
-    const todo = entries.filter((name) => !this.steps.has(this.pairs.key(name)));
+    const todo = entries.filter((name) => !this.steps.has(this.pingPong.key(name)));
     for (const name of todo) {
       for (const p of must(this.program.entries[name], `entry ${name}`).passes) {
         if (!this.shaders.has(p.shader))
           texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
       }
     }
-    for (const [name, program] of await compileAll(this.device, texts, this.options)) this.shaders.set(name, program);
+    const compiled = await compileAll(this.device, texts, this.options, (n, all) => this.onCompiled(n, all));
+    for (const [name, program] of compiled) this.shaders.set(name, program);
     this.device.still(generation);
     for (const name of todo) this.laidOut(name, texts);
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
 
-  /** An entry's commands as the pairs lie now: laid out once for each way; `fresh` are shaders not used before. */
+  /** An entry's commands for the current state of its ping-pong pairs, built once for each; `fresh`: shaders not used before. */
   private laidOut(entry: string, fresh = new Map<string, string>()): Step[] {
-    const key = this.pairs.key(entry);
+    const key = this.pingPong.key(entry);
     let found = this.steps.get(key);
     if (!found) {
       const { passes } = must(this.program.entries[entry], `entry ${entry}`);
@@ -197,7 +212,7 @@ export class Player {
   play(entry: string, first = 0, end = Infinity): void {
     const { gl } = this.device;
     const steps = this.laidOut(entry);
-    const block = this.blocks[(this.turn = (this.turn + 1) % BLOCKS)]!;
+    const block = this.blocks[(this.block = (this.block + 1) % BLOCKS)]!;
     gl.bindBuffer(gl.UNIFORM_BUFFER, block);
     gl.bufferSubData(gl.UNIFORM_BUFFER, 0, this.scalars);
     gl.bindBufferBase(gl.UNIFORM_BUFFER, 0, block);
@@ -219,7 +234,7 @@ export class Player {
       if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
       else this.banded(s);
     }
-    if (last === steps.length) this.pairs.flip(entry, this.textures);
+    if (last === steps.length) this.pingPong.swap(entry, this.textures);
   }
 
   private banded(s: Step): void {
@@ -250,18 +265,18 @@ export class Player {
   }
 }
 
-/** The pairs of states that change names (`Entry.flips`), and how they lie. */
-class Pairs {
+/** The ping-pong pairs of an entry (`Entry.ping_pong`): which texture of each is the current one. */
+class PingPong {
   private readonly flipped: boolean[] = [];
-  private readonly of = new Map<string, number[]>(); // the pairs that an entry flips
+  private readonly of = new Map<string, number[]>(); // the pairs that change names after an entry
   private readonly touched = new Map<string, number[]>();
   private readonly entries: Program["entries"];
 
   constructor(program: Program) {
     this.entries = program.entries;
     const numbers = new Map<string, number>();
-    for (const { name, flips } of Object.values(program.entries)) {
-      const mine = (flips ?? []).map(([old, next]) => {
+    for (const { name, ping_pong } of Object.values(program.entries)) {
+      const mine = (ping_pong ?? []).map(([old, next]) => {
         const at = numbers.get(old) ?? this.flipped.push(false) - 1;
         numbers.set(old, at).set(next, at);
         return at;
@@ -274,15 +289,15 @@ class Pairs {
     }
   }
 
-  /** The entry's name, and how the pairs that it touches lie. */
+  /** The entry's name, and the state of the ping-pong pairs that it touches. */
   key(entry: string): string {
     const touched = this.touched.get(entry) ?? [];
     return touched.length ? `${entry} ${touched.map((i) => Number(this.flipped[i])).join("")}` : entry;
   }
 
-  flip(entry: string, textures: Map<string, WebGLTexture>): void {
+  swap(entry: string, textures: Map<string, WebGLTexture>): void {
     for (const i of this.of.get(entry) ?? []) this.flipped[i] = !this.flipped[i];
-    for (const [old, next] of this.entries[entry]?.flips ?? []) {
+    for (const [old, next] of this.entries[entry]?.ping_pong ?? []) {
       const was = textures.get(old)!;
       textures.set(old, textures.get(next)!).set(next, was);
     }

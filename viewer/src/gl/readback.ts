@@ -1,7 +1,7 @@
 // Reading texels without stopping the page: into a buffer, a fence behind it, and asking until the fence is passed.
 
 import { ContextLost, type Device } from "./device";
-import { pause, sleep } from "./wait";
+import { pause } from "./wait";
 
 const LATEST = 600_000; // ms after which a fence is taken for lost: a step may take a minute on a slow device
 
@@ -80,7 +80,7 @@ export class Reader {
         this.finish(head);
       } else {
         await pause(); // a timer set from here is not among those that browsers slow down
-        if (this.between > 3 || waited > this.between + 2) await sleep(1);
+        if (this.between > 3 || waited > this.between + 2) await this.device.sleep(1);
       }
     }
   }

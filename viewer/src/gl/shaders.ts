@@ -1,6 +1,6 @@
 // Compiling shaders: all at once, so that a browser that can do so compiles them side by side.
 
-import { PageError } from "../program";
+import { PageError } from "./errors";
 import { pause } from "./wait";
 import type { Device, Options } from "./device";
 
@@ -19,11 +19,12 @@ export function header(options: Options): string {
   );
 }
 
-/** Compiles and links fragment texts by name; resolves when all are ready. */
+/** Compiles and links fragment texts by name; resolves when all are ready. `onCompiled` hears how many are. */
 export async function compileAll(
   device: Device,
   texts: ReadonlyMap<string, string>,
   options: Options,
+  onCompiled: (compiled: number, shaders: number) => void = () => {},
 ): Promise<Map<string, WebGLProgram>> {
   const { gl, parallel, generation } = device;
   const vertex = gl.createShader(gl.VERTEX_SHADER)!;
@@ -43,6 +44,8 @@ export async function compileAll(
     shaders.set(name, shader);
   }
   gl.flush();
+  let compiled = 0;
+  onCompiled(0, found.size);
   for (const [name, program] of found) {
     if (parallel) {
       while (!gl.getProgramParameter(program, parallel.COMPLETION_STATUS_KHR) && !device.lost) {
@@ -59,6 +62,7 @@ export async function compileAll(
       const said = gl.getShaderInfoLog(shader) || gl.getProgramInfoLog(program) || "no message";
       throw new PageError(shaderError(name, header(options) + (texts.get(name) ?? ""), said));
     }
+    onCompiled(++compiled, found.size);
   }
   for (const shader of shaders.values()) gl.deleteShader(shader);
   gl.deleteShader(vertex);

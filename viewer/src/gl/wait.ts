@@ -1,4 +1,4 @@
-// Giving the browser a turn without the 4 ms that nested timers cost; work that waits its turn.
+// Yielding to the browser without the 4 ms that nested timers cost; a queue of work.
 
 const channel = new MessageChannel();
 const waiting: (() => void)[] = [];
@@ -12,8 +12,8 @@ export function pause(): Promise<void> {
   });
 }
 
-export function sleep(ms: number): Promise<void> {
-  if (document.hidden) return tick(ms);
+export function sleep(ms: number, hidden = false): Promise<void> {
+  if (hidden) return tick(ms);
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
@@ -32,13 +32,13 @@ function tick(ms: number): Promise<void> {
 }
 
 /** Work done one after another, in the order in which it was asked for. */
-export class Turns {
+export class Queue {
   /** Resolves when all that has been asked for is done, whatever came of it. */
-  all: Promise<unknown> = Promise.resolve();
+  idle: Promise<unknown> = Promise.resolve();
 
-  take<T>(work: () => Promise<T>): Promise<T> {
-    const mine = this.all.then(work);
-    this.all = mine.catch(() => {});
+  run<T>(work: () => Promise<T>): Promise<T> {
+    const mine = this.idle.then(work);
+    this.idle = mine.catch(() => {});
     return mine;
   }
 }

@@ -1,7 +1,8 @@
-// What a step is fed with: the same windows, index and learning rate as on the desktop (`glgpt/data.py`, `presets.py`).
+// What a training step gets: windows of the text, the index of the embedding's gradient, the learning rate. The cases in
+// tests/page/shared_cases.json hold that Python and this give the same.
 
-import type { Schedule } from "../manifest";
-import { PageError } from "../program";
+import type { Schedule } from "../engine/manifest";
+import { PageError } from "../gl/errors";
 
 export type Ids = Uint16Array;
 

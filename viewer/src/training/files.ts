@@ -1,8 +1,8 @@
-// What a trained model is saved as: Hugging Face's files, and the state that the desktop's `Trainer.load` goes on from.
+// What a trained model is saved as: Hugging Face's files, and the state that `Trainer.load` on the desktop resumes from.
 
 import { strToU8, unzipSync, zipSync } from "fflate";
-import type { Offer } from "../manifest";
-import { PageError } from "../program";
+import type { Offer } from "../engine/manifest";
+import { PageError } from "../gl/errors";
 import { EOS, LETTERS, type Bpe } from "./bpe";
 
 export interface Tensor {
@@ -122,11 +122,10 @@ export const MOMENTS = ["moment", "squares"] as const;
 export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bpe | null): Files {
   const { tensors } = readSafetensors(state);
   const named: Tensors = new Map(
-    offer.parameters.map(({ name }) => [name.startsWith("lm_head") ? name : `transformer.${name}`, tensors.get(name)!]),
+    offer.parameters.map(({ name, stored }) => [stored, tensors.get(name)!]),
   );
-  const fields = { model_type: "gpt2", architectures: ["GPT2LMHeadModel"], ...offer.config };
   const end = bpe ? 0 : null;
-  const config = { ...fields, resid_pdrop: 0, embd_pdrop: 0, attn_pdrop: 0, bos_token_id: end, eos_token_id: end };
+  const config = { ...offer.checkpoint, bos_token_id: end, eos_token_id: end };
   return {
     "config.json": strToU8(`${JSON.stringify(config, null, 1)}\n`),
     "model.safetensors": writeSafetensors(named, { format: "pt" }),
@@ -167,7 +166,7 @@ export interface Loaded {
   bpe: Bpe | null;
 }
 
-export function readModel(files: Files): Loaded {
+export function readModel(files: Files, offers: readonly Offer[]): Loaded {
   const state = files["state.safetensors"];
   const bpe = readTokenizer(files);
   if (state) {
@@ -181,7 +180,8 @@ export function readModel(files: Files): Loaded {
   const config = files["config.json"];
   if (!weights || !config) throw new PageError("Choose a saved .zip, or config.json, model.safetensors, vocab.json and merges.txt.");
   const { tensors } = readSafetensors(weights);
-  const named: Tensors = new Map([...tensors].map(([name, tensor]) => [name.replace(/^transformer\./, ""), tensor]));
+  const names = new Map(offers.flatMap((offer) => offer.parameters.map(({ name, stored }) => [stored, name] as const)));
+  const named: Tensors = new Map([...tensors].map(([name, tensor]) => [names.get(name) ?? name, tensor]));
   const parsed = JSON.parse(new TextDecoder().decode(config)) as Record<string, unknown>;
   return { config: parsed, state: writeSafetensors(named, {}), about: null, bpe };
 }

@@ -1,9 +1,9 @@
 // The steps of a training: what is drawn, evaluated, sampled and kept when; paused, resumed, brought back after a loss.
 
 import type { Device } from "../gl/device";
-import { pause, Turns } from "../gl/wait";
-import type { Offer } from "../manifest";
-import { PageError } from "../program";
+import { pause, Queue } from "../gl/wait";
+import type { Offer } from "../engine/manifest";
+import { PageError } from "../gl/errors";
 import { checkRate, fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
 import { encodeText, type Bpe } from "./bpe";
 import { MOMENTS, modelFiles, type About, type Files } from "./files";
@@ -82,7 +82,7 @@ export class Session {
   private away = false; // has made room
   private readonly asked: (() => Promise<void>)[] = [];
   private running: Promise<void> = Promise.resolve();
-  private readonly turns = new Turns(); // two samples at once would share their caches
+  private readonly queue = new Queue(); // two samples at once would share their caches
   /**
    * (step, when it was done) of the last steps, on a clock that stands still for whatever is not a step; before them, of
    * the step behind which the device was idle.
@@ -134,14 +134,14 @@ export class Session {
     }
     const going = (this.going = { on: true });
     this.set("running");
-    this.running = this.turn(() => this.run(going));
+    this.running = this.enqueue(() => this.run(going));
     return this.running;
   }
 
   /** Ends after the steps under way, and whatever else is; resolves when the checkpoint is kept. */
   async pause(): Promise<void> {
     this.going.on = false;
-    await this.turns.all;
+    await this.queue.idle;
   }
 
   /** Gives all steps to come another learning rate, which falls to as small a share of itself. Not while it runs. */
@@ -159,7 +159,7 @@ export class Session {
   /** Goes back to the last checkpoint, or to the beginning where there is none, and waits there. */
   back(): Promise<void> {
     this.away = false;
-    return this.turn(async () => {
+    return this.enqueue(async () => {
       this.trainer.close();
       try {
         await this.guarded(); // opens it anew
@@ -174,7 +174,7 @@ export class Session {
   /** Makes room on the device; `back` brings it to where it was. */
   async leave(): Promise<void> {
     await this.pause();
-    await this.turn(async () => {
+    await this.enqueue(async () => {
       try {
         if (this.status !== "failed") await this.guarded(() => this.note());
       } catch (error) {
@@ -186,8 +186,8 @@ export class Session {
   }
 
   /** Does `work` when all that was asked for before is done. */
-  private turn(work: () => Promise<void>): Promise<void> {
-    return this.turns.take(() => {
+  private enqueue(work: () => Promise<void>): Promise<void> {
+    return this.queue.run(() => {
       if (this.over || this.away) throw new PageError(OVER);
       return work();
     });
@@ -240,7 +240,7 @@ export class Session {
   private between(work: () => Promise<unknown>): Promise<void> {
     if (this.status !== "running") {
       const now = () => this.guarded(async () => void (await work()));
-      return this.turn(now).catch((error: unknown) => {
+      return this.enqueue(now).catch((error: unknown) => {
         if (error instanceof Diverged) this.fail(error);
         throw error;
       });
@@ -289,7 +289,7 @@ export class Session {
   /** One step more, and its result. */
   async one(): Promise<void> {
     if (this.status === "running") return;
-    await this.turn(async () => {
+    await this.enqueue(async () => {
       this.plan.rates.steps = Math.max(this.plan.rates.steps, this.step + 1);
       this.recent = [];
       try {

@@ -27,18 +27,24 @@ async function act<T>(mode: IDBTransactionMode, work: (store: IDBObjectStore) =>
   }
 }
 
-/** One export's own: `key` names what is kept, under the page's address. */
-const place = (key: string) => `${new URL(".", document.baseURI).pathname} ${key}`;
+/** Values by key of one export, which `place` (its address) tells from others on the same host. */
+export class Store {
+  constructor(private readonly place: string) {}
 
-/** Writes whole or not at all; throws where the browser keeps nothing, or its disk is full. */
-export async function keep(key: string, value: unknown): Promise<void> {
-  await act("readwrite", (store) => store.put(value, place(key)));
-}
+  private key(key: string): string {
+    return `${this.place} ${key}`;
+  }
 
-export async function kept<T>(key: string): Promise<T | undefined> {
-  return (await act("readonly", (store) => store.get(place(key)) as IDBRequest<T | undefined>)) ?? undefined;
-}
+  /** Writes whole or not at all; throws where the browser keeps nothing, or its disk is full. */
+  async keep(key: string, value: unknown): Promise<void> {
+    await act("readwrite", (store) => store.put(value, this.key(key)));
+  }
 
-export async function forget(key: string): Promise<void> {
-  await act("readwrite", (store) => store.delete(place(key)));
+  async kept<T>(key: string): Promise<T | undefined> {
+    return (await act("readonly", (store) => store.get(this.key(key)) as IDBRequest<T | undefined>)) ?? undefined;
+  }
+
+  async forget(key: string): Promise<void> {
+    await act("readwrite", (store) => store.delete(this.key(key)));
+  }
 }

@@ -1,6 +1,6 @@
 // Texts to ids, in a worker; ids back to text.
 
-import { PageError } from "../program";
+import { PageError } from "../gl/errors";
 import { EOS, LETTERS, type Bpe } from "./bpe";
 import TokenWorker from "./worker?worker&inline";
 import type { Job, Said, Tokenised } from "./worker";

@@ -1,16 +1,17 @@
-// Trains on a device: the desktop's `glgpt/trainer.py` over the page's player. What the passes compute it cannot tell.
+// Trains a model by playing a recorded training step. It does not know what the passes compute.
 
-import { plan, sizes, writeIds } from "../chunks";
+import { plan, sizes, writeIds } from "../engine/chunks";
 import { ContextLost, type Device, type Options } from "../gl/device";
-import { DRAW_FLOPS, Player } from "../gl/player";
-import { unpack } from "../layout";
-import type { Offer } from "../manifest";
-import { must, PageError, type Program, type View } from "../program";
-import { Sampler, type Settings } from "../sampling";
+import { Player } from "../gl/player";
+import { unpack } from "../engine/layout";
+import type { Offer, Tuning } from "../engine/manifest";
+import { must, PageError } from "../gl/errors";
+import type { Program, View } from "../gl/program";
+import { Sampler, type Settings } from "../engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
 
-const LATE = 3; // steps that may be under way before a loss is waited for
+const IN_FLIGHT = 3; // steps that may be under way before a loss is waited for
 
 export interface StepResult {
   step: number;
@@ -29,7 +30,7 @@ export type Arrived = StepResult & { at: number };
 export class Trainer {
   readonly player: Player;
   steps = 0;
-  private readonly late: Promise<Arrived>[] = [];
+  private readonly inFlight: Promise<Arrived>[] = [];
   private readonly known: number[];
   private prepared = false;
   private closed = false;
@@ -41,10 +42,10 @@ export class Trainer {
     readonly program: Program,
     options: Options,
     readonly seed: number,
-    drawFlops = DRAW_FLOPS,
+    private readonly tuning: Pick<Tuning, "one_token" | "per_chunk" | "draw_flops">,
   ) {
     this.generation = device.generation;
-    this.player = new Player(device, program, options, undefined, drawFlops);
+    this.player = new Player(device, program, options, undefined, tuning.draw_flops);
     this.known = [...sizes(Object.keys(program.entries), "prefill_"), 1];
   }
 
@@ -78,13 +79,13 @@ export class Trainer {
       return { step, loss: losses[0]! / losses[1]!, gradNorm: norm[0]!, at: performance.now() };
     });
     result.catch(() => {}); // awaited later
-    this.late.push(result);
-    return this.late.length > LATE ? [await this.late.shift()!] : [];
+    this.inFlight.push(result);
+    return this.inFlight.length > IN_FLIGHT ? [await this.inFlight.shift()!] : [];
   }
 
   /** Waits for every step that is under way. */
   drain(): Promise<Arrived[]> {
-    return Promise.all(this.late.splice(0));
+    return Promise.all(this.inFlight.splice(0));
   }
 
   /** The mean loss of windows, in nats a token. */
@@ -97,7 +98,7 @@ export class Trainer {
       this.player.set("row", 0);
       this.player.play("evaluate");
       sums.push(this.player.read("losses", 0, 1));
-      if (sums.length > LATE) await sums.at(-LATE);
+      if (sums.length > IN_FLIGHT) await sums.at(-IN_FLIGHT);
     }
     const all = await Promise.all(sums);
     const total = (i: number) => all.reduce((sum, texel) => sum + texel[i]!, 0);
@@ -154,10 +155,10 @@ export class Trainer {
     const reads = names.map(({ name }) => this.player.read(name)); // all asked for before another step is played
     const texels = await Promise.all(reads);
     const tensors: Tensors = new Map();
-    for (const [i, { name, shape, turned }] of names.entries()) {
+    for (const [i, { name, shape, transposed: isTransposed }] of names.entries()) {
       const matrix = unpack(this.view(name), texels[i]!);
       if (!finite(matrix)) throw new Diverged(`Step ${about.step}: ${name} holds a NaN or an infinity.`);
-      tensors.set(name, { shape, data: turned ? transposed(matrix, shape[1]!, shape[0]!) : matrix } as Tensor);
+      tensors.set(name, { shape, data: isTransposed ? transposed(matrix, shape[1]!, shape[0]!) : matrix } as Tensor);
     }
     return writeSafetensors(tensors, { glgpt: JSON.stringify(about) });
   }
@@ -165,10 +166,10 @@ export class Trainer {
   /** Goes on from a state; from parameters alone, its moments are zero and its steps begin anew. */
   restore(state: Uint8Array, about: About | null): void {
     const tensors = fitting(this.offer, state, about);
-    for (const { name, shape, turned } of this.offer.parameters) {
+    for (const { name, shape, transposed: isTransposed } of this.offer.parameters) {
       for (const part of PARTS) {
         const data = tensors.get(name + part)!;
-        this.put(name + part, turned ? transposed(data, shape[0]!, shape[1]!) : data);
+        this.put(name + part, isTransposed ? transposed(data, shape[0]!, shape[1]!) : data);
       }
     }
     this.steps = about?.step ?? 0;
@@ -189,14 +190,14 @@ export class Trainer {
       if (n && this.prepared) this.decode(text.at(-1)!, text.length - 1);
       else this.prefill(text);
       this.prepared = true;
-      const id = sampler.choose(unpack(view, await player.read(view.texture)));
+      const id = sampler.draw(unpack(view, await player.read(view.texture))).id;
       yield id;
       text.push(id);
     }
   }
 
   private prefill(ids: readonly number[]): void {
-    for (const chunk of plan(ids.length, this.offer.config.n_positions, this.known)) {
+    for (const chunk of plan(ids.length, this.offer.config.n_positions, this.known, this.tuning)) {
       if (chunk.size === 1) {
         this.decode(ids[chunk.start]!, chunk.start);
         continue;

@@ -1,15 +1,16 @@
 // Training in the page: what it offers, the session under way, and what is kept of it.
 
-import { check, DRAW_FLOPS } from "../gl/player";
-import { Turns } from "../gl/wait";
-import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../manifest";
-import type { Model } from "../model";
-import { must, PageError, type Program } from "../program";
+import { check } from "../gl/player";
+import { Queue } from "../gl/wait";
+import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../engine/manifest";
+import type { Model } from "../engine/model";
+import { must, PageError } from "../gl/errors";
+import type { Program } from "../gl/program";
 import { checkRate, type Ids, type Rates } from "./batches";
 import type { Bpe } from "./bpe";
 import { readModel, zip, type About, type Files } from "./files";
 import { Session, type Checkpoint, type Plan, type Point } from "./session";
-import { forget, keep, kept } from "./store";
+import type { Store } from "./store";
 import { tokenise } from "./tokenise";
 import { fitting, Trainer } from "./trainer";
 
@@ -70,9 +71,12 @@ export class Training {
   /** Called whenever another session takes its place. */
   onSession: () => void = () => {};
 
-  private readonly turns = new Turns(); // of sessions that take another's place
+  private readonly queue = new Queue(); // of sessions that take another's place
 
-  constructor(private readonly model: () => Model) {}
+  constructor(
+    private readonly model: () => Model,
+    private readonly store: Store,
+  ) {}
 
   /** Reads what is offered, once. */
   async ready(): Promise<TrainingIndex> {
@@ -96,12 +100,12 @@ export class Training {
 
   /** Begins a training, in place of the one there was; it does not run yet. */
   create(options: TrainOptions): Promise<Session> {
-    return this.turns.take(() => this.begin(options));
+    return this.queue.run(() => this.begin(options));
   }
 
   /** Resolves when the session that is being made is there. */
   async settled(): Promise<void> {
-    await this.turns.all;
+    await this.queue.idle;
   }
 
   private async begin(options: TrainOptions): Promise<Session> {
@@ -128,28 +132,28 @@ export class Training {
     return this.open(run, null, options.onProgress, options.onStep);
   }
 
-  /** What an earlier visit left, paused; null: nothing that this export can go on with. */
+  /** What an earlier visit left, paused; null: nothing that this export can resume. */
   restore(): Promise<Session | null> {
-    return this.turns.take(() => this.restored());
+    return this.queue.run(() => this.restored());
   }
 
   private async restored(): Promise<Session | null> {
     await this.ready();
-    const run = await kept<Run>(RUN).catch(() => undefined);
-    const state = await kept<Kept>(STATE).catch(() => undefined);
+    const run = await this.store.kept<Run>(RUN).catch(() => undefined);
+    const state = await this.store.kept<Kept>(STATE).catch(() => undefined);
     if (!run || !state || state.run !== run.id) return null;
     if (!this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer)) return null;
     return this.open(run, state);
   }
 
-  /** Goes on from a saved model, on the text given. */
+  /** Resumes from a saved model, on the given text. */
   load(files: Files, text: string): Promise<Session> {
-    return this.turns.take(() => this.loaded(files, text));
+    return this.queue.run(() => this.loaded(files, text));
   }
 
   private async loaded(files: Files, text: string): Promise<Session> {
     await this.ready();
-    const { config, state, about, bpe } = readModel(files);
+    const { config, state, about, bpe } = readModel(files, this.index.sizes);
     const same = (offer: Offer) =>
       Object.entries(offer.config).every(([key, value]) => (config[key] ?? value) === value) &&
       (offer.tokenizer === "bytes") === (bpe === null);
@@ -179,7 +183,7 @@ export class Training {
   }
 
   /**
-   * All that can be checked is checked while the session there was goes on. Then that one makes room, since a device may
+   * All that can be checked is checked while the earlier session continues. Then that one makes room, since a device may
    * not hold the textures of both, and comes back from its checkpoint where the new one cannot be built.
    */
   private async open(
@@ -246,8 +250,8 @@ export class Training {
   }
 
   private async trainer({ offer, seed }: Plan, program: Program, begin: boolean): Promise<Trainer> {
-    const { device, options, wishes } = this.model();
-    const trainer = new Trainer(device, offer, program, options, seed, wishes.drawFlops ?? DRAW_FLOPS);
+    const { device, options, drawFlops, manifest } = this.model();
+    const trainer = new Trainer(device, offer, program, options, seed, { ...manifest.tuning, draw_flops: drawFlops });
     try {
       await trainer.open(begin);
     } catch (error) {
@@ -259,23 +263,23 @@ export class Training {
 
   private async keep(run: Run, checkpoint: Checkpoint): Promise<void> {
     try {
-      if ((await kept<Run>(RUN))?.id !== run.id) {
-        await forget(STATE);
-        await keep(RUN, run);
+      if ((await this.store.kept<Run>(RUN))?.id !== run.id) {
+        await this.store.forget(STATE);
+        await this.store.keep(RUN, run);
       }
-      await keep(STATE, { ...checkpoint, run: run.id } satisfies Kept);
+      await this.store.keep(STATE, { ...checkpoint, run: run.id } satisfies Kept);
       this.unkept = "";
     } catch (error) {
-      this.unkept = error instanceof Error ? error.message : String(error); // it goes on without
+      this.unkept = error instanceof Error ? error.message : String(error); // training continues without
     }
   }
 
   /** Ends the session and forgets what was kept of it. */
   reset(): Promise<void> {
-    return this.turns.take(async () => {
+    return this.queue.run(async () => {
       await this.session?.close();
       this.session = null;
-      await Promise.allSettled([forget(RUN), forget(STATE)]);
+      await Promise.allSettled([this.store.forget(RUN), this.store.forget(STATE)]);
       this.onSession();
     });
   }

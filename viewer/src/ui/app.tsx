@@ -9,31 +9,31 @@ import { PassesView } from "./passes";
 import { TextView } from "./text";
 import { TrainView } from "./train";
 import { TexturesView } from "./textures";
+import type { Progress } from "../engine/loader";
 import * as state from "./state";
 
-/** The tabs, in the order of `state.VIEWS`. */
-const TABS: Record<state.ViewName, { title: string; View: ComponentType }> = {
-  text: { title: "Text", View: TextView },
-  attention: { title: "Attention", View: AttentionView },
-  blocks: { title: "Blocks", View: BlocksView },
-  textures: { title: "Textures", View: TexturesView },
-  passes: { title: "Passes", View: PassesView },
-  train: { title: "Train", View: TrainView },
-  device: { title: "Device", View: DeviceView },
+const VIEWS: Record<state.ViewName, ComponentType> = {
+  text: TextView,
+  attention: AttentionView,
+  blocks: BlocksView,
+  textures: TexturesView,
+  passes: PassesView,
+  train: TrainView,
+  device: DeviceView,
 };
 
 export function App() {
   const phase = state.phase.value;
   const trains = phase === "ready" && Boolean(state.engine().model.manifest.training);
   const view = state.view.value === "train" && phase === "ready" && !trains ? "text" : state.view.value;
-  const { View } = TABS[view];
+  const View = VIEWS[view];
   return (
     <>
       <header>
         <h1>
           glgpt <small>{phase === "ready" ? state.engine().model.manifest.model : ""}</small>
         </h1>
-        <p>A language model drawn by fragment shaders, here in this browser. Nothing you type leaves it.</p>
+        <p>A language model running as fragment shaders in this browser. Nothing you type leaves it.</p>
         {phase === "ready" && <CopyLink />}
       </header>
       <nav aria-label="Views">
@@ -43,12 +43,12 @@ export function App() {
             aria-current={view === name ? "page" : undefined}
             onClick={() => state.show(name)}
           >
-            {TABS[name].title}
+            {state.TITLES[name]}
           </button>
         ))}
       </nav>
       <p class="lost" role="status" hidden={!state.lost.value}>
-        The browser took the graphics card away. What was under way goes on when it is back.
+        The browser lost the graphics context. Work continues when it is restored.
       </p>
       <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Loading />}</main>
     </>
@@ -67,25 +67,39 @@ function CopyLink() {
     setTimeout(() => (said.value = ""), 2000);
   };
   return (
-    <button class="quiet" onClick={() => void copy()} title="Prompt, settings and view are in the address">
-      <span role="status">{said.value || "Copy link"}</span>
-    </button>
+    <span class="copy">
+      <span class="dim" role="status">
+        {said.value}
+      </span>
+      <button class="quiet" onClick={() => void copy()} title="The address holds the prompt, its settings and the view">
+        Copy link
+      </button>
+    </span>
   );
 }
 
 const mib = (bytes: number) => (bytes / 2 ** 20).toFixed(1);
 
+/** What the page waits for: bytes, then the measurement of the device, then shaders. */
+function waitingFor({ done, total, compiled, shaders }: Progress): { what: string; share: number | undefined } {
+  if (!total || done < total) return { what: "Fetching the model", share: total ? done / total : 0 };
+  if (!shaders) return { what: "Measuring this device", share: undefined };
+  if (compiled < shaders) return { what: "Compiling shaders", share: compiled / shaders };
+  return { what: "Starting", share: undefined };
+}
+
 function Loading() {
-  const { done, total, cached, speed } = state.progress.value;
-  const fetched = total > 0 && done >= total;
+  const { done, total, cached, compiled, shaders, speed } = state.progress.value;
+  const { what, share } = waitingFor(state.progress.value);
   return (
     <section class="panel loading" aria-label="Loading">
-      <h2>{fetched ? "Preparing the shaders" : "Fetching the model"}</h2>
-      <progress value={fetched ? undefined : done} max={total || 1} aria-label="Weights loaded" />
+      <h2>{what}</h2>
+      <progress value={share} max={1} aria-label={what} />
       <p>
         {total ? `${mib(done)} of ${mib(total)} MiB` : "Reading the manifest"}
         {cached > 0 ? `, ${mib(cached)} MiB from this browser's cache` : ""}
-        {speed > 0 && done > cached ? `, ${mib(speed)} MiB/s` : ""}
+        {speed > 0 ? `, ${mib(speed)} MiB/s` : ""}
+        {compiled < shaders ? `, compiling shaders ${compiled} of ${shaders}` : ""}
       </p>
     </section>
   );

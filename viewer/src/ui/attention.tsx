@@ -1,9 +1,10 @@
-// Which tokens each head looks at: all heads as they grow, one of them large, and one token's looks as arcs.
+// Attention: all heads as they grow, one of them enlarged, and what one token attends to as arcs.
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import type { Kind } from "../attention";
-import type { Grid } from "../gl/painter";
+import type { Kind } from "./drawing/attention";
+import type { Grid } from "./drawing/painter";
+import { legendPlace, TICKS } from "./drawing/scale";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
@@ -15,9 +16,9 @@ const KIND_NAMES: Record<Kind, string> = {
   raw: "raw scores, every pair",
 };
 const EXPLAINED: Record<Kind, string> = {
-  pattern: "How much each token (line) takes from each token before it (column). A line adds up to 100%.",
-  scores: "How well the line's query matches the column's key, before softmax; the mask hides what comes later.",
-  raw: "The same for every pair, also those above the diagonal, which the model never uses: a token must not see ahead.",
+  pattern: "How much each token (row) attends to each token before it (column). A row adds up to 100%.",
+  scores: "How well the row's query matches the column's key, before softmax. The causal mask hides later tokens.",
+  raw: "The same for every pair, including those above the diagonal, which the model never uses: the causal mask removes them.",
 };
 
 /** What token `t` of these gives to those up to it, in the head that is enlarged. */
@@ -36,7 +37,7 @@ export function AttentionView() {
     <section class="attention" aria-label="Attention">
       <div class="panel all">
         <h2>Every layer and head</h2>
-        <p class="dim">A row of squares is a layer, a square is a head. Choose one to enlarge it.</p>
+        <p class="dim">Each row is a layer, each square a head. Choose one to enlarge it.</p>
         <GridCanvas total={total} />
       </div>
       <div class="panel one">
@@ -93,6 +94,7 @@ function Choice({ label, of, count, set }: ChoiceProps) {
 
 function GridCanvas({ total }: { total: number }) {
   const canvas = useRef<HTMLCanvasElement>(null);
+  const shown = () => canvas.current;
   const grid = useSignal<Grid | null>(null);
   const { n_layer, n_head } = state.engine().model.manifest.config;
   const { layer, head, kind } = state.place;
@@ -101,6 +103,7 @@ function GridCanvas({ total }: { total: number }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
+      if (!shown()) return; // the view was left meanwhile
       model.fill(state.ids.value.slice(0, total));
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
@@ -178,6 +181,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
   const { n_positions } = state.engine().model.manifest.config;
   const { layer, head, kind } = state.place;
   const canvas = useRef<HTMLCanvasElement>(null);
+  const shown = () => canvas.current;
   const scroll = useRef<HTMLDivElement>(null);
   const zoom = useSignal(0); // pixels of a cell; 0: what fits
   const room = useSignal(480);
@@ -195,6 +199,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
+      if (!shown()) return; // the view was left meanwhile
       model.fill(tokens.map((tok) => tok.id));
       attention.drawHead(canvas.current, layer.value, head.value, total, kind.value);
     },
@@ -230,7 +235,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
   return (
     <>
       <p class="reading" role="status">
-        <code>{name(t)}</code> {k > t ? "would look ahead at" : "looks at"} <code>{name(k)}</code>: <b>{said}</b>
+        <code>{name(t)}</code> {k > t ? "would attend to" : "attends to"} <code>{name(k)}</code>: <b>{said}</b>
         <span class="spacer" />
         <Legend kind={kind.value} />
         <label class="inline zoom">
@@ -274,18 +279,23 @@ function Labels({ list, side, at, shown }: { list: readonly state.Tok[]; side: s
           </span>
         ))
       ) : (
-        <i>{side === "lines" ? "each line looks" : "at these tokens"}; zoom in to read them</i>
+        <i>{side === "lines" ? "queries" : "keys"}: zoom in to read the tokens</i>
       )}
     </div>
   );
 }
 
+/** The colours by value; as in the picture, opacity is not linear in it. */
 function Legend({ kind }: { kind: Kind }) {
+  const name = (value: number) => (kind === "pattern" ? `${100 * value}%` : String(value).replace("-", "−"));
   return (
-    <span class={`ramp ${kind === "pattern" ? "" : "signed"}`}>
-      <small>{kind === "pattern" ? "0" : "−8"}</small>
-      <i aria-hidden="true" />
-      <small>{kind === "pattern" ? "100%" : "8"}</small>
+    <span class={`ramp ${kind === "pattern" ? "" : "signed"}`} role="img" aria-label={`Colours of ${KIND_NAMES[kind]}`}>
+      <i />
+      {TICKS[kind].map((value) => (
+        <small key={value} data-value={value} style={{ left: `${(100 * legendPlace(kind, value)).toFixed(2)}%` }}>
+          {name(value)}
+        </small>
+      ))}
     </span>
   );
 }
@@ -331,7 +341,7 @@ function Arcs({ row, scores }: { row: Row; scores: boolean }) {
   return (
     <>
       <h2>
-        What <code>{tokens[t]?.label}</code> takes from the text before it
+        What <code>{tokens[t]?.label}</code> attends to
       </h2>
       <div class="arcs" ref={box}>
         {tokens.map((tok, i) => (

@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
-import { lens, type Block } from "../lens";
+import { lens, type Block } from "../engine/lens";
 import { parts } from "./names";
 import * as state from "./state";
 import { percent, short, useDevice } from "./tools";

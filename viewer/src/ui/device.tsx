@@ -1,13 +1,13 @@
 // What this device is and chose, and whether it computes what the desktop did.
 
 import { useSignal } from "@preact/signals";
-import type { Parity } from "../parity";
-import { textureBytes } from "../program";
+import type { Parity } from "../engine/parity";
+import { textureBytes } from "../gl/program";
 import { engine } from "./state";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-const ROWS = { near: "neighbouring columns", apart: "columns half a row apart" };
+const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 export function DeviceView() {
   const info = engine().info();

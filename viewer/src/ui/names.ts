@@ -13,7 +13,9 @@ const PARTS: Record<string, string> = {
   resid_mid: "the stream after attention",
   ln_2: "the stream, normalised: what the MLP reads",
   "mlp.pre": "the MLP's hidden layer before its activation",
-  "mlp.act": "the hidden layer after GELU: most of it near zero",
+  "mlp.act": "the hidden layer after its activation: most of it near zero",
+  "mlp.gate": "the gate: how much of each hidden value passes",
+  "mlp.up": "the hidden values that the gate multiplies",
   "mlp.out": "what the MLP adds to the stream",
   resid_post: "the stream after the block",
   ln_f: "the last norm",
@@ -27,6 +29,11 @@ const PARTS: Record<string, string> = {
 export function parts(name: string): [number, string] {
   const found = /^h\.(\d+)\.(.*)$/.exec(name);
   return found ? [Number(found[1]), found[2]!] : [-1, name];
+}
+
+/** The name of a block's part; see `parts`. */
+export function inBlock(block: number, part: string): string {
+  return `h.${block}.${part}`;
 }
 
 export function meaning(name: string): string {

@@ -2,16 +2,19 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import type { Model } from "../model";
-import { memoryView } from "../field";
-import { PALETTES } from "../palettes";
-import type { Entry, Pass } from "../program";
-import { timePasses, type Timing } from "../timing";
+import type { Model } from "../engine/model";
+import { memoryView } from "../engine/field";
+import { unpack } from "../engine/layout";
+import { alternatives, type Candidate } from "../engine/sampling";
+import { PALETTES } from "./drawing/palettes";
+import { must } from "../gl/errors";
+import type { Entry, Pass } from "../gl/program";
+import { timePasses, type Timing } from "../engine/timing";
 import { parts } from "./names";
 import { Plane, type Subject } from "./plane";
 import { Source } from "./source";
 import * as state from "./state";
-import { drawing, useDevice } from "./tools";
+import { drawing, percent, useDevice } from "./tools";
 
 const PACES: readonly [string, number][] = [
   ["slow", 700],
@@ -113,10 +116,10 @@ export function PassesView() {
 
 function describe(entry: string): string {
   const label = state.tokens.value.at(-1)?.label ?? "";
-  if (entry === "decode") return `Everything that is drawn for one token: here the last one of the text, “${label}”.`;
-  if (entry === "prepare") return "Played once, when the weights have come: folds every norm into the product behind it.";
-  if (entry === "lens") return "What the tab Blocks plays: the logits behind every block, not only the last.";
-  return `Everything that is drawn for ${entry.replace(/\D+/, "")} tokens at once, as a prompt is read.`;
+  if (entry === "decode") return `All passes of decoding one token: here the last one of the text, “${label}”.`;
+  if (entry === "prepare") return "Played once after the weights are loaded: folds each layer norm into the matrix product after it.";
+  if (entry === "lens") return "What the Blocks tab plays: the logits after every block, not only the last.";
+  return `All passes of prefilling ${entry.replace(/\D+/, "")} tokens of a prompt at once.`;
 }
 
 interface ListProps {
@@ -203,6 +206,7 @@ interface SheetProps {
 function Sheet({ entry, at, choose }: SheetProps) {
   const sheet = useRef<HTMLDivElement>(null);
   const painted = useRef({ key: "", upTo: -1 });
+  const word = useSignal(""); // a picture of one id would show a colour and not the token
   const busy = state.running.value;
   const ids = busy ? "" : state.ids.value.join();
   useDevice(
@@ -218,6 +222,11 @@ function Sheet({ entry, at, choose }: SheetProps) {
       await playTo(model, entry, from - 1);
       for (let i = from; i <= at; i++) {
         const [texture] = entry.passes[i]!.outputs[0]!;
+        if (texture === TOKEN) {
+          model.player.play(entry.name, i, i + 1);
+          word.value = state.label((await model.player.read(TOKEN))[0] ?? 0);
+          continue;
+        }
         const view = memoryView(model.player.spec(texture));
         model.player.play(entry.name, i, i + 1);
         const shown = { rows: view.rows, first: 0, height: view.rows / view.tiles[0], range: null, palette: PALETTES[0] };
@@ -252,12 +261,67 @@ function Sheet({ entry, at, choose }: SheetProps) {
                   onClick={() => choose(i)}
                 >
                   <canvas width={THUMB[0]} height={THUMB[1]} />
+                  {writesToken(entry.passes[i]!) && i <= at && <code class="word">{word.value}</code>}
                 </button>
               );
             })}
           </div>
         );
       })}
+    </div>
+  );
+}
+
+/** The token that an entry ends with: what its last pass wrote, and the likeliest others. */
+interface Outcome {
+  id: number;
+  p: number;
+  top: readonly Candidate[];
+}
+
+const TOKEN = "token"; // the texture of one texel that holds the chosen id
+const LIKELIEST = 5;
+
+const writesToken = (pass: Pass) => pass.outputs.some(([texture]) => texture === TOKEN);
+
+/** Which token came out, in words: the pass before it left its logits, the last one the greatest of them. */
+function Chosen({ entry, at }: { entry: Entry; at: number }) {
+  const found = useSignal<Outcome | null>(null);
+  const busy = state.running.value;
+  useDevice(
+    async (model) => {
+      if (busy || !state.ids.value.length) return;
+      await playTo(model, entry, at);
+      const view = must(entry.outputs["logits"], "output logits");
+      const [token, texels] = await Promise.all([model.player.read(TOKEN), model.player.read(view.texture)]);
+      const id = token[0] ?? 0;
+      found.value = { id, ...alternatives(unpack(view, texels), LIKELIEST, id) };
+    },
+    [entry, at, busy, busy ? "" : state.ids.value.join()],
+  );
+  const o = found.value;
+  return (
+    <div class="outcome" role="status">
+      {o && (
+        <>
+          <p>
+            The token that comes out is <code>{state.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the likeliest
+            after <code>{state.tokens.value.at(-1)?.label}</code>.
+          </p>
+          <ul class="bars">
+            {o.top.map((c) => (
+              <li key={c.id}>
+                <span class="bar" style={{ width: `${(100 * c.p) / o.top[0]!.p}%` }} />
+                <code>{state.label(c.id)}</code> <span>{percent(c.p)}</span>
+              </li>
+            ))}
+          </ul>
+          <p class="dim">
+            This pass picks the greatest logit. With a temperature above 0, the page draws a token from the same logits
+            instead.
+          </p>
+        </>
+      )}
     </div>
   );
 }
@@ -295,11 +359,15 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
           ))}
         </div>
       )}
-      <Plane
-        label={`${texture} after ${pass.label}`}
-        play={play}
-        inputs={[entry, at, texture, busy, busy ? "" : state.ids.value.join()]}
-      />
+      {texture === TOKEN && "logits" in entry.outputs ? (
+        <Chosen entry={entry} at={at} />
+      ) : (
+        <Plane
+          label={`${texture} after ${pass.label}`}
+          play={play}
+          inputs={[entry, at, texture, busy, busy ? "" : state.ids.value.join()]}
+        />
+      )}
       <dl class="facts">
         <dt>Reads</dt>
         <dd>

@@ -2,11 +2,11 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { readField, type Field } from "../field";
+import { readField, type Field } from "../engine/field";
 import type { Player } from "../gl/player";
-import type { Model } from "../model";
-import { gradient, PALETTES } from "../palettes";
-import type { View } from "../program";
+import type { Model } from "../engine/model";
+import { gradient, PALETTES } from "./drawing/palettes";
+import type { View } from "../gl/program";
 import { drawing, fraction, short, useDevice } from "./tools";
 
 const WIDEST = 2048; // pixels of a picture; of wider matrices, some columns are left out

@@ -2,9 +2,9 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import type { Glgpt } from "../api";
-import { KINDS, type Kind } from "../attention";
-import type { Progress } from "../loader";
-import type { Candidate } from "../sampling";
+import { KINDS, type Kind } from "./drawing/attention";
+import type { Progress } from "../engine/loader";
+import type { Candidate } from "../engine/sampling";
 
 export interface Tok {
   id: number;
@@ -12,43 +12,78 @@ export interface Tok {
   label: string;
   given: boolean;
   p?: number;
+  /** The probability with which the sampler drew it; absent where the model did not choose it. */
+  sampled?: number;
   top?: Candidate[];
 }
 
 export const VIEWS = ["text", "attention", "blocks", "textures", "passes", "train", "device"] as const;
 export type ViewName = (typeof VIEWS)[number];
-
-export const SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n";
-const link = new URLSearchParams(location.hash.slice(1));
-const number = (key: string, otherwise: number) => {
-  const text = link.get(key);
-  return text !== null && text !== "" && Number.isFinite(Number(text)) ? Number(text) : otherwise;
+export const TITLES: Record<ViewName, string> = {
+  text: "Text",
+  attention: "Attention",
+  blocks: "Blocks",
+  textures: "Textures",
+  passes: "Passes",
+  train: "Train",
+  device: "Device",
 };
 
-const whole = (key: string) => Math.max(0, Math.floor(number(key, 0)));
+export const SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n";
 
 export const phase = signal<"loading" | "ready" | "failed">("loading");
 export const failure = signal("");
-export const progress = signal<Progress & { speed: number }>({ done: 0, total: 0, cached: 0, speed: 0 });
-export const view = signal<ViewName>(VIEWS.find((v) => v === link.get("view")) ?? "text");
-export const prompt = signal(link.get("prompt") ?? SAMPLE);
+export const progress = signal<Progress & { speed: number }>({ done: 0, total: 0, cached: 0, compiled: 0, shaders: 0, speed: 0 });
+export const view = signal<ViewName>("text");
+export const prompt = signal(SAMPLE);
 export const settings = {
-  tokens: signal(number("tokens", 120)),
-  temperature: signal(number("temperature", 0.8)),
-  topK: signal(number("k", 0)),
-  topP: signal(number("p", 0.9)), // fewer words that are none
-  seed: signal(number("seed", 1)),
-  stop: signal(link.get("stop") ?? ""),
+  tokens: signal(0),
+  temperature: signal(0),
+  topK: signal(0),
+  topP: signal(0),
+  seed: signal(0),
+  stop: signal(""),
 };
 /** Where in a view one is; a link carries it. */
 export const place = {
-  layer: signal(whole("layer")),
-  head: signal(whole("head")),
-  kind: signal<Kind>(KINDS.find((kind) => kind === link.get("kind")) ?? "pattern"),
-  texture: signal(link.get("texture") ?? "embed"),
-  entry: signal(link.get("entry") ?? "decode"),
-  pass: signal(whole("pass")),
+  layer: signal(0),
+  head: signal(0),
+  kind: signal<Kind>("pattern"),
+  texture: signal(""),
+  entry: signal(""),
+  pass: signal(0),
 };
+
+function numberIn(link: URLSearchParams, key: string, otherwise: number): number {
+  const text = link.get(key);
+  return text !== null && text !== "" && Number.isFinite(Number(text)) ? Number(text) : otherwise;
+}
+
+/** Takes the view and the place in it from what stands behind an address's `#`. */
+function readPlace(link: URLSearchParams): void {
+  const whole = (key: string) => Math.max(0, Math.floor(numberIn(link, key, 0)));
+  view.value = VIEWS.find((v) => v === link.get("view")) ?? "text";
+  place.layer.value = whole("layer");
+  place.head.value = whole("head");
+  place.kind.value = KINDS.find((kind) => kind === link.get("kind")) ?? "pattern";
+  place.texture.value = link.get("texture") ?? "embed";
+  place.entry.value = link.get("entry") ?? "decode";
+  place.pass.value = whole("pass");
+}
+
+/** Takes the prompt and its settings from there too; what is absent has its default. */
+function readText(link: URLSearchParams): void {
+  prompt.value = link.get("prompt") ?? SAMPLE;
+  settings.tokens.value = numberIn(link, "tokens", 120);
+  settings.temperature.value = numberIn(link, "temperature", 0.8);
+  settings.topK.value = numberIn(link, "k", 0);
+  settings.topP.value = numberIn(link, "p", 0.9); // fewer words that are none
+  settings.seed.value = numberIn(link, "seed", 1);
+  settings.stop.value = link.get("stop") ?? "";
+}
+
+const address = () => new URLSearchParams(location.hash.slice(1));
+
 export const tokens = signal<Tok[]>([]);
 export const running = signal(false);
 export const note = signal("");
@@ -56,10 +91,13 @@ export const speeds = signal<{ prefill: number; decode: number; given: number } 
 export const chosen = signal<number | null>(null);
 /** The browser has taken the graphics context away. */
 export const lost = signal(false);
+/** Tokens of the prompt as it stands in its field. */
+export const promptLength = computed(() => (phase.value === "ready" ? promptIds().length : 0));
 export const ids = computed(() => tokens.value.map((t) => t.id));
 /** Called for every token while one is generated, before the page shows it. */
 export const listeners = new Set<(total: number) => void>();
 
+const OWN = "glgpt"; // the state of the history's entries that this page has made
 const WEIGHED = 8; // alternatives of each token
 const FRAME = 40; // ms between two changes of the text: drawing the page takes time from a software driver
 let glgpt: Glgpt;
@@ -69,23 +107,20 @@ export const engine = (): Glgpt => glgpt;
 
 export function start(instance: Glgpt): void {
   glgpt = instance;
-  const began = performance.now();
-  glgpt.onProgress = (p) => {
-    const seconds = (performance.now() - began) / 1000;
-    progress.value = { ...p, speed: (p.done - p.cached) / Math.max(seconds, 0.01) };
-  };
+  readPlace(address());
+  readText(address());
+  glgpt.onProgress = watchSpeed();
   glgpt.ready.then(
     () => {
-      glgpt.model.device.onLost = (now) => (lost.value = now);
-      const { n_layer, n_head } = glgpt.model.manifest.config;
-      place.layer.value = Math.min(place.layer.value, n_layer - 1);
-      place.head.value = Math.min(place.head.value, n_head - 1);
+      const { model } = glgpt;
+      model.device.onLost = (now) => (lost.value = now);
+      if (!model.tokenizer && !address().has("prompt")) prompt.value = "1 2 3";
+      fit();
       phase.value = "ready";
       effect(share); // the address follows every setting
+      effect(() => void (document.title = `${TITLES[view.value]} · ${model.manifest.model} · glgpt`));
       effect(() => void weigh());
-      addEventListener("hashchange", () => location.reload()); // another link was pasted
-      document.title = `${glgpt.model.manifest.model} · glgpt`;
-      if (!glgpt.model.tokenizer && !link.has("prompt")) prompt.value = "1 2 3";
+      addEventListener("popstate", (event) => void follow(event.state !== null));
       void write();
     },
     (error: unknown) => {
@@ -94,6 +129,53 @@ export function start(instance: Glgpt): void {
     },
   );
 }
+
+const WINDOW = 3000; // ms over which the speed of a download is measured
+const STALE = 1500; // ms without a byte after which there is none
+
+/** Hears of progress and says how fast bytes come now: of late, not since the beginning. */
+function watchSpeed(): (p: Progress) => void {
+  const heard: { at: number; fetched: number }[] = [];
+  let timer = 0;
+  return (p) => {
+    const [at, fetched] = [performance.now(), p.done - p.cached];
+    if (heard.at(-1)?.fetched !== fetched) {
+      heard.push({ at, fetched });
+      clearTimeout(timer);
+      timer = setTimeout(() => (progress.value = { ...progress.value, speed: 0 }), STALE);
+    }
+    while (heard.length > 2 && at - heard[0]!.at > WINDOW) heard.shift();
+    const [first, last] = [heard[0]!, heard.at(-1)!];
+    const flowing = p.done < p.total && last.at > first.at && at - last.at < STALE;
+    progress.value = { ...p, speed: flowing ? (1000 * (last.fetched - first.fetched)) / (last.at - first.at) : 0 };
+  };
+}
+
+/** Brings what a link asks for within what the model has. */
+function fit(): void {
+  const { n_layer, n_head, n_positions } = glgpt.model.manifest.config;
+  place.layer.value = Math.min(place.layer.value, n_layer - 1);
+  place.head.value = Math.min(place.head.value, n_head - 1);
+  settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), n_positions);
+}
+
+/** Shows what the address says after it has changed: an entry of this page's history, or a link that was pasted. */
+async function follow(own: boolean): Promise<void> {
+  const link = address();
+  const before = wanted();
+  batch(() => {
+    readPlace(link);
+    if (!own) readText(link); // going back changes the view and leaves the text alone
+    fit();
+  });
+  share();
+  if (wanted() === before) return;
+  await stop();
+  await write();
+}
+
+/** The text that the settings ask for, as one string. */
+const wanted = () => JSON.stringify([prompt.value, ...Object.values(settings).map((setting) => setting.value)]);
 
 export function share(): void {
   const fields: Record<string, string> = {
@@ -111,18 +193,20 @@ export function share(): void {
     Object.assign(fields, { layer: String(layer.value), head: String(head.value), kind: kind.value });
   if (view.value === "textures") fields["texture"] = texture.value;
   if (view.value === "passes") Object.assign(fields, { entry: entry.value, pass: String(pass.value) });
-  history.replaceState(null, "", `#${new URLSearchParams(fields)}`);
+  history.replaceState(OWN, "", `#${new URLSearchParams(fields)}`);
 }
 
+/** Opens a view as a new entry of the history, so that going back leads to the one before. */
 export function show(name: ViewName): void {
+  if (name !== view.value) history.pushState(OWN, "");
   view.value = name;
   scrollTo({ top: 0 });
 }
 
 /** Goes to a texture, named as in the list of the view. */
 export function showTexture(name: string): void {
-  place.texture.value = name;
   show("textures");
+  place.texture.value = name;
 }
 
 function given(list: readonly number[]): Tok[] {
@@ -149,20 +233,16 @@ export async function write(): Promise<void> {
   });
 }
 
-/** Goes on with `count` tokens behind token `from` (default: the last), whose place `instead` takes if it is given. */
+/** Generates `count` tokens after token `from` (default: the last), whose place `instead` takes if it is given. */
 export async function go(count: number, from?: number, instead?: number): Promise<void> {
   await attempt(async () => {
     await stop();
     let kept = from === undefined ? tokens.value : tokens.value.slice(0, from);
     if (instead !== undefined) {
       const was = tokens.value[from ?? 0];
-      const top = was?.top;
-      const p = top?.find((c) => c.id === instead)?.p;
+      const weighed = was?.top?.find((c) => c.id === instead);
       const text = glgpt.decode([instead]);
-      kept = [
-        ...kept,
-        { id: instead, text, label: label(instead), given: false, ...(top && p !== undefined ? { top, p } : {}) },
-      ];
+      kept = [...kept, { text, label: label(instead), given: false, ...(was?.top ? { top: was.top } : {}), ...weighed, id: instead }];
     }
     if (!kept.length) return;
     batch(() => {
@@ -197,8 +277,8 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       ...(settings.stop.value ? { stop: settings.stop.value } : {}),
       alternatives: WEIGHED,
       signal: abort.signal,
-      onToken: ({ id, text, p, top }) => {
-        list.push({ id, text, label: label(id), given: false, ...(top && p !== undefined ? { p, top } : {}) });
+      onToken: (token) => {
+        list.push({ ...token, label: label(token.id), given: false });
         listeners.forEach((listen) => listen(list.length));
         if (!waiting) {
           waiting = true;
@@ -216,7 +296,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
     const ends = {
       context: "The context is full.",
       eos: "The model ended the text.",
-      text: "The stop text came up.",
+      text: "Stopped at the stop text.",
       aborted: "Stopped.",
       tokens: "",
     };

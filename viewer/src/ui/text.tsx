@@ -13,6 +13,10 @@ export function TextView() {
   const { settings, running } = state;
   const seeds = Number.MAX_SAFE_INTEGER;
   const busy = running.value;
+  const context = state.engine().model.manifest.config.n_positions;
+  const given = state.promptLength.value;
+  const most = Math.max(1, context - given + 1); // a last token may come out that does not go in again
+  const full = state.tokens.value.length > context;
   return (
     <section class="text" aria-label="Text">
       <div class="panel controls">
@@ -28,7 +32,7 @@ export function TextView() {
           />
         </label>
         <div class="fields">
-          <NumberField label="Length" of={settings.tokens} min={1} max={100000} step={1} hint="Tokens to write" />
+          <NumberField label="Length" of={settings.tokens} min={1} max={most} step={1} hint="Tokens to write" />
           <NumberField
             label="Temperature"
             of={settings.temperature}
@@ -59,6 +63,11 @@ export function TextView() {
             <input value={settings.stop.value} onChange={(e) => (settings.stop.value = e.currentTarget.value)} />
           </label>
         </div>
+        <p class={`dim room${given > context ? " problem" : ""}`}>
+          {given > context
+            ? `The prompt has ${given} tokens and the context holds ${context}: shorten it.`
+            : `The context holds ${context} tokens. The prompt takes ${given}, so at most ${most} can follow.`}
+        </p>
         <div class="buttons">
           {busy ? (
             <button class="primary" onClick={() => void state.stop()}>
@@ -69,11 +78,11 @@ export function TextView() {
               Write
             </button>
           )}
-          <button disabled={busy} onClick={() => void state.go(1)}>
+          <button disabled={busy || full} onClick={() => void state.go(1)}>
             One token
           </button>
-          <button disabled={busy} onClick={() => void state.go(settings.tokens.value)}>
-            Go on
+          <button disabled={busy || full} onClick={() => void state.go(settings.tokens.value)}>
+            Continue
           </button>
           <button
             disabled={busy}
@@ -95,11 +104,11 @@ export function TextView() {
 /** What else there is to see, for whoever is here for the first time. */
 function Guide() {
   const ways: [state.ViewName, string, string][] = [
-    ["attention", "Attention", "which earlier tokens each token looks at, in every layer and head"],
-    ["blocks", "Blocks", "what the model would say after each of its blocks"],
-    ["passes", "Passes", "how one token is drawn: step through the shaders and watch their textures fill"],
-    ["textures", "Textures", "every number in between, by its name"],
-    ["device", "Device", "whether this browser computes what the desktop did"],
+    ["attention", "Attention", "which earlier tokens each token attends to, in every layer and head"],
+    ["blocks", "Blocks", "what the model would predict after each of its blocks"],
+    ["passes", "Passes", "how one token is computed: step through the shaders and watch their textures fill"],
+    ["textures", "Textures", "every intermediate value, by name"],
+    ["device", "Device", "whether this browser computes the same as the desktop"],
   ];
   return (
     <nav class="panel guide" aria-label="Look inside">
@@ -124,6 +133,15 @@ function Text() {
   const count = state.tokens.value.length;
   const rate = speeds.value;
   const tok = chosen.value === null ? undefined : state.tokens.value[chosen.value];
+  const focusNext = useRef<number | null>(null); // the token that takes the focus once it is there
+  const refocus = (at: number) => (focusNext.current = at);
+  useLayoutEffect(() => {
+    const at = focusNext.current;
+    const next = at === null ? undefined : stream.current?.querySelectorAll<HTMLElement>(".token")[at];
+    if (!next || !running.value) return;
+    focusNext.current = null;
+    next.focus();
+  });
   useLayoutEffect(() => {
     const box = stream.current; // follow the text, unless someone has scrolled up
     if (box && running.value && box.scrollHeight - box.scrollTop - box.clientHeight < 120) box.scrollTop = box.scrollHeight;
@@ -132,14 +150,14 @@ function Text() {
     <div class="panel written" onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
       <div class="legend">
         <span class="scale" aria-hidden="true" />
-        <span>deeper: a less likely token</span>
+        <span>stronger colour: a less likely token</span>
         <span class="rate" role="status">
           {note.value && <b>{note.value} </b>}
           {running.value
             ? "Writing…"
             : rate &&
-              `read ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
-                (rate.decode ? `, wrote ${rate.decode.toFixed(0)} tokens/s` : "")}
+              `prefill ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
+                (rate.decode ? `, decode ${rate.decode.toFixed(0)} tokens/s` : "")}
         </span>
       </div>
       <div class="stream" ref={stream}>
@@ -148,10 +166,10 @@ function Text() {
         ))}
         {running.value && <span class="caret" aria-hidden="true" />}
       </div>
-      {tok?.top && <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} />}
+      {tok?.top && <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} refocus={refocus} />}
       <p class="dim hint">
-        Point at a token (or tap, or walk with the arrow keys) to see what else the model weighed there; choose another
-        and the text goes on from it.
+        Point at a token (or tap it, or use the arrow keys) to see the likeliest alternatives. Choose one to continue the
+        text from it.
       </p>
     </div>
   );
@@ -188,7 +206,7 @@ class Token extends Component<TokenProps> {
     const pick = () => (state.chosen.value = at);
     return (
       <span
-        class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}`}
+        class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}${tok.text.startsWith("\n") ? " newline" : ""}`}
         style={tok.p === undefined || tok.given ? {} : { "--doubt": (1 - tok.p).toFixed(3) }}
         tabIndex={focusable || chosen ? 0 : -1}
         role="button"
@@ -197,15 +215,22 @@ class Token extends Component<TokenProps> {
         onFocus={pick}
         onClick={pick}
       >
-        {!tok.given && tok.text.startsWith("\n") && <i class="newline">⏎</i>}
         {tok.text}
       </span>
     );
   }
 }
 
+interface AlternativesProps {
+  tok: Tok;
+  at: number;
+  box: HTMLElement | null;
+  /** Puts the focus on a token once it is there. */
+  refocus: (at: number) => void;
+}
+
 /** The tokens that were likeliest at a place: below it, or above where the window ends; over all else. */
-function Alternatives({ tok, at, box }: { tok: Tok; at: number; box: HTMLElement | null }) {
+function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
   const self = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
     const place = () => {
@@ -228,32 +253,58 @@ function Alternatives({ tok, at, box }: { tok: Tok; at: number; box: HTMLElement
     };
   }, [at]);
   const best = tok.top?.[0]?.p ?? 1;
-  const again = () => {
+  const drawn = tok.sampled !== undefined; // else it was given, and nothing was drawn here
+  /** Starts the text again from this token, which keeps the focus where the keyboard had it. */
+  const goOn = (event: MouseEvent, instead?: number) => {
+    if (event.detail === 0) refocus(at);
+    void state.go(state.settings.tokens.value, at, instead);
+  };
+  const again = (event: MouseEvent) => {
     state.settings.seed.value = Math.floor(Math.random() * 1e6); // the same one would write the same
-    void state.go(state.settings.tokens.value, at);
+    goOn(event);
   };
   return (
-    <div class="alternatives" ref={self} role="group" aria-label={`Alternatives to ${tok.label}`}>
+    <div class={`alternatives${drawn ? " drawn" : ""}`} ref={self} role="group" aria-label={`Alternatives to ${tok.label}`}>
+      <span class="heads" aria-hidden="true">
+        <small>token</small>
+        <small class="percent">model</small>
+        {drawn && <small class="sampled">sampled</small>}
+      </span>
       {tok.top?.map((c) => (
         <button
           key={c.id}
-          class={c.id === tok.id ? "taken" : ""}
-          title={c.id === tok.id ? "Write on from here again" : "Write on from here with this token"}
-          onClick={() => void state.go(state.settings.tokens.value, at, c.id)}
+          class={`${c.id === tok.id ? "taken" : ""}${c.sampled === 0 ? " cut" : ""}`}
+          title={c.id === tok.id ? "Continue from here again" : "Continue from here with this token"}
+          onClick={(e) => goOn(e, c.id)}
         >
           <span class="bar" style={{ width: `${(100 * c.p) / best}%` }} />
           <code>{state.label(c.id)}</code>
-          <span class="percent">{percent(c.p)}</span>
+          <Chances of={c} />
         </button>
       ))}
       {!tok.top?.some((c) => c.id === tok.id) && tok.p !== undefined && (
         <span class="taken">
-          <code>{tok.label}</code> <span class="percent">{percent(tok.p)}</span>
+          <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
         </span>
       )}
+      {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k and top-p; – is cut off.</small>}
       <button class="again" onClick={again}>
-        Write again from here
+        Sample again from here
       </button>
     </div>
+  );
+}
+
+/** The model's probability, and the one that the sampler drew with where it drew. */
+function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }) {
+  return (
+    <>
+      <span class="percent">{percent(p)}</span>
+      {sampled !== undefined && (
+        <span class="sampled" title={sampled ? "sampled with this probability" : "cut off by top-k or top-p, or never drawn at temperature 0"}>
+          {sampled ? percent(sampled) : "–"}
+        </span>
+      )}
+    </>
   );
 }

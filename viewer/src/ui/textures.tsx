@@ -1,12 +1,14 @@
 // Every texture by its name: intermediates, weights, and what is kept between tokens.
 
 import { useSignal } from "@preact/signals";
-import type { Chunk } from "../chunks";
-import { plan, sizes, writeIds } from "../chunks";
-import { memoryView } from "../field";
-import type { Model } from "../model";
-import { must, type View } from "../program";
-import { meaning, parts } from "./names";
+import type { Chunk } from "../engine/chunks";
+import { plan, sizes, writeIds } from "../engine/chunks";
+import { memoryView } from "../engine/field";
+import { FORMATS } from "../engine/formats";
+import type { Model } from "../engine/model";
+import { must } from "../gl/errors";
+import type { View } from "../gl/program";
+import { inBlock, meaning, parts } from "./names";
 import { playTo } from "./passes";
 import { Plane, type Subject } from "./plane";
 import * as state from "./state";
@@ -41,12 +43,13 @@ export function TexturesView() {
     return { player, view, rows: memory.value ? view.rows : rowsOf(m, name, last) };
   };
   const f = isActivation ? found.value : null;
-  const kind = activations[name];
+  const kind = activations[name]?.kind;
   const token = (t: number) => state.tokens.value[t]?.label ?? "padding";
+  const heads = activations[name]?.heads ?? 1;
   const rowName = (row: number): string => {
     if (!f) return token(row);
     if (kind === "scores" || kind === "pattern") {
-      return `${token(f.chunk.start + Math.floor(row / config.n_head))}, head ${row % config.n_head}`;
+      return `${token(f.chunk.start + Math.floor(row / heads))}, head ${row % heads}`;
     }
     return token(kind === "cache" ? row : f.chunk.start + row);
   };
@@ -106,14 +109,13 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   const spec = found ? capture.textures[found.view.texture] : generate.textures[name];
   const view = found?.view ?? generate.views[name];
   if (!spec || !view) return null;
-  const halves = spec.format === "uint" && view.dtype === "f16";
   return (
     <p class="dim">
       Matrix of {view.rows} x {view.cols}
       {view.tiles[0] * view.tiles[1] > 1 && `, cut into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
-      {view.stack > 1 && ` that lie ${view.stack} below each other in a layer`}; texture of{" "}
+      {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} below each other in a layer`}; texture of{" "}
       {spec.width} x {spec.height} texels in {spec.layers} {spec.layers > 1 ? "layers" : "layer"}, each texel{" "}
-      {halves ? "eight halves" : "four floats"}.
+      {FORMATS[view.dtype].texel}.
       {memory && " Layers are below one another, a texel's values side by side."}
     </p>
   );
@@ -137,8 +139,9 @@ function Names() {
   ];
   const go = (to: number) => {
     const [, rest] = parts(chosen.value);
-    const wanted = to < 0 ? "embed" : `h.${to}.${rest}`;
-    chosen.value = wanted in activations || wanted in textures ? wanted : `h.${to}.ln_1`;
+    const same = inBlock(to, rest);
+    const first = names.find((name) => parts(name)[0] === to)!;
+    chosen.value = to >= 0 && (same in activations || same in textures) ? same : first;
   };
   return (
     <div class="panel names">
@@ -177,11 +180,11 @@ function Names() {
 
 /** Rows that hold something: a chunk may be padded, and caches reach to the end of the context. */
 function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
-  const { activations, config } = model.manifest;
-  const kind = activations[name];
+  const { activations } = model.manifest;
+  const { kind, heads } = activations[name]!;
   const rows =
     kind === "scores" || kind === "pattern"
-      ? chunk.valid * config.n_head
+      ? chunk.valid * heads
       : kind === "cache"
         ? chunk.start + chunk.valid
         : chunk.valid;
@@ -192,7 +195,7 @@ function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
 async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
   const { player } = model.capture;
   const known = sizes(Object.keys(player.program.entries), "logits_");
-  const chunks = plan(ids.length, model.manifest.config.n_positions, known);
+  const chunks = plan(ids.length, model.manifest.config.n_positions, known, model.manifest.tuning);
   const longest = chunks.reduce((a, b, i) => (b.valid > chunks[a]!.valid ? i : a), 0);
   const wanted = part < 0 ? longest : Math.min(part, chunks.length - 1);
   for (const chunk of chunks.slice(0, wanted + 1)) {

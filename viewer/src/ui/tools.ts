@@ -2,9 +2,9 @@
 
 import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { Attention } from "../attention";
-import { Painter } from "../gl/painter";
-import type { Model } from "../model";
+import { Attention } from "./drawing/attention";
+import { Painter } from "./drawing/painter";
+import type { Model } from "../engine/model";
 import { engine } from "./state";
 
 interface Tools {
@@ -32,20 +32,20 @@ export function drawingNow(model: Model): Tools | null {
 
 /** Runs `work` on the device after each change of `inputs`, one at a time, the latest last; says whether it is at it. */
 export function useDevice(work: (model: Model) => Promise<void>, inputs: readonly unknown[]): ReadonlySignal<boolean> {
-  const turn = useRef(0);
+  const latest = useRef(0);
   const busy = useSignal(true);
   useEffect(() => {
-    const mine = ++turn.current;
+    const mine = ++latest.current;
     const run = async () => {
       busy.value = true;
       await engine().borrow(async (model) => {
-        if (mine === turn.current) await work(model);
+        if (mine === latest.current) await work(model);
       });
-      if (mine === turn.current) busy.value = false;
+      if (mine === latest.current) busy.value = false;
     };
     run().catch((error: unknown) => console.warn("drawing:", error));
     return () => {
-      turn.current++;
+      latest.current++;
     };
   }, inputs);
   return busy;

@@ -1,7 +1,7 @@
 // What the Train tab shows, and what a person can do with it.
 
 import { signal } from "@preact/signals";
-import type { Offer, Schedule, TrainingIndex } from "../manifest";
+import type { Offer, Schedule, TrainingIndex } from "../engine/manifest";
 import { chosenFiles } from "../training/files";
 import type { Session } from "../training/session";
 import { engine } from "./state";

@@ -2,8 +2,8 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { Painter } from "../gl/painter";
-import { PALETTES } from "../palettes";
+import { Painter } from "./drawing/painter";
+import { PALETTES } from "./drawing/palettes";
 import type { Session } from "../training/session";
 import { Curves } from "./curves";
 import { NumberField } from "./number";
@@ -206,7 +206,7 @@ function Buttons() {
           </button>
         ) : (
           <button class="primary" disabled={busy || ended} onClick={() => void train.start()}>
-            {found?.step ? "Go on" : "Start"}
+            {found?.step ? "Continue" : "Start"}
           </button>
         )}
         <button disabled={running || failed || busy} onClick={() => void train.step()}>
@@ -342,7 +342,7 @@ function Progress() {
       <p class="dim">
         {engine().training.unkept
           ? `This browser keeps no checkpoint: ${engine().training.unkept}.`
-          : "A checkpoint is kept in this browser every 20 s; close the page and go on another day."}
+          : "A checkpoint is kept in this browser every 20 s; close the page and continue another day."}
       </p>
     </div>
   );
@@ -503,7 +503,7 @@ async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasEl
   const cell = { cell: 2 * tokens, pitch: 2 * tokens + 4, capacity: tokens, heads: n_head };
   painter.grid(cell, n_layer, true);
   views.forEach((v, layer) => {
-    const slab = { texture: player.texture(v.texture), view: v, start: 0, valid: tokens, scores: false, turned: false };
+    const slab = { texture: player.texture(v.texture), view: v, start: 0, valid: tokens, scores: false, transposed: false };
     painter!.gridRows(cell, layer, slab);
   });
   painter.showGrid(grid);

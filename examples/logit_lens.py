@@ -1,0 +1,46 @@
+"""The logit lens: what the model would say after each block, if that block were the last one.
+
+    python examples/logit_lens.py "To be, or not to"
+
+Takes the residual stream after every block (`h.0.resid_post`, …), applies the final norm and the head to it in numpy,
+and prints the likeliest next tokens with their probabilities (nostalgebraist, "interpreting GPT: the logit lens").
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from glgpt import GPT2
+from glgpt.checkpoint.opening import Checkpoint
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("prompt", nargs="?", default="To be, or not to")
+    parser.add_argument("--model", default=None, help="a Hub name or a folder; the embedded model if left out")
+    parser.add_argument("--top", type=int, default=4, help="tokens to show")
+    args = parser.parse_args()
+
+    with Checkpoint.open(args.model) as checkpoint:  # the weights that the lens itself needs
+        config = checkpoint.config
+        gain, bias = (checkpoint.read(f"ln_f.{part}").astype(np.float64) for part in ("weight", "bias"))
+        head = checkpoint.read(config.output).astype(np.float64)  # (vocab, n_embd)
+
+    with GPT2.from_pretrained(args.model) as model:
+        ids = model.encode(args.prompt)
+        _, stream = model.run_with_cache(ids, config.stream())
+        width = max(map(len, stream))
+        for name, rows in stream.items():
+            x = rows[-1].astype(np.float64)  # of the last token, (n_embd,)
+            normed = (x - x.mean()) / np.sqrt(x.var() + config.layer_norm_epsilon) * gain + bias
+            logits = head @ normed
+            p = np.exp(logits - logits.max())
+            p /= p.sum()
+            best = np.argsort(-p)[: args.top]
+            print(f"{name:{width}}  " + "  ".join(f"{model.tokenizer.label(int(i)):>8} {p[i]:4.0%}" for i in best))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Trains a small model on a text of yours, plots its losses and lets it write.
+
+    python examples/train_and_plot.py play.txt --steps 300
+
+`glgpt train` does the same with progress, checkpoints and --resume; here are its Python equivalents. Without a file it
+trains on the scenes in tests/data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+import glgpt
+
+PLAY = Path(__file__).parent.parent / "tests/data/shakespeare-validation.txt"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", nargs="?", default=str(PLAY))
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--out", default="runs/example", help="the run's folder, which must be new")
+    args = parser.parse_args()
+
+    small = {"n_layer": 2, "n_head": 2, "n_embd": 64, "context": 64, "batch": 8, "tokenizer": "bytes"}
+    often = {"eval_every": max(1, args.steps // 10), "eval_tokens": 2048, "sample_every": 0}
+    done = glgpt.train(
+        args.text,
+        out=args.out,
+        steps=args.steps,
+        lr=1e-3,
+        on_validation=lambda step, nats, bits: print(
+            f"step {step:5}  validation loss {nats:.3f} nats, {bits:.3f} bits a byte"
+        ),
+        **small,
+        **often,
+    )
+
+    lines = [json.loads(line) for line in (done.folder / "metrics.jsonl").read_text().splitlines()]
+    figure, axes = plt.subplots(layout="constrained")
+    for key, style in (("loss", {"linewidth": 0.8}), ("validation_loss", {"marker": "o"})):
+        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+        axes.plot(*zip(*points, strict=True), label=key.replace("_", " "), **style)
+    axes.set(xlabel="step", ylabel="nats a token")
+    axes.legend()
+    figure.savefig(done.folder / "losses.png", dpi=150)
+
+    with glgpt.GPT2.from_pretrained(done.folder) as model:
+        print("".join(model.generate("\n", 40, temperature=0.8, seed=1)))
+    print(done.folder / "losses.png")
+
+
+if __name__ == "__main__":
+    main()

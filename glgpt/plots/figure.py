@@ -1,0 +1,81 @@
+"""What all pictures share: their style, figures without blur, token labels, colour bars."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from glgpt.plots.fonts import drawable, families
+from glgpt.system.files import written_whole
+
+P = ParamSpec("P")
+T = TypeVar("T")
+DPI = 120
+
+
+def styled(draw: Callable[P, T]) -> Callable[P, T]:
+    """Has a function draw in this package's style; matplotlib's settings are the caller's again when it returns."""
+    style = {
+        "text.parse_math": False,
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.titlelocation": "left",
+    }
+
+    @functools.wraps(draw)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        with mpl.rc_context(style | {"font.family": families("DejaVu Sans")}):
+            return draw(*args, **kwargs)
+
+    return wrapper
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes the figure as a PNG, whole or not at all."""
+    with written_whole(path) as file:
+        figure.savefig(file, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.12, facecolor="white")
+
+
+def thinned(n: int, room: float, each: float = 0.135) -> np.ndarray:
+    """Which of `n` labels to write where `room` inches are free and one label takes `each`."""
+    return np.arange(0, n, max(1, int(np.ceil(n * each / room))))
+
+
+def label_axis(axis: Any, labels: Sequence[str], room: float, **style: Any) -> None:
+    """Token labels along an axis, as many as fit; with their positions where not all do."""
+    shown = thinned(len(labels), room)
+    texts = [drawable(labels[i] if len(shown) == len(labels) else f"{labels[i]} {i}") for i in shown]
+    axis.set_ticks(shown, texts, family=families("DejaVu Sans Mono"), fontsize=7.5, **style)
+
+
+def cells(n: int, each: float, least: float, most: float) -> float:
+    """Inches for `n` cells of `each`, within `least` and `most`, so that a cell is a whole number of pixels."""
+    return max(1, round(min(max(each * n, least), most) * DPI / n)) * n / DPI
+
+
+def figure_of(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of so many inches and its axes, which fill it."""
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))  # `save` takes in whatever the labels need around it
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.tick_params(length=2, color="#888888")
+    return figure, axes
+
+
+def colour_bar(figure: Figure, image: AxesImage, label: str, height: float = 1.0, **ticks: Any) -> None:
+    """A colour bar to the right of the axes, as high as a share `height` of them."""
+    inch = 1 / figure.get_figwidth()
+    bar = figure.colorbar(image, cax=figure.add_axes((1 + 0.15 * inch, 1 - height, 0.16 * inch, height)), **ticks)
+    bar.outline.set_visible(False)
+    bar.set_label(label)

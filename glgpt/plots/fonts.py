@@ -1,0 +1,36 @@
+"""Fonts for any token: matplotlib's own first, then what the system has for the rest; else the character's number."""
+
+from __future__ import annotations
+
+import functools
+
+from matplotlib import font_manager
+
+# Installed with or beside most desktops; between them nearly every script.
+FALLBACKS = (
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Serif CJK JP", "Noto Serif CJK SC", "Source Han Sans",
+    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAGothic", "Noto Sans", "Noto Sans Symbols2",
+    "Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Arial Unicode MS", "Yu Gothic", "Microsoft YaHei",
+    "Malgun Gothic", "Segoe UI Symbol", "FreeSans", "Unifont",
+)  # fmt: skip
+
+
+@functools.cache
+def families(first: str) -> list[str]:
+    """A font and the installed ones that stand in for characters it lacks, as matplotlib's `family` takes them."""
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return [first, *(["DejaVu Sans"] if first != "DejaVu Sans" else []), *(n for n in FALLBACKS if n in installed)]
+
+
+def drawable(text: str) -> str:
+    """The text with each character that no font has as its number, such as \\u65e5, in place of an empty box."""
+    return "".join(c if c.isascii() or ord(c) in _known() else ascii(c)[1:-1] for c in text)
+
+
+@functools.cache
+def _known() -> frozenset[int]:
+    """Every character that can be drawn."""
+    known: set[int] = set()
+    for name in families("DejaVu Sans"):
+        known.update(font_manager.get_font(font_manager.findfont(name)).get_charmap())
+    return frozenset(known)

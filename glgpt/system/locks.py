@@ -1,0 +1,50 @@
+"""Folders that one process at a time works in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+LOCK = ".lock"  # a file in the folder, where a folder itself cannot be locked
+
+
+def lock_folder(path: Path) -> Callable[[], None] | None:
+    """Locks a folder for this process; gives what unlocks it, or None where another process has the lock.
+
+    The folder itself is locked, since files in it are replaced. The lock goes with the process.
+    """
+    if fcntl is None:
+        return _lock_file(path / LOCK)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return lambda: os.close(handle)
+
+
+def _lock_file(file: Path) -> Callable[[], None] | None:
+    import filelock
+
+    lock = filelock.FileLock(file)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        return None
+
+    def unlock() -> None:
+        lock.release()
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
+
+    return unlock

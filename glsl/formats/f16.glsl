@@ -1,0 +1,40 @@
+// Eight halves of two column tiles: x and y hold the four of tile 0, z and w those of tile 1.
+#ifdef NO_PACKING
+// The conversions of IEEE 754 in integer operations, for drivers that lack packHalf2x16 or are slow at it (Mesa's
+// software ones, by half).
+
+// From (exponent, fraction) << 13 and the sign bit. The multiplication keeps infinities and NaN, since it begins at their
+// exponent, 255. It takes a subnormal f * 2^-24 for m = (1 + f / 1024) * 2^-15, which 2 m - 2^-14 puts right; of a normal
+// number that is the greater of the two. Positive floats are ordered as their bits are.
+vec4 halves_to_floats(uvec4 magnitude, uvec4 sign_bit) {
+  vec4 m = uintBitsToFloat(magnitude + 0x70000000u) * 1.9259299443872359e-34;  // 2^-112
+  uvec4 bits = min(floatBitsToUint(m), floatBitsToUint(m + m - 6.103515625e-5));
+  return uintBitsToFloat(bits | sign_bit);
+}
+vec4 unpack_four(uvec2 t) {
+  uvec2 low = (t & 0x7fffu) << 13u, high = (t >> 3u) & 0x0fffe000u;
+  uvec2 low_sign = (t << 16u) & 0x80000000u, high_sign = t & 0x80000000u;
+  return halves_to_floats(uvec4(low.x, high.x, low.y, high.y), uvec4(low_sign.x, high_sign.x, low_sign.y, high_sign.y));
+}
+
+// Rounds to nearest, ties to even.
+uint float_to_half(float v) {
+  uint bits = floatBitsToUint(v), sign_bit = (bits >> 16u) & 0x8000u, a = bits & 0x7fffffffu;
+  if (a > 0x7f800000u) return sign_bit | 0x7c00u | max((a >> 13u) & 1023u, 1u);  // NaN
+  if (a >= 0x477ff000u) return sign_bit | 0x7c00u;  // 65520 and above
+  if (a >= 0x38800000u) return sign_bit | ((a - 0x38000000u + 0xfffu + ((a >> 13u) & 1u)) >> 13u);
+  if (a <= 0x33000000u) return sign_bit;  // 2^-25 and below
+  uint shift = 126u - (a >> 23u), f = (a & 0x7fffffu) | 0x800000u;  // subnormal: multiples of 2^-24
+  uint n = f >> shift, rest = f & ((1u << shift) - 1u), tie = 1u << (shift - 1u);
+  return sign_bit | (n + (rest > tie || (rest == tie && (n & 1u) == 1u) ? 1u : 0u));
+}
+uvec2 pack_four(vec4 v) {
+  return uvec2(float_to_half(v.x) | (float_to_half(v.y) << 16u), float_to_half(v.z) | (float_to_half(v.w) << 16u));
+}
+#else
+vec4 unpack_four(uvec2 t) { return vec4(unpackHalf2x16(t.x), unpackHalf2x16(t.y)); }
+uvec2 pack_four(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
+#endif
+
+#define f16_decode(t, tile) unpack_four((tile) == 0 ? (t).xy : (t).zw)
+#define f16_encode(a, b) uvec4(pack_four(a), pack_four(b))

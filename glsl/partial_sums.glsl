@@ -1,0 +1,21 @@
+// Adds up the partial sums of a one-row product for one texel of columns; `matvec.frag` says where they are.
+// A plain loop with a constant bound: drivers unroll it better than a hand does.
+vec4 sum_of_partial_sums(int c4) {
+#if SHARED > 1
+  int texel = c4 / (SHARED * TILE) * TILE + c4 % TILE;
+#else
+  int texel = c4;
+#endif
+#if CONTIGUOUS > 0
+  int layer = texel % CONTIGUOUS, column = texel / CONTIGUOUS;
+#else
+  int layer = texel / STRIDE, column = texel % STRIDE;
+#endif
+#if SHARED > 1
+  layer = layer * SHARED + c4 / TILE % SHARED;
+#endif
+  ivec2 at = ivec2(column / (4 * BY) * 4 + column % 4, column / 4 % BY);
+  vec4 sum = vec4(0.0);
+  for (int s = 0; s < SPLIT_K; s++) sum += PARTIAL_SUMS(layer, s * BY + at.y, at.x);
+  return sum;
+}

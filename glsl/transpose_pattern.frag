@@ -1,0 +1,13 @@
+// y[s, sequence and head, t] = x[t, sequence and head, s], of `ROWS` positions t; zero for those beyond.
+float value(int t, int g, int s) { return t < ROWS ? x_at(t * N_HEAD + g, s / 4)[s % 4] : 0.0; }
+
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 v[Y_N];
+#define TRANSPOSE(n, i, j) { \
+    int row = i * Y_H + p.y, g = row % N_HEAD, s = min(row / N_HEAD, X_COLS - 1), t = 4 * p.x; \
+    v[n] = vec4(value(t, g, s), value(t + 1, g, s), value(t + 2, g, s), value(t + 3, g, s)); \
+  }
+  Y_TILES(TRANSPOSE)
+  STORE_Y(v)
+}

@@ -1,0 +1,141 @@
+"""Getting about the page: history, links, titles, the keyboard, settings within bounds, targets one can hit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_page import PLAY, QUIET
+
+from glgpt.system.files import data_path
+
+pytestmark = pytest.mark.slow
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+VIEWS = ("Text", "Attention", "Blocks", "Textures", "Passes", "Train", "Device")
+DONE = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length"
+
+
+def go(page: Any, title: str) -> None:
+    page.get_by_role("navigation", name="Views").get_by_role("button", name=title, exact=True).click()
+
+
+def at(page: Any, title: str) -> bool:
+    current = page.get_by_role("navigation", name="Views").locator("[aria-current=page]").inner_text()
+    return bool(current == title and page.title().startswith(f"{title} · ") and f"view={title.lower()}" in page.url)
+
+
+def test_back_and_forward_go_from_tab_to_tab(page: Any) -> None:
+    page.wait_for_function(DONE)
+    page.evaluate("globalThis.mark = 1")
+    for title in VIEWS[1:4]:
+        go(page, title)
+        assert at(page, title)
+    page.get_by_role("button", name="ln_f", exact=True).click()  # a place in a view is no entry of its own
+    for title in (*VIEWS[2:0:-1], "Text"):
+        page.go_back()
+        assert at(page, title)
+    page.go_forward()
+    assert at(page, "Attention")
+    assert page.evaluate("globalThis.mark") == 1  # never loaded anew
+
+
+def test_a_pasted_link_is_applied_while_training_goes_on(page: Any) -> None:
+    page.wait_for_function(DONE)
+    page.evaluate("globalThis.mark = 1")
+    options = {"text": PLAY, "config": QUIET, "steps": 400, "seed": 1}
+    page.evaluate("(options) => void glgpt.train(options)", options)
+    page.wait_for_function("glgpt.training.session?.step >= 1")
+    before = page.evaluate("glgpt.training.session.step")
+    page.evaluate("location.hash = '#prompt=Now&tokens=3&temperature=0&view=attention&layer=2&head=1&kind=scores'")
+    page.get_by_role("heading", name="Layer 2, head 1").wait_for()
+    assert page.get_by_label("Show").input_value() == "scores"
+    page.wait_for_function(f"glgpt.training.session.step > {before} && glgpt.training.session.status === 'running'")
+    go(page, "Text")
+    page.wait_for_function(f"{DONE} === 3")
+    assert page.get_by_label("Prompt").input_value() == "Now"
+    assert page.evaluate("globalThis.mark") == 1
+    page.evaluate("glgpt.pause()")
+
+
+def test_copy_link_is_called_what_it_says(page: Any) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    button = page.get_by_role("button", name="Copy link", exact=True)
+    button.click()
+    page.wait_for_function("/Copied/.test(document.querySelector('header').textContent)")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+    assert button.inner_text() == "Copy link"  # while it says so, too
+
+
+def test_a_choice_by_keyboard_keeps_the_focus_on_the_token(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported) + "#prompt=To+be&tokens=12")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(DONE)
+    place = page.evaluate("document.querySelectorAll('.token.given').length") + 3
+    for which in ("nth(1)", "last"):  # an alternative, and writing again
+        page.locator(".token").nth(place).focus()
+        buttons = page.get_by_role("group", name="Alternatives to").get_by_role("button")
+        chosen = buttons.nth(1) if which == "nth(1)" else buttons.last
+        chosen.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function(f"[...document.querySelectorAll('.token')].indexOf(document.activeElement) === {place}")
+        page.wait_for_function(DONE)
+        assert page.evaluate("[...document.querySelectorAll('.token')].indexOf(document.activeElement)") == place
+
+
+def test_the_length_is_bounded_by_the_context(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported) + "#prompt=To+be&tokens=100000&temperature=0&stop=e")
+    page.evaluate("glgpt.ready")
+    context = page.evaluate("glgpt.info().config.n_positions")
+    field = page.get_by_role("spinbutton", name="Length")
+    assert int(field.input_value()) == context
+    field.fill("100000")
+    field.blur()
+    most = context - len(page.evaluate("glgpt.encode('To be')")) + 1
+    assert int(field.input_value()) == most == int(field.get_attribute("max"))
+    said = page.locator(".room").inner_text()
+    assert str(context) in said and str(most) in said
+    page.get_by_label("Prompt").fill("To be or not " * 200)
+    assert "shorten it" in page.locator(".room").inner_text()
+
+
+SMALL = """() => [...document.querySelectorAll('button, a, input, select, textarea, summary, [tabindex]')].map((e) => {
+  const target = e.matches('label input[type=checkbox], label input[type=file]') ? e.closest('label') : e;
+  const box = target.getBoundingClientRect();
+  return [e.outerHTML.slice(0, 80), box.width, box.height];
+}).filter(([html, width, height]) => width && !/class="token/.test(html) && (width < 24 || height < 24))"""
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+@pytest.mark.parametrize("width", [1366, 390])
+def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, browse: Browse, width: int) -> None:
+    """Every target is at least 24 by 24 CSS pixels but the tokens of the text, which are inline (WCAG 2.5.8)."""
+    axe = data_path("viewer/node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
+    page = browse(serve(site) + "#prompt=To+be&tokens=12", viewport={"width": width, "height": 800})
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(DONE)
+    page.evaluate(f"{axe}; 0")
+    page.locator(".token").last.hover()
+    page.wait_for_function("document.querySelector('.alternatives')")
+    waits = {
+        "Attention": "document.querySelector('.arcs button')",
+        "Blocks": "document.querySelector('.lens td button:not(:empty)')",
+        "Textures": "document.querySelector('.names .list button')",
+        "Passes": "document.querySelector('.source .word')",
+        "Train": "document.querySelector('.controls textarea')?.value",
+    }
+    found: dict[str, Any] = {}
+    for title in VIEWS:
+        if title != "Text":
+            go(page, title)
+        page.wait_for_function(f"Boolean({waits.get(title, 'true')})")
+        violations = page.evaluate(f"axe.run(document, {{runOnly: {json.dumps(RULES)}}}).then((r) => r.violations)")
+        named = [(v["id"], v["nodes"][0]["html"][:80]) for v in violations]
+        if wrong := [*page.evaluate(SMALL), *named]:
+            found[title] = wrong
+    assert not found

@@ -1,0 +1,176 @@
+"""What the page says is so: its scales, its probabilities, what it waits for, and the text that is copied from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt import GPT2
+from glgpt.inference.sampling import Sampler
+
+pytestmark = pytest.mark.slow
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+WRITTEN = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length >= 20"
+SETTINGS = {"temperature": 0.7, "k": 5, "p": 0.9, "seed": 3}
+
+
+@pytest.fixture
+def page(exported: Path, serve: Serve, browse: Browse) -> Any:
+    """The page with 20 tokens behind `To be`, drawn with settings that cut tokens off."""
+    settings = "&".join(f"{name}={value}" for name, value in SETTINGS.items())
+    page = browse(serve(exported) + f"#prompt=To+be&tokens=20&{settings}")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(WRITTEN)
+    return page
+
+
+def written(page: Any, prompt: str = "To be") -> list[int]:
+    """The ids of the text that the page shows behind `prompt`: the same seed draws the same."""
+    options = {"prompt": prompt, "tokens": 20, "temperature": 0.7, "topK": 5, "topP": 0.9, "seed": 3}
+    script = "(o) => glgpt.generate(o).then((r) => [...glgpt.encode(o.prompt), ...r.ids])"
+    return list(page.evaluate(script, options))
+
+
+def go(page: Any, title: str) -> None:
+    page.get_by_role("navigation", name="Views").get_by_role("button", name=title).click()
+
+
+def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
+    """A tick stands where the legend is as opaque as the picture is at that value."""
+    go(page, "Attention")
+    page.wait_for_function("document.querySelector('.arcs button')")
+    places = """() => Object.fromEntries([...document.querySelectorAll('.ramp small')].map((tick) => {
+      const bar = document.querySelector('.ramp i').getBoundingClientRect(), box = tick.getBoundingClientRect();
+      return [tick.textContent, ((box.left + box.right) / 2 - bar.left) / bar.width];
+    }))"""
+    opacity = """([ids, layer, kind]) => glgpt.borrow(async (model) => {
+      const {attention} = await glgpt.drawing(model), canvas = document.createElement('canvas');
+      model.fill(ids);
+      attention.drawHead(canvas, layer, 0, ids.length, kind);
+      const flat = new OffscreenCanvas(ids.length, ids.length).getContext('2d');
+      flat.drawImage(canvas, 0, 0);
+      const {data} = flat.getImageData(0, 0, ids.length, ids.length), t = ids.length - 1;
+      const row = await attention.row(layer, t, kind);
+      return Array.from(row[0], (value, s) => [value, data[4 * (t * ids.length + s) + 3] / 255]);
+    })"""
+    ids = written(page)
+    ticks = page.evaluate(places)
+    assert {"1%", "10%"} < set(ticks)
+    at = [(float(name.rstrip("%")) / 100, place) for name, place in ticks.items()]
+    drawn = np.array(page.evaluate(opacity, [ids, 3, "pattern"]))
+    for value, place in drawn:  # between two ticks the curve is close to a straight line in the logarithm
+        below, above = max(x for x in at if x[0] <= value + 1e-6), min(x for x in at if x[0] >= value - 1e-6)
+        assert below[1] - 0.02 <= place <= above[1] + 0.02, (value, place)
+    for weight, place in at:
+        assert place == pytest.approx(weight**0.4, abs=0.02)
+    page.get_by_label("Show").select_option("scores")
+    page.wait_for_function("document.querySelector('.ramp.signed')")
+    signed = {float(name.replace("−", "-")): place for name, place in page.evaluate(places).items()}
+    scores = np.array(page.evaluate(opacity, [ids, 3, "scores"]))
+    for value, place in scores:
+        expected = np.interp(
+            abs(value), [v for v in sorted(signed) if v >= 0], [2 * signed[v] - 1 for v in sorted(signed) if v >= 0]
+        )
+        assert place == pytest.approx(expected, abs=0.12), value  # ticks are far apart; a linear scale is off by 0.3
+
+
+def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any) -> None:
+    at = page.evaluate("document.querySelectorAll('.token.given').length") + 7
+    page.locator(".token").nth(at).hover()
+    group = page.get_by_role("group", name="Alternatives to")
+    group.get_by_role("button").nth(8).wait_for()
+    ids = written(page)
+    with GPT2.from_pretrained() as desktop:
+        logits = desktop.logits(ids[:at])[-1]
+    plain = np.exp(logits.astype(np.float64) - logits.max())
+    plain /= plain.sum()
+    drawn = Sampler(temperature=0.7, top_k=5, top_p=0.9).probabilities(logits)
+    best = np.argsort(-plain, kind="stable")[:8]
+    assert 1 < np.count_nonzero(drawn) < 8  # some are cut and some are not
+
+    def shown(column: str) -> list[float]:
+        texts = group.locator(f"button .{column}").all_inner_texts()
+        return [0.0 if text == "–" else float(text.rstrip("%")) for text in texts]
+
+    np.testing.assert_allclose(shown("percent"), 100 * plain[best], atol=0.51)
+    np.testing.assert_allclose(shown("sampled"), 100 * drawn[best], atol=0.51)
+    cut = group.locator("button.cut code").count()
+    assert cut == np.count_nonzero(drawn[best] == 0)
+    faint, normal = (
+        page.evaluate("(s) => getComputedStyle(document.querySelector(s)).color", f".alternatives {s} code")
+        for s in ("button.cut", "button:not(.cut)")
+    )
+    assert faint != normal
+    page.locator(".token.given").last.hover()  # nothing was drawn there
+    page.wait_for_function(
+        "document.querySelector('.alternatives') && !document.querySelector('.alternatives .sampled')"
+    )
+
+
+def test_passes_end_with_the_word(page: Any) -> None:
+    go(page, "Passes")
+    page.locator(".passes ol li button").last.click()
+    said = page.locator(".outcome")
+    said.locator("b").wait_for()
+    ids = written(page)
+    with GPT2.from_pretrained() as desktop:
+        assert desktop.tokenizer
+        logits = desktop.logits(ids)[-1]
+        label = desktop.tokenizer.label(int(logits.argmax()))
+    p = 100 / np.exp(logits.astype(np.float64) - logits.max()).sum()
+    assert said.locator("code").first.inner_text() == label
+    assert float(said.locator("b").inner_text().rstrip("%")) == pytest.approx(p, abs=0.51)
+    assert page.locator(".sheet button").last.inner_text() == label  # its little picture too
+
+
+def test_copied_text_is_the_text(page: Any) -> None:
+    page.get_by_label("Prompt").fill("JULIET:\nO Romeo")
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.wait_for_function(
+        "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length"
+    )
+    text = page.evaluate("(ids) => glgpt.decode(ids)", written(page, "JULIET:\nO Romeo"))
+    assert "\n" in text.removeprefix("JULIET:\nO Romeo")
+    copied = """() => {
+      const range = document.createRange();
+      range.selectNodeContents(document.querySelector('.stream'));
+      getSelection().removeAllRanges();
+      getSelection().addRange(range);
+      return getSelection().toString();
+    }"""
+    assert page.evaluate(copied).rstrip("\n") == text.rstrip("\n")
+    mark = page.evaluate("getComputedStyle(document.querySelector('.token.newline:not(.given)'), '::before').content")
+    assert "⏎" in mark  # it is still to be seen
+
+
+SLOW_SHADERS = """
+globalThis.heard = [];
+new MutationObserver(() => {
+  const said = document.querySelector('.loading')?.textContent;
+  if (said && said !== heard.at(-1)) heard.push(said);
+}).observe(document, {subtree: true, childList: true, characterData: true});
+const status = WebGL2RenderingContext.prototype.getProgramParameter, since = new Map();
+WebGL2RenderingContext.prototype.getProgramParameter = function (program, name) {
+  if (name !== 0x91B1) return status.call(this, program, name);
+  if (!since.has(program)) since.set(program, performance.now());
+  return performance.now() - since.get(program) > 60 && status.call(this, program, name);
+};"""
+
+
+def test_loading_says_how_many_shaders_are_compiled_and_no_stale_speed(
+    exported: Path, serve: Serve, browse: Browse
+) -> None:
+    page = browse(serve(exported) + "#tokens=1", SLOW_SHADERS)
+    page.evaluate("glgpt.ready")
+    heard: list[str] = page.evaluate("heard")
+    waiting = [said for said in heard if "ompiling shaders" in said and "Fetching" not in said]
+    counts = [int(said.split("compiling shaders ")[1].split(" of ")[0]) for said in waiting]
+    assert len(set(counts)) > 5 and counts == sorted(counts)
+    assert not [said for said in waiting if "MiB/s" in said]

@@ -1,0 +1,67 @@
+"""The scripts in examples/, run as a person would."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(name: str, *args: str, folder: Path) -> str:
+    """What the example prints; it must end well and say nothing on stderr but progress."""
+    found = subprocess.run(
+        [sys.executable, ROOT / "examples" / name, *args],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert "Traceback" not in found.stderr and "Warning" not in found.stderr
+    return found.stdout
+
+
+def test_the_list_of_examples_is_whole() -> None:
+    text = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+    assert all(f"({path.name})" in text for path in EXAMPLES) and text.count(".py](") == len(EXAMPLES)
+    for path in EXAMPLES:
+        about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        assert f"python examples/{path.name}" in about, path.name
+
+
+def test_generate(tmp_path: Path) -> None:
+    out = run("generate.py", "ROMEO:\nIs it", "--tokens", "8", "--seed", "3", folder=tmp_path)
+    assert out.startswith("ROMEO:\nIs it") and out.endswith("seed 3\n")
+    assert "5 tokens read, 7 decoded" in out
+
+
+def test_logit_lens(tmp_path: Path) -> None:
+    lines = run("logit_lens.py", "ROMEO:\nIs it", "--top", "2", folder=tmp_path).splitlines()
+    assert [line.split()[0] for line in lines] == ["embed", *(f"h.{i}.resid_post" for i in range(6))]
+    assert lines[-1].split()[1] == "·not"  # what greedy decoding says next
+
+
+def test_attention_figure(tmp_path: Path) -> None:
+    assert run("attention_figure.py", "To be, or not", "--out", "a.png", folder=tmp_path) == "a.png\n"
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_train_and_plot(tmp_path: Path) -> None:
+    out = run("train_and_plot.py", "--steps", "20", folder=tmp_path)
+    losses = [float(line.split()[4]) for line in out.splitlines() if line.startswith("step")]
+    assert len(losses) > 5 and losses[-1] < losses[0] - 1
+    assert (tmp_path / "runs/example/losses.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_own_page(tmp_path: Path) -> None:
+    if not (ROOT / "viewer/dist/embed/glgpt.js").exists():
+        pytest.skip("the page is not built: make viewer")
+    assert run("own_page.py", "--out", "page", folder=tmp_path).endswith("glgpt serve page\n")
+    page = (tmp_path / "page/index.html").read_text(encoding="utf-8")
+    assert 'from "./glgpt.js"' in page and (tmp_path / "page/glgpt.js").exists()

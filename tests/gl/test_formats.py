@@ -1,0 +1,96 @@
+"""What shaders make of a format's texels, and texels of what they compute, against numpy, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from glgpt import ops
+from glgpt.gl.device import Device, Options
+from glgpt.gl.player import Player
+from glgpt.program.formats import FORMATS
+from glgpt.program.layout import Layout
+from glgpt.program.recorder import Recorder
+
+Array = NDArray[Any]
+SIDE = 512  # of the matrices: with it, all 65,536 halves twice
+PACKING = pytest.mark.parametrize("packing", [True, False], ids=["packHalf2x16", "integers"])
+WAYS = [Options("300 es", "texelFetch", "uint"), Options("330", "textureLod", "float")]
+
+
+def copied(device: Device, options: Options, layouts: tuple[Layout, Layout], matrix: Array) -> Array:
+    """The texels of a copy of a matrix into another layout."""
+    rec = Recorder()
+    with rec.entry("copy"):
+        y = rec.output(ops.copy(rec, rec.fixed("x", layouts[0], "input"), layouts[1], "y"))
+    with Player(device, rec.program(), options) as player:
+        player.write_matrix("x", layouts[0], matrix)
+        player.play("copy")
+        return player.read(player.entry("copy").outputs[y.name].texture)
+
+
+def bits(matrix: Array) -> Array:
+    """The bits of float32; those of every NaN are the same."""
+    return np.where(np.isnan(matrix), np.uint32(0x7FC00000), matrix.astype(np.float32).view(np.uint32))
+
+
+@PACKING
+@pytest.mark.parametrize("options", WAYS, ids=["uint", "float"])
+def test_every_half_is_decoded_exactly(device: Device, options: Options, packing: bool) -> None:
+    """A subnormal is flushed to zero, an infinity becomes 65536, or a sign is lost."""
+    halves = np.arange(65536, dtype=np.uint32).astype(np.uint16).view(np.float16)
+    matrix = np.concatenate([halves, np.roll(halves, 1)]).reshape(256, SIDE)  # each in both halves of a word
+    layouts = Layout(256, SIDE, (1, 2), "f16"), Layout(256, SIDE)
+    chosen = Options(options.header, options.fetch, options.storage, packing)
+    found = layouts[1].unpack(copied(device, chosen, layouts, matrix.astype(np.float32)).view(np.float32))
+    assert np.array_equal(bits(found), bits(matrix))
+
+
+def floats() -> Array:
+    """Floats about every half and every middle of two, of all sizes, and some that no half can be near."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    middles = (halves[1:] + halves[:-1]) / 2
+    about = np.concatenate([halves, middles, [65520.0, 65519.99, 65536.0, 2.0**-25, 2.0**-26]]).astype(np.float32)
+    around = [about, np.nextafter(about, np.float32(np.inf)), np.nextafter(about, np.float32(-1))]
+    others = np.float32([np.inf, np.nan, 3.4e38, 1e30, 1e-30])
+    values = np.concatenate([*around, others, np.random.default_rng(0).standard_normal(5000).astype(np.float32)])
+    both = np.concatenate([values, -values])
+    return np.pad(both, (0, -len(both) % SIDE)).reshape(-1, SIDE)
+
+
+@PACKING
+@pytest.mark.parametrize("options", WAYS, ids=["uint", "float"])
+def test_floats_are_rounded_to_the_nearest_half(device: Device, options: Options, packing: bool) -> None:
+    """A tie is rounded away from even, a subnormal in steps too large, or 65520 to a finite number."""
+    matrix = floats()
+    matrix[np.abs(matrix) < 2.0**-126] = 0  # software GL takes subnormal floats for zero
+    layouts = Layout(len(matrix), SIDE), Layout(len(matrix), SIDE, (1, 2), "f16")
+    found = copied(device, Options(options.header, options.fetch, options.storage, packing), layouts, matrix)
+    assert np.array_equal(bits(layouts[1].unpack(found)), bits(layouts[1].unpack(layouts[1].pack(matrix))))
+
+
+@pytest.mark.parametrize("header", ["300 es", "330"])
+def test_shaders_need_packing_only_where_it_is_asked_for(device: Device, header: str) -> None:
+    """Desktop OpenGL 4.1 lacks packHalf2x16, and could run nothing at all."""
+    preamble = device.preamble(Options(header, packing=False))
+    assert "packing" not in preamble and "#define NO_PACKING" in preamble
+    rec = Recorder()
+    with rec.entry("f32"):
+        ops.matmul(rec, rec.fixed("x", Layout(8, 8), "input"), rec.fixed("w", Layout(8, 8), "weight"), None, "y")
+    assert not any("Half2x16" in text for text in rec.program().shaders.values())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_is_rounded_within_its_spacing(name: str) -> None:
+    """A tolerance that is derived from a format's spacing says nothing of its numbers."""
+    fmt, random = FORMATS[name], np.random.default_rng(0)
+    values = random.uniform(1, 2, (50, fmt.values_per_texel)).astype(np.float32)
+    found = fmt.unpack(fmt.pack(values)).reshape(values.shape)
+    assert np.abs(found - values).max() <= fmt.spacing / 2
+    step = np.full((1, fmt.values_per_texel), 1 + fmt.spacing, np.float32)
+    assert (fmt.unpack(fmt.pack(step)) == np.float32(1 + fmt.spacing)).all()
+    largest = np.full((1, fmt.values_per_texel), fmt.largest, np.float32)
+    assert (fmt.unpack(fmt.pack(largest)) == np.float32(fmt.largest)).all()

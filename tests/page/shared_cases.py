@@ -1,0 +1,201 @@
+"""What both languages compute, as cases: `shared_cases.json` holds what Python gives, and the page must give the same.
+
+    python tests/page/shared_cases.py    writes the file anew, after a change that both sides make
+
+`test_shared_cases.py` holds that Python still gives it, `viewer/test/shared.test.ts` that TypeScript does.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan
+from glgpt.inference.sampling import Sampler
+from glgpt.ops import sorted_index
+from glgpt.page.files import tokenizer_json
+from glgpt.program.layout import Layout
+from glgpt.text.dataset import batch, fixed_windows, starts
+from glgpt.text.files import Text
+from glgpt.text.tokenizer import load_tokenizer
+from glgpt.training.settings import Settings
+
+FILE = Path(__file__).with_name("shared_cases.json")
+TEXTS = (
+    "",
+    "  two  spaces\n\n\ttab ",
+    "I'll they've we'd",
+    "naïve – “quotes” 漢字 🙂",
+    "a\u0085b\ufeffc\u00a0d\u2003e",
+    "1234 x5\r\n<|endoftext|>more",
+)
+
+
+def chunks() -> list[dict[str, Any]]:
+    """Plans of prompts: the cheapest cut into recorded sizes."""
+    known = (64, 16, 1)
+    lengths = (1, 3, 7, 15, 16, 17, 20, 25, 63, 64, 65, 80, 100, 127, 128)
+    return [
+        {
+            "tokens": tokens,
+            "context": context,
+            "known": known,
+            "plan": [[c.start, c.valid, c.size] for c in plan(tokens, context, known)],
+        }
+        for context in (128, 100)
+        for tokens in lengths
+        if tokens <= context
+    ]
+
+
+def layouts() -> list[dict[str, Any]]:
+    """Matrices as texels: tiles, halves of two column tiles in a texel, panels."""
+    found = []
+    for layout in (
+        Layout(5, 7),
+        Layout(6, 20, (2, 2)),
+        Layout(7, 22, (4, 2)),
+        Layout(3, 33, panel=3, stack=2),
+        Layout(6, 41, (2, 2), panel=2, stack=3),
+        Layout(5, 26, (1, 2), "f16"),
+        Layout(8, 48, (2, 4), "f16"),
+        Layout(5, 70, (1, 2), "f16", panel=4, stack=2),
+        Layout(6, 75, (2, 4), "f16", panel=2, stack=3),
+    ):
+        matrix = np.random.default_rng(1).standard_normal((layout.rows, layout.cols)).astype(np.float16)
+        texels = layout.pack(matrix.astype(np.float32))
+        view = {
+            "rows": layout.rows,
+            "cols": layout.cols,
+            "tiles": layout.tiles,
+            "dtype": layout.dtype,
+            "panel": layout.panel,
+            "stack": layout.stack,
+        }
+        bits = texels.view(np.uint32).reshape(-1).tolist()
+        found.append({"view": view, "bits": bits, "matrix": layout.unpack(texels).reshape(-1).tolist()})
+    return found
+
+
+def halves() -> list[list[float | None]]:
+    """Sixteen bits and the number they are; None: not a number."""
+    bits = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x8000, 0x8001, 0xBC00, 0xFBFF, 0x7E00, 0x3555], np.uint16)
+    values = bits.view(np.float16).astype(np.float64)
+    return [[int(b), None if np.isnan(v) else float(v)] for b, v in zip(bits, values, strict=True)]
+
+
+def randoms() -> list[dict[str, Any]]:
+    """Numbers in [0, 1) that a seed draws."""
+    seeds = (0, 1, 57, 2**32 - 1, 2**32, 2**53 - 1)
+    return [{"seed": seed, "draws": np.random.Generator(np.random.PCG64(seed)).random(4).tolist()} for seed in seeds]
+
+
+def samplers() -> list[dict[str, Any]]:
+    """The distribution that settings leave of logits, and the ids drawn from it."""
+    logits = (3 * np.random.default_rng(5).standard_normal(24)).astype(np.float32)
+    found = []
+    for settings in (
+        {"temperature": 1.0},
+        {"temperature": 0.0},
+        {"temperature": 0.8, "top_p": 0.9},
+        {"temperature": 1.3, "top_k": 5},
+        {"temperature": 2.0, "top_k": 12, "top_p": 0.7},
+        {"temperature": 1.0, "top_k": 1},
+        {"temperature": 1e-40},
+    ):
+        sampler = Sampler(**settings, seed=11)
+        found.append(
+            {
+                "logits": logits.tolist(),
+                "settings": {"temperature": 1.0, "top_k": None, "top_p": None, **settings, "seed": 11},
+                "probabilities": sampler.probabilities(logits).tolist(),
+                "ids": [sampler.choose(logits) for _ in range(12)],
+            }
+        )
+    return found
+
+
+def batches() -> list[dict[str, Any]]:
+    """The windows that a step trains on, and those of an evaluation; the index of an embedding's gradient."""
+    ids = (np.arange(1000) * 37 % 91).astype(np.uint16)
+    found = []
+    for seed, step, rows, context in ((5, 1, 4, 6), (0, 250, 3, 9), (2**32 - 1, 123456, 2, 16)):
+        inputs, targets = batch(ids, seed, step, rows, context)
+        order, runs = sorted_index(inputs.T.reshape(-1), 91)
+        found.append(
+            {
+                "seed": seed,
+                "step": step,
+                "starts": starts(seed, step, rows, len(ids) - context).tolist(),
+                "context": context,
+                "inputs": inputs.T.reshape(-1).tolist(),
+                "targets": targets.T.reshape(-1).tolist(),
+                "order": np.asarray(order).reshape(-1).tolist(),
+                "runs": np.asarray(runs).reshape(-1).tolist(),
+                "evaluated": fixed_windows(ids, context, 100).tolist(),
+            }
+        )
+    return found
+
+
+def rates() -> list[dict[str, Any]]:
+    """The learning rate over a run."""
+    found = []
+    for schedule in ("cosine", "linear", "constant"):
+        settings = Settings("bytes", 1, 1, 4, 4, 1, 40, 3e-3, 3e-4, 5, schedule=schedule)
+        found.append(
+            {
+                "settings": {"steps": 40, "lr": 3e-3, "min_lr": 3e-4, "warmup": 5, "schedule": schedule},
+                "rates": [settings.lr_at(step) for step in range(1, 43)],
+            }
+        )
+    return found
+
+
+def splits() -> list[dict[str, Any]]:
+    """Bytes of the training part of a text, whose end lies between two characters."""
+    found = []
+    for text, last in (("abcdefghij", 0.25), ("naïve 漢字 🙂🙂", 0.3), ("漢字漢字", 0.5), ("a", 0.1), ("abc", 0.0)):
+        train, _ = Text.of_string(text).split(last)
+        found.append({"text": text, "last": last, "bytes": train.size})
+    return found
+
+
+def tokenizers() -> dict[str, Any]:
+    """The embedded model's tokenizer as the page gets it, and the ids of texts."""
+    from glgpt.checkpoint.opening import Checkpoint
+
+    checkpoint = Checkpoint.open(None)
+    tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
+    assert tokenizer
+    return {
+        "data": tokenizer_json(tokenizer),
+        "texts": [
+            {"text": text, "ids": tokenizer.encode(text), "again": tokenizer.decode(tokenizer.encode(text))}
+            for text in TEXTS
+        ],
+    }
+
+
+def cases() -> dict[str, Any]:
+    """All of them, as the file holds them."""
+    found = {
+        "costs": {"one_token": ONE_TOKEN, "per_chunk": PER_CHUNK},
+        "chunks": chunks(),
+        "layouts": layouts(),
+        "halves": halves(),
+        "randoms": randoms(),
+        "samplers": samplers(),
+        "batches": batches(),
+        "rates": rates(),
+        "splits": splits(),
+        "tokenizer": tokenizers(),
+    }
+    return dict(json.loads(json.dumps(found)))
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(cases(), ensure_ascii=True, separators=(",", ":")) + "\n", encoding="utf-8")

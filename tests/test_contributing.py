@@ -1,0 +1,86 @@
+"""CONTRIBUTING.md is true: the files it names exist, and the lists hold for what is there already."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from cases import CASES
+from cases_training import TRAINING
+from cases_vjp import VJPS
+
+from glgpt import models, ops
+from glgpt.program.formats import FORMATS
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CASES_TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").glob("cases*.py")))
+OPS_TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "glgpt/ops").glob("*.py")))
+SHADERS = {path.stem for path in (ROOT / "glsl").glob("*.frag")}
+
+
+def section(title: str) -> str:
+    return TEXT.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_every_file_it_names_exists() -> None:
+    named = re.findall(r"`([\w.<>-]+/[\w./<>-]*|[\w<>-]+\.(?:py|md|css|ts))`", TEXT)
+    assert len(named) > 40
+    for path in named:
+        assert list(ROOT.glob(re.sub(r"<\w+>", "*", path).rstrip("/"))), f"{path} does not exist"
+    for target in re.findall(r"`make ([a-z-]+)", TEXT):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
+
+
+def test_the_table_of_rooms_is_that_of_the_packages() -> None:
+    for package in re.findall(r"`(glgpt/\w+)/", section("Rooms")):
+        assert f"`{package.removeprefix('glgpt/')}/`" in (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+
+
+def recorded() -> list[str]:
+    """The ops: public functions that take a recorder and emit a pass."""
+    found = []
+    for name in ops.__all__:
+        op = getattr(ops, name)
+        takes = inspect.isfunction(op) and next(iter(inspect.signature(op).parameters), "") == "rec"
+        if takes and ("rec.emit(" in inspect.getsource(op) or "_vjp(" in inspect.getsource(op)):
+            found.append(name)
+    return found
+
+
+def test_an_op_has_a_shader_and_rows_of_cases() -> None:
+    """An op that was added misses a step of the list: its shader, a case, or a case of its vjp."""
+    emitted = set(re.findall(r'rec\.emit\(\s*"(\w+)"', OPS_TEXT))
+    assert emitted <= SHADERS
+    names = recorded()
+    assert len(names) > 15
+    for name in names:
+        assert f"ops.{name}(" in CASES_TEXT, f"{name} has no row of cases"
+    assert CASES and TRAINING and VJPS
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_has_its_include(name: str) -> None:
+    include = (ROOT / f"glsl/formats/{name}.glsl").read_text(encoding="utf-8")
+    assert f"{name}_decode" in include
+    assert f'"{name}"' in (ROOT / "tests/ops/test_ops.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("family", models.families())
+def test_a_family_has_its_files_and_a_golden(family: str) -> None:
+    folder = ROOT / "glgpt/models" / family
+    assert {path.name for path in folder.glob("*.py")} >= {"__init__.py", "config.py", "network.py", "reference.py"}
+    configs = (ROOT / "tests/goldens").glob("*/config.json")
+    assert any(f'"model_type": "{family}"' in path.read_text(encoding="utf-8") for path in configs)
+
+
+def test_a_view_is_where_the_list_says() -> None:
+    state = (ROOT / "viewer/src/ui/state.ts").read_text(encoding="utf-8")
+    views = re.findall(r'"(\w+)"', re.search(r"export const VIEWS = \[(.*?)\]", state, re.DOTALL)[1])  # type: ignore[index]
+    app = (ROOT / "viewer/src/ui/app.tsx").read_text(encoding="utf-8")
+    tabs = (ROOT / "docs/page.md").read_text(encoding="utf-8").lower()
+    for view in views:
+        assert f"{view}: " in app and (ROOT / f"viewer/src/ui/{view}.tsx").is_file(), view
+        assert f"| {view} |" in tabs, view

@@ -1,0 +1,35 @@
+// What only a document has: files inside it, a canvas, its address. The rooms below `ui/` get it from here.
+
+import { fromBase64 } from "./engine/base64";
+import type { OnBytes, Source } from "./engine/source";
+import type { Host } from "./gl/device";
+import { PageError } from "./gl/errors";
+
+export const HOST: Host = {
+  canvas: () => document.createElement("canvas"),
+  hidden: () => document.hidden,
+};
+
+/** The folder that this document came from. */
+export function folder(): URL {
+  return new URL(".", document.baseURI);
+}
+
+/** Files in `<script data-file>` elements of this document: base64 of gzip. */
+export class EmbeddedSource implements Source {
+  readonly cache = null;
+
+  static here(): EmbeddedSource | null {
+    return document.querySelector("script[data-file]") ? new EmbeddedSource() : null;
+  }
+
+  async bytes(name: string, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
+    const text = document.querySelector(`script[data-file="${CSS.escape(name)}"]`)?.textContent;
+    if (text == null) throw new PageError(`${name} is not in this file; it was not saved whole.`);
+    const packed = fromBase64(text);
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const data = new Uint8Array(await new Response(stream).arrayBuffer());
+    onBytes?.(data.length);
+    return data;
+  }
+}

@@ -1,0 +1,84 @@
+// Every position's logits and every named intermediate, in natural shapes without padding.
+
+import type { Player } from "../gl/player";
+import { plan, sizes, writeIds, type Chunk } from "./chunks";
+import { unpack } from "./layout";
+import type { Manifest } from "./manifest";
+import { must, PageError } from "../gl/errors";
+
+export interface Values {
+  shape: number[];
+  data: Float32Array;
+}
+
+export class Capture {
+  private readonly known: number[];
+
+  constructor(
+    private readonly manifest: Manifest,
+    readonly player: Player,
+  ) {
+    this.known = sizes(Object.keys(player.program.entries), "logits_");
+  }
+
+  /** Logits `[T, vocab]` and intermediates: `[T, width]`, q, k, v `[heads, T, d]`, scores and patterns `[heads, T, T]`. */
+  async run(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
+    const unknown = names.find((name) => !(name in this.manifest.activations));
+    if (unknown) throw new PageError(`${unknown} is no activation of this model.`);
+    const found = new Map(names.map((name) => [name, this.empty(name, ids.length)] as const));
+    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning)) {
+      const entry = `logits_${chunk.size}`;
+      await this.player.prepare(entry);
+      writeIds(this.player, ids, chunk);
+      this.player.set("pos", chunk.start);
+      this.player.play(entry);
+      const outputs = must(this.player.program.entries[entry], `entry ${entry}`).outputs;
+      const reads = names.map((name) => this.player.read(must(outputs[name], `output ${name}`).texture));
+      for (const [i, texels] of (await Promise.all(reads)).entries()) {
+        const name = names[i]!;
+        this.place(name, unpack(outputs[name]!, texels), outputs[name]!.cols, chunk, found.get(name)!);
+      }
+    }
+    return found;
+  }
+
+  private empty(name: string, total: number): Values {
+    const { kind, heads, width } = this.manifest.activations[name]!;
+    const shape =
+      kind === "cache"
+        ? [heads, total, width]
+        : kind === "scores" || kind === "pattern"
+          ? [heads, total, total]
+          : [total, kind === "heads" ? heads * width : width];
+    return { shape, data: new Float32Array(shape.reduce((a, b) => a * b, 1)) };
+  }
+
+  /** Puts a chunk's matrix where it belongs, without padding. */
+  private place(name: string, matrix: Float32Array, cols: number, chunk: Chunk, to: Values): void {
+    const { kind, heads, width } = this.manifest.activations[name]!;
+    const { data, shape } = to;
+    const total = shape.at(-2)!;
+    const across = shape.at(-1)!;
+    const padded = cols / heads; // columns of a head in the matrix, for those that lie head by head
+    for (let t = 0; t < chunk.valid; t++) {
+      const at = chunk.start + t;
+      if (kind === "rows") {
+        data.set(matrix.subarray(t * cols, t * cols + across), at * across);
+        continue;
+      }
+      for (let h = 0; h < heads; h++) {
+        if (kind === "heads") {
+          data.set(matrix.subarray(t * cols + h * padded, t * cols + h * padded + width), at * across + h * width);
+        } else if (kind === "cache") {
+          const from = at * cols + h * padded;
+          data.set(matrix.subarray(from, from + width), (h * total + at) * width);
+        } else {
+          const from = (t * heads + h) * cols;
+          const row = (h * total + at) * across;
+          data.set(matrix.subarray(from, from + across), row);
+          if (kind === "scores") data.fill(-Infinity, row + at + 1, row + across);
+        }
+      }
+    }
+  }
+}

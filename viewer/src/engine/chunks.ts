@@ -1,0 +1,59 @@
+// Cutting a prompt into the chunk sizes that were recorded.
+
+import type { Player } from "../gl/player";
+import type { Tuning } from "./manifest";
+
+export interface Chunk {
+  start: number;
+  valid: number;
+  size: number;
+}
+
+/** The sizes N of a program's entries `prefix_N`, greatest first. */
+export function sizes(entries: Iterable<string>, prefix: string): number[] {
+  const found: number[] = [];
+  for (const name of entries) {
+    if (name.startsWith(prefix) && /^\d+$/.test(name.slice(prefix.length)))
+      found.push(Number(name.slice(prefix.length)));
+  }
+  return found.sort((a, b) => b - a);
+}
+
+/** The cheapest chunks of `known` sizes, by `costs`, over positions from..tokens-1; only the last may be padded. */
+export function plan(
+  tokens: number,
+  context: number,
+  known: readonly number[],
+  costs: Pick<Tuning, "one_token" | "per_chunk">,
+  from = 0,
+): Chunk[] {
+  const cost = new Float64Array(tokens + 1);
+  const size = new Int32Array(tokens + 1);
+  for (let at = tokens - 1; at >= from; at--) {
+    let best = Infinity;
+    for (const s of known) {
+      if (at + s > context) continue;
+      const total = (s === 1 ? costs.one_token : costs.per_chunk + s) + (cost[Math.min(at + s, tokens)] ?? 0);
+      if (total < best || (total === best && s < (size[at] ?? 0))) {
+        best = total;
+        size[at] = s;
+      }
+    }
+    cost[at] = best;
+  }
+  const chunks: Chunk[] = [];
+  for (let at = from; at < tokens;) {
+    const s = size[at] ?? 1;
+    const valid = Math.min(s, tokens - at);
+    chunks.push({ start: at, valid, size: s });
+    at += valid;
+  }
+  return chunks;
+}
+
+/** Uploads a chunk's ids, padded with zeros. */
+export function writeIds(player: Player, ids: readonly number[], chunk: Chunk): void {
+  const texels = new Float32Array(4 * chunk.size);
+  for (let i = 0; i < chunk.valid; i++) texels[4 * i] = ids[chunk.start + i]!;
+  player.write(`ids.${chunk.size}`, 0, 0, chunk.size, new Uint8Array(texels.buffer));
+}

@@ -1,0 +1,97 @@
+// A texture's values, read back to be named: the matrix it holds, or its texels as they lie in memory.
+
+import type { Player, Texels } from "../gl/player";
+import { formatOf } from "./formats";
+import { unpack } from "./layout";
+import type { TextureSpec, View } from "../gl/program";
+
+const MOST = 4 << 20; // bytes that are read at once; of a larger texture, some rows of each tile
+const BINS = 48;
+const SAMPLE = 20_000; // values among which quantiles are sought
+const MASKED = -1e29;
+
+export interface Field {
+  texture: string;
+  view: View;
+  /** Rows that are shown, from row `first` of each tile on, in tiles of `height` rows. */
+  rows: number;
+  first: number;
+  height: number;
+  /** Rows of a whole tile. */
+  tile: number;
+  values: Float32Array;
+  low: number;
+  high: number;
+  mean: number;
+  /** Between these lie 99 of 100 values. */
+  inner: [number, number];
+  /** How often values occur, over equal steps from `low` to `high`. */
+  bins: number[];
+}
+
+/** The texels of a texture as a matrix of their own: layers below one another, a texel's values side by side. */
+export function memoryView(spec: TextureSpec): View {
+  const { name, columnTiles } = formatOf(spec.format);
+  return {
+    texture: spec.name,
+    rows: spec.height * spec.layers,
+    cols: spec.width * 4 * columnTiles,
+    tiles: [spec.layers, columnTiles],
+    dtype: name,
+    panel: 0,
+    stack: 1,
+  };
+}
+
+/** Reads the first `rows` rows of a matrix; of one too large for that, a window that begins at row `first` of each tile. */
+export async function readField(player: Player, view: View, rows = view.rows, first = 0): Promise<Field> {
+  const spec = player.spec(view.texture);
+  const tile = Math.ceil(view.rows / view.tiles[0]);
+  const height = Math.min(tile, Math.max(1, Math.floor(MOST / (spec.width * spec.layers * 16))));
+  const from = Math.min(first, tile - height);
+  const window = height < tile ? { ...view, rows: height * view.tiles[0] } : view;
+  const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * tile + from, height));
+  const values = unpack(window, interleaved(await Promise.all(bands), spec.layers));
+  const shown = height < tile ? window.rows : rows;
+  const used = values.subarray(0, shown * view.cols);
+  return { texture: view.texture, view, rows: shown, first: from, height, tile, values: used, ...statistics(used) };
+}
+
+/** Bands of every layer as one texture would hold them: a layer's bands one after another. */
+function interleaved(bands: Texels[], layers: number): Texels {
+  const [only] = bands;
+  if (bands.length === 1) return only!;
+  const size = only!.length / layers;
+  const out = only instanceof Uint32Array ? new Uint32Array(bands.length * size * layers) : new Float32Array(bands.length * size * layers);
+  bands.forEach((band, s) => {
+    for (let i = 0; i < layers; i++) out.set(band.subarray(i * size, (i + 1) * size), (i * bands.length + s) * size);
+  });
+  return out;
+}
+
+export function statistics(values: Float32Array): Pick<Field, "low" | "high" | "mean" | "inner" | "bins"> {
+  let low = Infinity;
+  let high = -Infinity;
+  let sum = 0;
+  let count = 0;
+  for (const v of values) {
+    if (!(v > MASKED)) continue;
+    if (v < low) low = v;
+    if (v > high) high = v;
+    sum += v;
+    count++;
+  }
+  const bins = new Array<number>(BINS).fill(0);
+  const step = BINS / (high - low || 1);
+  const some: number[] = [];
+  const stride = Math.max(1, Math.floor(count / SAMPLE));
+  let seen = 0;
+  for (const v of values) {
+    if (!(v > MASKED)) continue;
+    bins[Math.min(BINS - 1, Math.floor((v - low) * step))]!++;
+    if (seen++ % stride === 0) some.push(v);
+  }
+  some.sort((a, b) => a - b);
+  const at = (q: number) => some[Math.round(q * (some.length - 1))] ?? 0;
+  return { low, high, mean: sum / count, inner: [at(0.005), at(0.995)], bins };
+}

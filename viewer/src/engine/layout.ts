@@ -1,0 +1,62 @@
+// From texels to the matrix they hold. The cases in tests/page/shared_cases.json are packed by Python.
+
+import type { Block, Texels } from "../gl/player";
+import type { View } from "../gl/program";
+import { FORMATS } from "./formats";
+
+export interface Shape {
+  /** Rows and texels of a tile. */
+  height: number;
+  width: number;
+  /** Groups of column tiles that share texels, and panels of a group: 1 where there are none. */
+  groups: number;
+  panels: number;
+  /** Layers that hold a row of tiles. */
+  across: number;
+}
+
+export function shape({ rows, cols, tiles, dtype, panel, stack }: View): Shape {
+  const width = Math.ceil(cols / (4 * tiles[1]));
+  const groups = tiles[1] / FORMATS[dtype].columnTiles;
+  const panels = Math.ceil(width / (panel || width));
+  return { height: Math.ceil(rows / tiles[0]), width, groups, panels, across: Math.ceil((groups * panels) / stack) };
+}
+
+/** Where rows y.. of a layer belong in the texture of `view`, the layer being of the same tiles without panels. */
+export function* blocks(view: View, layer: number, y: number, rows: number): Generator<Block> {
+  const { height, width, groups, panels, across } = shape(view);
+  if (!view.panel) {
+    yield { layer, x: 0, y, width, rows, stride: width, skip: 0 };
+    return;
+  }
+  const first = Math.floor(layer / groups) * across;
+  for (let p = 0; p < panels; p++) {
+    const number = (layer % groups) * panels + p;
+    const place = { layer: first + Math.floor(number / view.stack), x: 0, y: (number % view.stack) * height + y };
+    const skip = p * view.panel;
+    yield { ...place, width: Math.min(view.panel, width - skip), rows, stride: width, skip };
+  }
+}
+
+/** Texels of all layers to `[rows, cols]`. */
+export function unpack(view: View, texels: Texels): Float32Array {
+  const { rows, cols, stack } = view;
+  const { height, width, panels, across } = shape(view);
+  const { columnTiles, reader } = FORMATS[view.dtype];
+  const value = reader(texels);
+  const line = view.panel || width;
+  const out = new Float32Array(rows * cols);
+  for (let r = 0; r < rows; r++) {
+    const [i, y] = [Math.floor(r / height), r % height];
+    for (let c4 = 0; 4 * c4 < cols; c4++) {
+      const tile = Math.floor(c4 / width);
+      const x = c4 % width;
+      const number = Math.floor(tile / columnTiles) * panels + Math.floor(x / line);
+      const layer = i * across + Math.floor(number / stack);
+      const texel = ((layer * stack + (number % stack)) * height + y) * line + (x % line);
+      const place = 4 * (texel * columnTiles + (tile % columnTiles));
+      for (let c = 4 * c4; c < Math.min(4 * c4 + 4, cols); c++) out[r * cols + c] = value(place + (c & 3));
+    }
+  }
+  return out;
+}

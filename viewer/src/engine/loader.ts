@@ -1,0 +1,182 @@
+// Files of an exported folder: fetched, checked against the manifest, kept for the next visit.
+
+import { sha256 } from "@noble/hashes/sha2.js";
+import { parseManifest, type Manifest } from "./manifest";
+import { PageError } from "../gl/errors";
+import type { OnBytes, Source } from "./source";
+
+const TRIES = 3;
+
+export interface Expected {
+  bytes: number;
+  sha256: string;
+}
+
+export interface Progress {
+  done: number;
+  total: number;
+  /** Of those, bytes that came from the browser's cache. */
+  cached: number;
+  /** Shaders that are compiled, of `shaders`; 0 of 0 before compiling begins. */
+  compiled: number;
+  shaders: number;
+}
+
+export class Loader {
+  readonly progress: Progress = { done: 0, total: 0, cached: 0, compiled: 0, shaders: 0 };
+  onProgress: (progress: Progress) => void = () => {};
+  private first: Promise<Uint8Array<ArrayBuffer>> | null = null;
+
+  private constructor(
+    readonly manifest: Manifest,
+    private readonly source: Source,
+    private readonly cache: Cache | null,
+  ) {
+    this.progress.total = manifest.shards.reduce((sum, s) => sum + s.bytes, 0);
+  }
+
+  static async open(source: Source): Promise<Loader> {
+    const text = await source.bytes("manifest.json");
+    const manifest = parseManifest(parseJson(text, "manifest.json"));
+    return new Loader(manifest, source, source.cache === null ? null : await openCache(source.cache));
+  }
+
+  async json(name: string): Promise<unknown> {
+    const expected = this.manifest.files[name];
+    if (!expected) throw new PageError(`${name} is not in the manifest.`);
+    return parseJson(await this.file(name, expected), name);
+  }
+
+  /** Fetches files into the cache that are not in it yet. */
+  async keep(names: readonly string[]): Promise<void> {
+    for (const name of names) {
+      const expected = this.manifest.files[name];
+      if (expected && this.cache && !(await this.cache.match(keyOf(name, expected)))) await this.file(name, expected);
+    }
+  }
+
+  /** A gzipped JSON file. */
+  async packed(name: string): Promise<unknown> {
+    const expected = this.manifest.files[name];
+    if (!expected) throw new PageError(`${name} is not in the manifest.`);
+    const packed = new Blob([await this.file(name, expected)]).stream();
+    const bytes = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+    return parseJson(new Uint8Array(bytes), name);
+  }
+
+  /** Sets the first shard on its way, for `shards` to come. */
+  begin(): void {
+    this.progress.done = this.progress.cached = 0;
+    this.first = this.fetched(0);
+  }
+
+  /** Every shard in order, checked; the next one is on its way while one is used. */
+  async *shards(): AsyncGenerator<{ pieces: [string, number, number, number][]; data: Uint8Array<ArrayBuffer> }> {
+    if (!this.first) this.begin();
+    const list = this.manifest.shards;
+    let next = this.first;
+    this.first = null;
+    for (let i = 0; i < list.length; i++) {
+      const data = await next!;
+      next = this.fetched(i + 1);
+      yield { pieces: list[i]!.pieces, data };
+    }
+    void this.forget();
+  }
+
+  private fetched(i: number): Promise<Uint8Array<ArrayBuffer>> | null {
+    const shard = this.manifest.shards[i];
+    const promise = shard ? this.file(shard.file, shard, (n) => this.count(n)) : null;
+    promise?.catch(() => {}); // it is awaited later
+    return promise;
+  }
+
+  private count(bytes: number): void {
+    this.progress.done += bytes;
+    this.onProgress(this.progress);
+  }
+
+  /** Says how many of the model's shaders are compiled, beside the bytes that have come. */
+  compiling(compiled: number, shaders: number): void {
+    Object.assign(this.progress, { compiled, shaders });
+    this.onProgress(this.progress);
+  }
+
+  /** One file with its digest verified: from the cache, else fetched, again where it came damaged. */
+  private async file(name: string, expected: Expected, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
+    const key = keyOf(name, expected);
+    const kept = await this.cache?.match(key).catch(() => undefined);
+    if (kept) {
+      const data = new Uint8Array(await kept.arrayBuffer());
+      if (await matches(data, expected)) {
+        this.progress.cached += onBytes ? data.length : 0;
+        onBytes?.(data.length);
+        return data;
+      }
+      await this.cache?.delete(key);
+    }
+    let problem = "";
+    for (let attempt = 1; attempt <= TRIES; attempt++) {
+      let got = 0;
+      const counted: OnBytes | undefined = onBytes && ((n) => {
+        got += n;
+        onBytes(n);
+      });
+      try {
+        const data = await this.source.bytes(name, counted, attempt > 1);
+        if (await matches(data, expected)) {
+          await this.cache?.put(key, new Response(data)).catch(() => {}); // a full disk only means fetching again
+          return data;
+        }
+        problem =
+          data.length === expected.bytes
+            ? "its contents are not what was exported (SHA-256 differs)"
+            : `it has ${data.length} bytes in place of ${expected.bytes}`;
+      } catch (error) {
+        problem = error instanceof Error ? error.message : String(error);
+      }
+      onBytes?.(-got);
+      if (attempt < TRIES) await new Promise((resolve) => setTimeout(resolve, 300 * attempt));
+    }
+    throw new PageError(`${name}, fetched ${TRIES} times: ${problem} Reload the page, or export the model again.`);
+  }
+
+  /** Drops what earlier exports at this address left in the cache. */
+  private async forget(): Promise<void> {
+    if (!this.cache) return;
+    const known = new Set([...this.manifest.shards, ...Object.values(this.manifest.files)].map((e) => e.sha256));
+    for (const request of await this.cache.keys()) {
+      const digest = new URL(request.url).searchParams.get("sha256");
+      if (digest && !known.has(digest)) await this.cache.delete(request);
+    }
+  }
+}
+
+const keyOf = (name: string, { sha256 }: Expected) => `./${name}?sha256=${sha256}`;
+
+function parseJson(bytes: Uint8Array, name: string): unknown {
+  try {
+    return JSON.parse(new TextDecoder().decode(bytes));
+  } catch {
+    throw new PageError(`${name} is not valid JSON; it was not fetched whole.`);
+  }
+}
+
+async function openCache(name: string): Promise<Cache | null> {
+  try {
+    return await caches.open(name);
+  } catch {
+    return null; // a page that is not served securely has no cache
+  }
+}
+
+export async function matches(data: Uint8Array<ArrayBuffer>, expected: Expected): Promise<boolean> {
+  return data.length === expected.bytes && (await digest(data)) === expected.sha256;
+}
+
+/** SHA-256 in hexadecimal; the browser's own where the page is served securely. */
+export async function digest(data: Uint8Array<ArrayBuffer>): Promise<string> {
+  const subtle = crypto.subtle as SubtleCrypto | undefined;
+  const bytes = subtle ? new Uint8Array(await subtle.digest("SHA-256", data)) : sha256(data);
+  return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+}

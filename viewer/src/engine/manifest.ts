@@ -1,0 +1,174 @@
+// What an exported folder holds, and checking it against the schemas that the exporter was checked against.
+
+import { Validator, type Schema } from "@cfworker/json-schema";
+import manifestSchema from "../../schema/manifest.schema.json";
+import programSchema from "../../schema/program.schema.json";
+import referenceSchema from "../../schema/reference.schema.json";
+import tokenizerSchema from "../../schema/tokenizer.schema.json";
+import trainingSchema from "../../schema/training.schema.json";
+import { PageError } from "../gl/errors";
+import type { Dtype, Program } from "../gl/program";
+
+
+export interface Shard {
+  file: string;
+  bytes: number;
+  sha256: string;
+  /** (texture, layer, first row, rows), one after another in the file, of a texture without panels. */
+  pieces: [string, number, number, number][];
+}
+
+/** The programs recorded for one kernel and one way of one-row products, and what to measure of them. */
+export interface Recording {
+  draw_buffers: number;
+  kernel: string;
+  rows: "strided" | "contiguous";
+  generate: string;
+  capture: string;
+  product: string;
+  row: string;
+}
+
+/**
+ * How a named activation lies in its matrix: a row a token; the same with padded heads; a row a position with padded
+ * heads; rows are token * heads + head and columns keys. `width` is that of a row, or of a head of `heads` and `cache`.
+ */
+export interface Activation {
+  kind: "rows" | "heads" | "cache" | "scores" | "pattern";
+  heads: number;
+  width: number;
+}
+
+export interface Config {
+  vocab_size: number;
+  n_positions: number;
+  n_layer: number;
+  n_head: number;
+  n_embd: number;
+  d_head: number;
+}
+
+/** Constants that the desktop and the page share, described in the schema. */
+export interface Tuning {
+  one_token: number;
+  per_chunk: number;
+  panels_pay: number;
+  steady: number;
+  draw_flops: number;
+  ahead: number;
+}
+
+export interface Manifest {
+  schema: number;
+  glgpt: string;
+  model: string;
+  dtype: Dtype;
+  config: Config;
+  recordings: Recording[];
+  tokenizer: string | null;
+  reference: string;
+  tuning: Tuning;
+  /** What can be trained: the file that lists it. */
+  training?: string | null;
+  activations: Record<string, Activation>;
+  files: Record<string, { bytes: number; sha256: string }>;
+  shards: Shard[];
+}
+
+export function parseManifest(document: unknown): Manifest {
+  return checked(manifestSchema, document, "manifest.json") as Manifest;
+}
+
+export function parseProgram(document: unknown, name: string): Program {
+  return checked(programSchema, document, name) as Program;
+}
+
+export interface Reference {
+  schema: number;
+  prompt: string | null;
+  ids: number[];
+  greedy: number[];
+  device: string;
+  atol: number;
+  rtol: number;
+  /** Of tokens `first`.. of the prompt; 32-bit floats in base64. */
+  logits: { first: number; data: string };
+  /** The last token's row of every intermediate, in the same form. */
+  activations: Record<string, string>;
+}
+
+export function parseReference(document: unknown, name: string): Reference {
+  return checked(referenceSchema, document, name) as Reference;
+}
+
+export interface TokenizerData {
+  schema: number;
+  pattern: string;
+  ranks: string;
+  ids: number[] | null;
+  others: Record<string, string>;
+  special: Record<string, number>;
+  /** Ids that the model expects before a prompt. */
+  prefix: number[];
+  prefix_space: boolean;
+  eos: number | null;
+  vocab_size: number;
+}
+
+export function parseTokenizer(document: unknown, name: string): TokenizerData {
+  return checked(tokenizerSchema, document, name) as TokenizerData;
+}
+
+/** A size of model that the page can train with a tokenizer of one kind. */
+export interface Offer {
+  name: string;
+  tokenizer: string;
+  config: Record<string, number | boolean | string | null> & {
+    vocab_size: number;
+    n_positions: number;
+    n_embd: number;
+    n_layer: number;
+    n_head: number;
+  };
+  recipe: Record<string, unknown> & { batch: number; context: number; betas: [number, number] };
+  settings: { steps: number; lr: number; min_lr: number; warmup: number; schedule: Schedule };
+  /** Parameters, and bytes of all textures. */
+  count: number;
+  bytes: number;
+  /** The config.json of a checkpoint. */
+  checkpoint: Record<string, unknown>;
+  /** `stored` is the name in a checkpoint; `transposed`: the texture holds the transpose; a vector is one row. */
+  parameters: { name: string; stored: string; shape: number[]; transposed: boolean }[];
+  programs: { kernel: string; draw_buffers: number; file: string }[];
+}
+
+export type Schedule = "cosine" | "linear" | "constant";
+
+export interface TrainingIndex {
+  schema: number;
+  /** A text to begin with. */
+  text: string;
+  /** Tokens of the entry `look`. */
+  look: number;
+  sizes: Offer[];
+}
+
+export function parseTraining(document: unknown, name: string): TrainingIndex {
+  return checked(trainingSchema, document, name) as TrainingIndex;
+}
+
+function checked(schema: unknown, document: unknown, name: string): unknown {
+  const version = (document as { schema?: unknown } | null)?.schema;
+  const { const: known } = (schema as { properties: { schema: { const: number } } }).properties.schema;
+  if (version !== known) {
+    throw new PageError(
+      `${name} has schema version ${version === undefined ? "none" : JSON.stringify(version)} and this page reads version ${known}: ` +
+        "the folder mixes two exports. Export the model again.",
+    );
+  }
+  const result = new Validator(schema as Schema, "2020-12", true).validate(document);
+  const error = result.errors.at(-1);
+  if (!result.valid)
+    throw new PageError(`${name} is damaged: ${error?.instanceLocation ?? "#"}: ${error?.error ?? ""}`);
+  return document;
+}

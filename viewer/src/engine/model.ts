@@ -1,0 +1,368 @@
+// A model on a device: weights in, tokens, logits and named intermediates out. It does not know what the passes compute.
+
+import { ContextLost, Device, type Options } from "../gl/device";
+import { Player } from "../gl/player";
+import { choose } from "./probe";
+import { Reader } from "../gl/readback";
+import { pause } from "../gl/wait";
+import { Capture } from "./capture";
+import { plan, sizes, writeIds } from "./chunks";
+import { blocks, shape, unpack } from "./layout";
+import type { Loader } from "./loader";
+import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
+import { must, PageError } from "../gl/errors";
+import { textureBytes, type Program } from "../gl/program";
+import { alternatives, certain, Sampler, type Candidate, type Settings } from "./sampling";
+import { Tokenizer } from "./tokenizer";
+
+const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
+const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
+
+export interface ModelOptions {
+  fetch?: Options["fetch"];
+  drawFlops?: number;
+  /** Forces this many draw buffers at most. */
+  drawBuffers?: number;
+  storage?: Options["storage"];
+}
+
+export interface Token {
+  id: number;
+  /** Where alternatives were asked for: its probability among the whole vocabulary, and the likeliest tokens. */
+  p?: number;
+  /** The probability with which the sampler drew it. */
+  sampled?: number;
+  top?: Candidate[];
+}
+
+export interface Run extends Partial<Settings> {
+  tokens: number;
+  /** Tokens that were sampled with this seed before: as many draws are left out. */
+  drawn?: number;
+  alternatives?: number;
+  signal?: AbortSignal;
+}
+
+export class Model {
+  readonly manifest: Manifest;
+  tokenizer: Tokenizer | null = null;
+  options!: Options;
+  recording!: Recording;
+  programs!: { generate: Program; capture: Program };
+  player!: Player;
+  reader!: Reader;
+  probe: Record<string, number> = {};
+  /** Tokens whose rows the caches hold. */
+  cached: number[] = [];
+  /** Of the contexts, the one that its textures live in. */
+  private generation = -1;
+  private captured: Capture | null = null;
+  private readonly tokenTexel = new Float32Array(4);
+  private readonly tokenBytes = new Uint8Array(this.tokenTexel.buffer);
+  private known: number[] = [];
+  times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
+
+  private constructor(
+    readonly device: Device,
+    readonly loader: Loader,
+    readonly wishes: ModelOptions,
+  ) {
+    this.manifest = loader.manifest;
+  }
+
+  static async load(device: Device, loader: Loader, wishes: ModelOptions = {}): Promise<Model> {
+    const model = new Model(device, loader, wishes);
+    const start = performance.now();
+    const { manifest } = model;
+    const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
+    const fitting = manifest.recordings.filter((r) => r.draw_buffers <= buffers);
+    if (!fitting.length) {
+      const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
+      throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
+    }
+    loader.begin(); // weights come while the device is measured and programs are read
+    if (manifest.tokenizer) {
+      model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
+    }
+    const program = async (name: string) => parseProgram(await loader.json(name), name);
+    const storage = () => wishes.storage ?? device.storage;
+    await model.kept(async () => {
+      const chosen = await choose(device, fitting, program, storage(), manifest.tuning, wishes.fetch);
+      model.probe = chosen.measured;
+      model.recording = chosen.recording;
+      model.options = { fetch: chosen.fetch, storage: storage() };
+      model.programs = {
+        generate: await program(chosen.recording.generate),
+        capture: await program(chosen.recording.capture),
+      };
+      model.known = [...sizes(Object.keys(model.programs.generate.entries), "prefill_"), 1];
+      await model.build();
+    });
+    model.times.readyMs = performance.now() - start;
+    return model;
+  }
+
+  /** Textures, weights, shaders: at first, and again after a lost context. */
+  private async build(): Promise<void> {
+    const { device, options } = this;
+    const { generation } = device;
+    this.reader = new Reader(device);
+    this.captured = null;
+    this.cached = [];
+    this.player = new Player(device, this.programs.generate, options, undefined, this.drawFlops, this.reader);
+    this.player.onCompiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
+    const start = performance.now();
+    const compiled = this.player.prepare("prepare", "decode", ...this.known.slice(0, -1).map((n) => `prefill_${n}`));
+    compiled.catch(() => {}); // awaited below
+    let uploading = 0;
+    for await (const { pieces, data } of this.loader.shards()) {
+      const before = performance.now();
+      device.still(generation);
+      await this.upload(pieces, data);
+      uploading += performance.now() - before;
+    }
+    this.times.fetchMs = performance.now() - start - uploading;
+    this.times.uploadMs = uploading;
+    await compiled;
+    this.player.onCompiled = () => {};
+    this.times.compileMs = performance.now() - start;
+    device.still(generation);
+    this.player.play("prepare");
+    device.still(generation);
+    this.generation = generation;
+  }
+
+  /** The most one draw may cost. */
+  get drawFlops(): number {
+    return this.wishes.drawFlops ?? this.manifest.tuning.draw_flops;
+  }
+
+  /** Whether the context was lost since, and nothing has filled the new one. */
+  get stale(): boolean {
+    return this.device.lost || this.generation !== this.device.generation;
+  }
+
+  private async upload(pieces: [string, number, number, number][], data: Uint8Array): Promise<void> {
+    const { generation } = this.device;
+    let offset = 0;
+    for (const [name, layer, y, rows] of pieces) {
+      const view = must(this.programs.generate.views[name], `view ${name}`);
+      const row = shape(view).width * 16;
+      const band = Math.max(1, Math.floor(UPLOAD / row));
+      for (let at = 0; at < rows; at += band) {
+        const count = Math.min(band, rows - at);
+        const texels = data.subarray(offset, offset + count * row);
+        for (const block of blocks(view, layer, y + at, count)) this.player.writeBlock(name, block, texels);
+        offset += count * row;
+        if (count * row >= UPLOAD / 2) {
+          await pause();
+          this.device.still(generation);
+        }
+      }
+    }
+  }
+
+  /** Does `work` again from its beginning for as long as the context is lost meanwhile. */
+  private async kept(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
+    const { device } = this;
+    const given = new Promise((resolve) => signal?.addEventListener("abort", resolve, { once: true }));
+    for (;;) {
+      await Promise.race([device.restored, given]);
+      if (signal?.aborted) return;
+      const { generation } = device;
+      try {
+        await work();
+        return;
+      } catch (error) {
+        if (!device.lost && generation === device.generation) throw error;
+        await pause();
+      }
+    }
+  }
+
+  /** Waits for the context to come back and fills it again; the shards come from the browser's cache. */
+  recover(signal?: AbortSignal): Promise<void> {
+    return this.kept(() => this.build(), signal);
+  }
+
+  check(ids: readonly number[]): void {
+    const { vocab_size, n_positions } = this.manifest.config;
+    if (ids.length === 0) throw new PageError("The prompt is empty; give at least one character.");
+    if (ids.length > n_positions) {
+      throw new PageError(
+        `The prompt has ${ids.length} tokens and the model's context holds ${n_positions}; shorten it.`,
+      );
+    }
+    const wrong = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < vocab_size));
+    if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${vocab_size}.`);
+  }
+
+  /** Continues `ids`; a token comes as soon as it is known. Resumes if the context is lost and restored. */
+  async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
+    this.check(ids);
+    const { temperature = 1, topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
+    const sampler = new Sampler({ temperature, topK, topP, seed }, run.drawn);
+    const text = [...ids];
+    let left = Math.min(run.tokens, this.manifest.config.n_positions - ids.length + 1);
+    while (left > 0 && !run.signal?.aborted) {
+      try {
+        for await (const token of sampler.greedy
+          ? this.greedy(text, left, run)
+          : this.sampled(text, left, run, sampler)) {
+          left--;
+          if (token.id === this.tokenizer?.eos) return;
+          yield token;
+          text.push(token.id);
+          if (run.signal?.aborted) return;
+        }
+        return;
+      } catch (error) {
+        if (!(error instanceof ContextLost) && !this.device.lost) throw error;
+        await this.recover(run.signal);
+      }
+    }
+  }
+
+  /** The device chooses: several tokens are under way at once, and one texel of each is read. */
+  private async *greedy(text: number[], count: number, run: Run): AsyncGenerator<Token> {
+    const under: Promise<Token>[] = [];
+    const first = text.length;
+    try {
+      for (let issued = 0, taken = 0; taken < count; taken++) {
+        const ahead = Math.max(1, Math.min(this.manifest.tuning.ahead, Math.floor(BUSY / this.reader.between)));
+        for (; issued < count && issued - taken < (taken ? ahead : 1); issued++) {
+          if (issued === 0) this.prefill(text);
+          else this.decode(first + issued - 1);
+          const token = this.chosen(run.alternatives);
+          token.catch(() => {}); // awaited below
+          under.push(token);
+        }
+        const token = await under.shift()!;
+        if (taken) this.cached.push(text.at(-1)!);
+        yield token;
+        if (run.signal?.aborted) return;
+      }
+    } finally {
+      await Promise.allSettled(under);
+    }
+  }
+
+  private async *sampled(text: number[], count: number, run: Run, sampler: Sampler): AsyncGenerator<Token> {
+    for (let taken = 0; taken < count; taken++) {
+      if (taken) this.append(text.at(-1)!);
+      else this.prefill(text);
+      const logits = await this.logitsRow();
+      const draw = sampler.draw(logits);
+      yield { id: draw.id, ...(run.alternatives ? alternatives(logits, run.alternatives, draw.id, draw) : {}) };
+    }
+  }
+
+  private async chosen(alternative?: number): Promise<Token> {
+    const [token, logits] = await Promise.all([
+      this.player.read("token"),
+      alternative ? this.logitsRow() : Promise.resolve(null),
+    ]);
+    const id = token[0] ?? 0;
+    return { id, ...(logits ? alternatives(logits, alternative!, id, certain(id)) : {}) };
+  }
+
+  private async logitsRow(): Promise<Float32Array> {
+    const view = must(this.programs.generate.entries["decode"]?.outputs["logits"], "output logits");
+    return unpack(view, await this.player.read(view.texture));
+  }
+
+  private decode(position: number): void {
+    this.player.set("pos", position);
+    this.player.play("decode");
+  }
+
+  /** Plays one more token behind what the caches hold. */
+  private append(id: number): void {
+    this.writeToken(id);
+    this.decode(this.cached.length);
+    this.cached.push(id);
+  }
+
+  /** How many of these tokens the caches hold, of all but the last, whose logits are wanted. */
+  held(ids: readonly number[]): number {
+    let held = 0;
+    while (held < ids.length - 1 && held < this.cached.length && ids[held] === this.cached[held]) held++;
+    return held;
+  }
+
+  /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
+  private prefill(ids: readonly number[]): void {
+    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, this.held(ids))) {
+      if (chunk.size === 1) {
+        this.writeToken(ids[chunk.start]!);
+        this.decode(chunk.start);
+      } else {
+        writeIds(this.player, ids, chunk);
+        this.player.set("pos", chunk.start);
+        this.player.set("row", chunk.valid - 1);
+        this.player.play(`prefill_${chunk.size}`);
+      }
+    }
+    this.cached = [...ids];
+  }
+
+  /** What was weighed for token `at` of `ids`, behind the tokens before it: the last of those is played once more. */
+  async weighed(ids: readonly number[], at: number, count: number): Promise<Token> {
+    this.fill(ids);
+    this.writeToken(must(ids[at - 1], "a token before it"));
+    this.decode(at - 1);
+    const id = must(ids[at], `token ${at}`);
+    return { id, ...alternatives(await this.logitsRow(), count, id) };
+  }
+
+  /** Fills the caches with these tokens. */
+  fill(ids: readonly number[]): void {
+    this.check(ids);
+    if (this.cached.length < ids.length || ids.some((id, i) => id !== this.cached[i])) this.prefill(ids);
+  }
+
+  /** Puts scalars and inputs where `entry` begins for the last token (or chunk) of `ids`; what it writes will be the same. */
+  rewind(ids: readonly number[], entry: string): void {
+    this.fill(ids);
+    const inputs = this.programs.generate.entries[entry]?.inputs ?? [];
+    const size = Math.max(0, ...sizes(inputs, "ids."));
+    if (size) {
+      const from = Math.max(0, ids.length - size);
+      const chunk = { start: from, valid: Math.min(size, ids.length - from), size };
+      writeIds(this.player, ids, chunk);
+      this.player.set("row", chunk.valid - 1);
+      this.player.set("pos", from);
+    } else {
+      this.writeToken(ids.at(-1)!);
+      this.player.set("pos", ids.length - 1);
+    }
+  }
+
+  private writeToken(id: number): void {
+    this.tokenTexel[0] = id;
+    this.player.write("token", 0, 0, 1, this.tokenBytes);
+  }
+
+  get capture(): Capture {
+    this.captured ??= new Capture(
+      this.manifest,
+      new Player(
+        this.device,
+        this.programs.capture,
+        this.options,
+        this.player.shared(),
+        this.drawFlops,
+        this.reader,
+      ),
+    );
+    return this.captured;
+  }
+
+  /** Bytes of the textures that exist, by what they are for. */
+  memory(): Record<string, number> {
+    const { generate, capture } = this.programs;
+    const own = ["weight", "state", "input", "scratch"].map((role) => [role, textureBytes(generate, [role])] as const);
+    const extra = this.captured ? textureBytes(capture, ["state", "input", "scratch"]) : 0;
+    return { ...Object.fromEntries(own), capture: extra };
+  }
+}

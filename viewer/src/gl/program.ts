@@ -1,0 +1,67 @@
+// A recorded program: plain data, checked against schema/program.schema.json by whoever reads one.
+
+export interface TextureSpec {
+  name: string;
+  width: number;
+  height: number;
+  layers: number;
+  format: "float" | "uint";
+  role: "weight" | "state" | "input" | "scratch";
+}
+
+/** The name of a storage format (`engine/formats.ts`). */
+export type Dtype = "f32" | "f16";
+
+/**
+ * The matrix `[rows, cols]` that a texture holds, cut into `tiles` (rows, columns of tiles).
+ * Groups of column tiles that share texels may be cut into panels, `panel` texels wide (0: none), of which `stack` are
+ * below each other in a layer.
+ */
+export interface View {
+  texture: string;
+  rows: number;
+  cols: number;
+  tiles: [number, number];
+  dtype: Dtype;
+  panel: number;
+  stack: number;
+}
+
+/** One draw of one triangle: `inputs` are (sampler, texture), `outputs` (texture, layer). */
+export interface Pass {
+  label: string;
+  shader: string;
+  inputs: [string, string][];
+  outputs: [string, number][];
+  viewport: [number, number];
+  row: string | null;
+  flops: number;
+  nbytes: number;
+}
+
+/** What a caller can play; after it the two states of each of `ping_pong` (old, new) change names. */
+export interface Entry {
+  name: string;
+  inputs: string[];
+  passes: Pass[];
+  outputs: Record<string, View>;
+  ping_pong?: [string, string][];
+}
+
+export interface Program {
+  schema: number;
+  textures: Record<string, TextureSpec>;
+  shaders: Record<string, string>;
+  entries: Record<string, Entry>;
+  views: Record<string, View>;
+  scalars: Record<string, "int" | "float">;
+}
+
+/** Bytes of one texel. */
+export const TEXEL = 16;
+
+export function textureBytes(program: Program, roles?: readonly string[]): number {
+  return Object.values(program.textures)
+    .filter((t) => !roles || roles.includes(t.role))
+    .reduce((sum, t) => sum + t.width * t.height * t.layers * TEXEL, 0);
+}

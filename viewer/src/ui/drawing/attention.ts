@@ -1,0 +1,117 @@
+// Attention of the current text, from the entries `attention_LAYER_N` and `ahead_LAYER_N`: drawn on the device; single
+// rows are read to be named.
+
+import { plan, sizes } from "../../engine/chunks";
+import { unpack } from "../../engine/layout";
+import type { Model } from "../../engine/model";
+import type { Grid, Painter, Slab } from "./painter";
+import { must } from "../../gl/errors";
+import type { View } from "../../gl/program";
+
+const EDGE = 1100; // pixels that a grid may be wide or high
+const SPARE = 1.2; // a growing grid has room for so many times the tokens, so that a token adds a line and moves nothing
+
+/** What the squares show: scores of all pairs, those that the mask leaves, or the weights that softmax makes of them. */
+export const KINDS = ["pattern", "scores", "raw"] as const;
+export type Kind = (typeof KINDS)[number];
+
+type Entry = "attention" | "ahead";
+
+export class Attention {
+  private drawn = 0; // tokens that the grid shows
+  private kind: Kind = "pattern";
+  private current: Grid | null = null;
+  private readonly known: number[];
+
+  constructor(
+    private readonly model: Model,
+    private readonly painter: Painter,
+  ) {
+    this.known = sizes(Object.keys(model.programs.generate.entries), "attention_0_");
+  }
+
+  async prepare(): Promise<void> {
+    const { n_layer } = this.model.manifest.config;
+    await this.painter.prepare();
+    const names = Array.from({ length: n_layer }, (_, i) =>
+      this.known.flatMap((n) => [`attention_${i}_${n}`, `ahead_${i}_${n}`]),
+    ).flat();
+    await this.model.player.prepare(...names);
+  }
+
+  forget(): void {
+    this.drawn = 0;
+  }
+
+  private view(entry: Entry, layer: number, size: number, kind: Kind): View {
+    const part = entry === "ahead" ? "ahead" : kind === "raw" ? "scores" : kind;
+    const outputs = this.model.programs.generate.entries[`${entry}_${layer}_${size}`]?.outputs;
+    const { activations } = this.model.manifest;
+    const name = Object.keys(outputs ?? {}).find((name) => (activations[name]?.kind ?? "ahead") === part);
+    return must(name === undefined ? undefined : outputs?.[name], `${part} of layer ${layer}`);
+  }
+
+  /** Plays chunk by chunk over tokens from..total-1 of what the caches hold. */
+  private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
+    const { player, manifest } = this.model;
+    const scores = kind !== "pattern";
+    for (const { start, valid, size } of plan(total, manifest.config.n_positions, this.known, manifest.tuning, from)) {
+      player.set("pos", start);
+      for (const entry of kind === "raw" ? (["attention", "ahead"] as const) : (["attention"] as const)) {
+        player.play(`${entry}_${layer}_${size}`);
+        const view = this.view(entry, layer, size, kind);
+        use({ texture: player.texture(view.texture), view, start, valid, scores, transposed: entry === "ahead" });
+      }
+    }
+  }
+
+  /** Brings the grid of all layers and heads up to `total` tokens, drawing only what is new. */
+  drawGrid(target: HTMLCanvasElement, total: number, kind: Kind, growing: boolean): Grid {
+    const { n_layer, n_head, n_positions } = this.model.manifest.config;
+    let capacity = total;
+    if (growing) {
+      const roomy = this.current && this.current.capacity >= total && this.current.capacity <= 2 * SPARE * total;
+      capacity = roomy ? this.current!.capacity : Math.min(n_positions, 8 * Math.ceil((SPARE * total) / 8));
+    }
+    const room = Math.floor(EDGE / Math.max(n_layer, n_head)) - 4;
+    const cell = Math.max(24, Math.min(room, 160));
+    if (this.current?.capacity !== capacity || total < this.drawn || kind !== this.kind) this.drawn = 0;
+    const grid = (this.current = { cell, pitch: cell + 4, capacity, heads: n_head });
+    this.kind = kind;
+    this.painter.grid(grid, n_layer, this.drawn === 0);
+    for (let layer = 0; layer < n_layer; layer++) {
+      this.each(layer, this.drawn, total, kind, (slab) => this.painter.gridRows(grid, layer, slab));
+    }
+    this.drawn = total;
+    this.painter.showGrid(target);
+    return grid;
+  }
+
+  /** One head, a pixel a pair of tokens. */
+  drawHead(target: HTMLCanvasElement, layer: number, head: number, total: number, kind: Kind): void {
+    const { n_head } = this.model.manifest.config;
+    this.painter.present(target, total, total, () => {
+      this.each(layer, 0, total, kind, (slab) => this.painter.headRows(total, n_head, head, slab));
+    });
+  }
+
+  /** What token `t` gives to tokens 0..t: one row of every head, `[heads][t + 1]`. */
+  row(layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
+    return this.read("attention", layer, t, kind);
+  }
+
+  /** The scores that tokens 0..s would give to token `s`, which for all but the last lies ahead of them. */
+  ahead(layer: number, s: number): Promise<Float32Array[]> {
+    return this.read("ahead", layer, s, "raw");
+  }
+
+  private async read(entry: Entry, layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
+    const { player, manifest } = this.model;
+    player.set("pos", t);
+    player.play(`${entry}_${layer}_1`);
+    const view = this.view(entry, layer, 1, kind);
+    const matrix = unpack(view, await player.read(view.texture));
+    const { n_head } = manifest.config;
+    return Array.from({ length: n_head }, (_, h) => matrix.slice(h * view.cols, h * view.cols + t + 1));
+  }
+}

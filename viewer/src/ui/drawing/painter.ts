@@ -1,0 +1,228 @@
+// Draws textures of the model onto canvases of the page: on the device, nothing is read back.
+
+import type { View } from "../../gl/program";
+import { must } from "../../gl/errors";
+import type { Palette } from "./palettes";
+import type { Device, Options } from "../../gl/device";
+import { FORMATS } from "../../engine/formats";
+import { shape } from "../../engine/layout";
+import { compileAll } from "../../gl/shaders";
+import { ATTENTION, matrix, reach } from "./shaders";
+
+/** A picture of all heads: cells of `cell` pixels, `pitch` apart, that have room for `capacity` tokens. */
+export interface Grid {
+  cell: number;
+  pitch: number;
+  capacity: number;
+  heads: number;
+}
+
+/** Rows (or, transposed, columns) `start`.. of one layer's scores or weights, as an entry left them. */
+export interface Slab {
+  texture: WebGLTexture;
+  view: View;
+  start: number;
+  valid: number;
+  /** Scores, not probabilities. */
+  scores: boolean;
+  /** Rows are keys and columns queries: the half above the diagonal. */
+  transposed: boolean;
+}
+
+type Uniform = number | boolean | readonly number[] | Float32Array;
+
+interface Atlas {
+  framebuffer: WebGLFramebuffer;
+  texture: WebGLTexture;
+  width: number;
+  height: number;
+}
+
+export class Painter {
+  private programs = new Map<string, WebGLProgram>();
+  private places = new Map<string, WebGLUniformLocation | null>();
+  private atlas: Atlas | null = null;
+  private reach: { framebuffer: WebGLFramebuffer; texture: WebGLTexture } | null = null;
+  private generation = -1;
+
+  constructor(
+    private readonly device: Device,
+    private readonly options: Options,
+  ) {}
+
+  /** To be awaited before drawing; again after a lost context. */
+  async prepare(): Promise<void> {
+    if (this.generation === this.device.generation) return;
+    const texts = new Map([["attention", ATTENTION]]);
+    for (const format of Object.values(FORMATS)) {
+      texts.set(`matrix ${format.name}`, matrix(format));
+      texts.set(`reach ${format.name}`, reach(format));
+    }
+    this.programs = await compileAll(this.device, texts, this.options);
+    const { device } = this;
+    const texture = device.texture(1, 1, 1, this.options.storage);
+    this.reach = { texture, framebuffer: device.framebuffer([[texture, 0]]) };
+    this.places.clear();
+    this.atlas = null;
+    this.generation = device.generation;
+  }
+
+  get ready(): boolean {
+    return this.generation === this.device.generation && !this.device.lost;
+  }
+
+  private use(name: string, textures: readonly WebGLTexture[], uniforms: Record<string, Uniform>): void {
+    const { gl } = this.device;
+    const program = must(this.programs.get(name), `shader ${name}`);
+    gl.useProgram(program);
+    textures.forEach((texture, unit) => {
+      gl.activeTexture(gl.TEXTURE0 + unit);
+      gl.bindTexture(gl.TEXTURE_2D_ARRAY, texture);
+      gl.uniform1i(this.place(program, name, unit ? "u_reach" : "u_x"), unit);
+    });
+    for (const [key, value] of Object.entries(uniforms)) {
+      const at = this.place(program, name, key);
+      if (typeof value === "boolean") gl.uniform1i(at, value ? 1 : 0);
+      else if (typeof value === "number") gl.uniform1f(at, value);
+      else if (!(value instanceof Float32Array)) gl[value.length === 2 ? "uniform2iv" : "uniform4iv"](at, value);
+      else gl[value.length === 2 ? "uniform2fv" : "uniform3fv"](at, value);
+    }
+  }
+
+  private place(program: WebGLProgram, name: string, key: string): WebGLUniformLocation | null {
+    const id = `${name}.${key}`;
+    let found = this.places.get(id);
+    if (found === undefined) this.places.set(id, (found = this.device.gl.getUniformLocation(program, key)));
+    return found;
+  }
+
+  // -- attention --------------------------------------------------------------------------------------------------
+
+  /** Starts (`clear`) or goes on with the grid of `layers` rows of cells; a new size starts it empty. */
+  grid(grid: Grid, layers: number, clear: boolean): void {
+    const { gl } = this.device;
+    const [width, height] = [grid.heads * grid.pitch, layers * grid.pitch];
+    if (this.atlas && (this.atlas.width !== width || this.atlas.height !== height)) {
+      gl.deleteFramebuffer(this.atlas.framebuffer);
+      gl.deleteTexture(this.atlas.texture);
+      this.atlas = null;
+    }
+    if (!this.atlas) {
+      const texture = gl.createTexture();
+      gl.activeTexture(gl.TEXTURE0);
+      gl.bindTexture(gl.TEXTURE_2D, texture);
+      gl.texStorage2D(gl.TEXTURE_2D, 1, gl.RGBA8, width, height);
+      const framebuffer = gl.createFramebuffer();
+      gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
+      gl.framebufferTexture2D(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, texture, 0);
+      this.atlas = { framebuffer, texture, width, height };
+    }
+    gl.bindFramebuffer(gl.FRAMEBUFFER, this.atlas.framebuffer);
+    gl.viewport(0, 0, width, height);
+    if (clear) this.clear();
+  }
+
+  private clear(): void {
+    const { gl } = this.device;
+    gl.clearColor(0, 0, 0, 0);
+    gl.clear(gl.COLOR_BUFFER_BIT);
+  }
+
+  /** Draws a slab of one layer, all its heads, into the grid. */
+  gridRows(grid: Grid, layer: number, slab: Slab): void {
+    const atlas = this.atlas!;
+    this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, atlas.framebuffer);
+    const bottom = atlas.height - layer * grid.pitch - grid.cell;
+    this.slab(slab, [0, bottom, atlas.width, grid.cell], [grid.cell, grid.pitch, grid.capacity, grid.heads], -1);
+  }
+
+  /** Draws a slab of one head onto the canvas that `present` is drawing, a pixel a pair of tokens. */
+  headRows(tokens: number, heads: number, head: number, slab: Slab): void {
+    this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
+    this.slab(slab, [0, 0, tokens, tokens], [tokens, tokens, tokens, heads], head);
+  }
+
+  private slab(slab: Slab, box: [number, number, number, number], cell: readonly number[], head: number): void {
+    const { gl } = this.device;
+    const { view, start, valid } = slab;
+    gl.viewport(...box);
+    this.use("attention", [slab.texture], {
+      u_cell: cell,
+      u_rows: [start, valid, Math.ceil(view.rows / view.tiles[0]), head],
+      u_origin: [box[0], box[1]],
+      u_scores: slab.scores,
+      u_transposed: slab.transposed,
+    });
+    gl.drawArrays(gl.TRIANGLES, 0, 3);
+  }
+
+  /** Shows the grid's image on a canvas. */
+  showGrid(target: HTMLCanvasElement): void {
+    const { gl } = this.device;
+    const atlas = this.atlas;
+    if (!atlas) return;
+    const { width, height } = atlas;
+    this.present(target, width, height, () => {
+      gl.bindFramebuffer(gl.READ_FRAMEBUFFER, atlas.framebuffer);
+      gl.blitFramebuffer(0, 0, width, height, 0, 0, width, height, gl.COLOR_BUFFER_BIT, gl.NEAREST);
+    });
+  }
+
+  // -- matrices ---------------------------------------------------------------------------------------------------
+
+  /**
+   * The first `rows` rows of the matrix that a texture holds, from row `first` of each tile on, in tiles of `height` rows.
+   * `range` maps values to colours; null: what the values themselves reach.
+   */
+  matrix(
+    target: HTMLCanvasElement,
+    texture: WebGLTexture,
+    view: View,
+    shown: { rows: number; first: number; height: number; range: readonly [number, number] | null; palette: Palette },
+    width: number,
+    height: number,
+  ): void {
+    const { gl } = this.device;
+    const { rows, first, range, palette } = shown;
+    const { width: texels, height: tileRows, panels } = shape(view);
+    const tile = [shown.height, texels, view.tiles[1], first];
+    const size = [rows, view.cols, width, height];
+    const panel = [view.panel || texels, panels, view.stack, tileRows];
+    if (!range) {
+      gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
+      gl.viewport(0, 0, 1, 1);
+      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: size, u_panel: panel });
+      gl.drawArrays(gl.TRIANGLES, 0, 3);
+    }
+    this.present(target, width, height, () => {
+      this.use(`matrix ${view.dtype}`, [texture, this.reach!.texture], {
+        u_tile: tile,
+        u_size: size,
+        u_panel: panel,
+        u_auto: range === null,
+        u_range: Float32Array.from(range ?? [-1, 1]),
+        u_signed: palette.signed,
+        u_palette: palette.colors,
+      });
+      gl.drawArrays(gl.TRIANGLES, 0, 3);
+    });
+  }
+
+  /** Runs `draw` on an image of this size and puts it on a canvas of the page. */
+  present(target: HTMLCanvasElement, width: number, height: number, draw: () => void): void {
+    const { gl, canvas } = this.device;
+    if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+    gl.bindFramebuffer(gl.FRAMEBUFFER, null);
+    gl.viewport(0, 0, width, height);
+    this.clear();
+    draw();
+    if (target.width !== width || target.height !== height) Object.assign(target, { width, height });
+    if ("transferToImageBitmap" in canvas) {
+      target.getContext("bitmaprenderer")?.transferFromImageBitmap(canvas.transferToImageBitmap());
+    } else {
+      const flat = target.getContext("2d");
+      flat?.clearRect(0, 0, width, height);
+      flat?.drawImage(canvas, 0, 0);
+    }
+  }
+}
