@@ -19,7 +19,7 @@ def weight_map(index: Path) -> dict[str, str]:
         raise FileError(f"{quoted(index, 300)} has no weight_map")
     for name, shard in shards.items():
         # A shard outside the folder would be someone else's file.
-        if not isinstance(shard, str) or not re.fullmatch(r"[\w.-]+\.(safetensors|bin)", shard):
+        if not isinstance(shard, str) or not re.fullmatch(r"[\w.-]{1,100}\.(safetensors|bin)", shard):
             where = f"{quoted(index, 300)} names no proper file for tensor"
             raise FileError(f"{where} {written(name)}: {written(shard)}")
     return shards

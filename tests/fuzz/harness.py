@@ -143,6 +143,7 @@ def _child(target: Target, cases: Sequence[Files], pipe: int) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a crash is told by the verdict
         for files in cases:
             os.write(pipe, json.dumps(judged(target, files)).encode() + b"\n")
     finally:

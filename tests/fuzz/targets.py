@@ -89,14 +89,25 @@ def _checkpoint(folder: Path) -> None:
 
 
 def _by_library(folder: Path) -> dict[str, np.ndarray]:
-    from safetensors.numpy import load_file
-
     plain = folder / "model.safetensors"
     if plain.exists():
-        return dict(load_file(plain))
+        return _loaded(plain)
     shards = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
-    loaded = {shard: load_file(folder / shard) for shard in set(shards.values())}
+    loaded = {shard: _loaded(folder / shard) for shard in set(shards.values())}
     return {name: loaded[shard][name] for name, shard in shards.items()}
+
+
+def _loaded(path: Path) -> dict[str, np.ndarray]:
+    """A file's tensors by the library, which has no bf16 for numpy: bf16 becomes f32, by its bits."""
+    from safetensors import deserialize
+
+    found = {}
+    for name, entry in deserialize(path.read_bytes()):
+        kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}.get(entry["dtype"])
+        if kind:
+            array = np.frombuffer(entry["data"], kind).reshape(entry["shape"])
+            found[name] = (array.astype("<u4") << 16).view("<f4") if entry["dtype"] == "BF16" else array
+    return found
 
 
 def _torch(folder: Path) -> None:

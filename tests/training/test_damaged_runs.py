@@ -249,6 +249,16 @@ def test_a_state_without_metadata_or_tensors(saved: Path) -> None:
     assert "nothing about a training" in said(load, saved)
 
 
+def test_the_config_names_the_end_of_text(tmp_path: Path) -> None:
+    """Without it transformers takes GPT-2's own, which is beyond the vocabulary, and warns on every load."""
+    config = tiny_trainer.TINY
+    arrays = {name: np.zeros(p.shape, np.float32) for name, p in config.parameters.items()}
+    for eos in (0, None):
+        state.write(tmp_path, config, arrays, {}, {"recipe": {"dropout": 0.0}}, eos)
+        fields = json.loads((tmp_path / "config.json").read_text())
+        assert [fields[name] for name in ("bos_token_id", "eos_token_id")] == [eos, eos]
+
+
 # Text
 
 
