@@ -64,7 +64,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("my-page"))
     args = parser.parse_args()
 
-    command = [sys.executable, "-m", "glgpt", "export", args.model, "--embed", "--dtype", "f16", "--out", str(args.out)]
+    command = [
+        sys.executable,
+        "-m",
+        "glgpt",
+        "export",
+        "--model",
+        args.model,
+        "--embed",
+        "--dtype",
+        "f16",
+        "--out",
+        str(args.out),
+    ]
     subprocess.run(command, check=True)
     (args.out / "index.html").write_text(PAGE, encoding="utf-8")
     print(f"now: glgpt serve {args.out}")

@@ -50,6 +50,21 @@ def test_a_run_folder_holds_all_of_it() -> None:
     assert Path("run").stat().st_mode & 0o777 == Path().stat().st_mode & 0o777 | 0o755
 
 
+def test_every_step_has_its_own_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is taken at another one's rate, or noted with it."""
+    taken, submit = list[float](), fake_trainer.Trainer.submit
+
+    def noting(self: fake_trainer.Trainer, inputs: np.ndarray, targets: np.ndarray, lr: float) -> Any:
+        taken.append(lr)
+        return submit(self, inputs, targets, lr)
+
+    monkeypatch.setattr(fake_trainer.Trainer, "submit", noting)
+    glgpt.train("play.txt", out="run", **SMALL, warmup=10, schedule="linear", lr=1.0, min_lr=0.0)
+    wanted = [step / 10 for step in range(1, 11)] + [1 - step / 30 for step in range(1, 31)]
+    assert taken == pytest.approx(wanted)
+    assert [line["lr"] for line in metrics("run") if "lr" in line] == taken
+
+
 def test_the_validation_loss_is_that_of_the_fixed_windows() -> None:
     seen: list[Step] = []
     glgpt.train("play.txt", out="run", on_step=seen.append, **SMALL, **(OFTEN | {"eval_tokens": 0}))
