@@ -348,7 +348,7 @@ def test_what_is_wrong_is_quoted(capsys: Capture) -> None:
 
 def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(bench, "device_peaks", lambda *_: pytest.fail("measured before the model was looked for"))
-    assert "/nope does not exist" in refused(capsys, "bench", "--model", "/nope")
+    assert "there is no folder '/nope'" in refused(capsys, "bench", "--model", "/nope")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
