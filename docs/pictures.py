@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "page"))
+sys.path.insert(0, str(ROOT / "tests" / "browser"))
 
 import numpy as np  # noqa: E402
 from browser import FLAGS, find_chromium, served, wait_without_eval  # noqa: E402

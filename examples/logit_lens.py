@@ -19,7 +19,7 @@ from glgpt.checkpoint.opening import Checkpoint
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompt", nargs="?", default="To be, or not to")
-    parser.add_argument("--model", default=None, help="a Hub name or a folder; the embedded model if left out")
+    parser.add_argument("--model", default=None, help="a GPT-2: a Hub name or a folder; the embedded model if left out")
     parser.add_argument("--top", type=int, default=4, help="tokens to show")
     args = parser.parse_args()
 

@@ -27,7 +27,7 @@ class RawTexture:
     start: int
 
 
-ONE_TOKEN = 16  # what a chunk of one token costs when every name is kept: as much as the smallest chunk
+ONE_CAPTURED = 16  # what a chunk of one token costs when every name is kept: as much as the smallest chunk
 
 
 class Captures:
@@ -56,7 +56,7 @@ class Captures:
         known = recorded_sizes(self.player.program)
         needed = 0
         for first in range(len(known)):
-            chunks = plan(tokens, self.config.n_positions, known[first:], ONE_TOKEN)
+            chunks = plan(tokens, self.config.n_positions, known[first:], ONE_CAPTURED)
             key = (names, tuple(sorted({c.size for c in chunks}, reverse=True)))
             if key in self._players:
                 return self._players[key], chunks

@@ -18,6 +18,7 @@ from typing import Any
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
+from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
@@ -35,6 +36,7 @@ from glgpt.tuning.choice import PANELS_PAY, STEADY
 SCHEMA = 2  # of manifest.json
 TUNING = {  # what the page decides by as the desktop does, and how many greedy tokens it plays ahead
     "one_token": ONE_TOKEN,
+    "one_captured": ONE_CAPTURED,
     "per_chunk": PER_CHUNK,
     "panels_pay": PANELS_PAY,
     "steady": STEADY,

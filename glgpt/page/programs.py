@@ -103,7 +103,7 @@ def capture_recording(config: ModelConfig, recording: Recording, dtype: str) -> 
 
 
 def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
-    """What a page measures of this recording, as `glgpt.tune` does: one product, and products of one row."""
+    """What a page measures of this recording, as `glgpt.tuning` does: one product, and products of one row."""
     return {
         "product": product_program(recording.limits, recording.kernel, dtype),
         "row": row_product_program(recording.kernel.contiguous, dtype),

@@ -78,10 +78,7 @@ def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, A
         "settings": {name: getattr(settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
         "count": config.parameter_count,
         "bytes": program.nbytes(),
-        "parameters": [
-            {"name": p.name, "stored": config.stored_name(p.name), "shape": p.shape, "transposed": _transposed(p)}
-            for p in config.parameters.values()
-        ],
+        "parameters": offered_parameters(config),
         "programs": programs,
     }
 
@@ -91,6 +88,14 @@ def _settings(preset: str, tokenizer: str) -> Settings:
     p = PRESETS[preset]
     batch = min(p.batch, Limits().max_texture_size // p.context)
     return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch, "steps": min(p.steps, STEPS)})
+
+
+def offered_parameters(config: ModelConfig) -> list[dict[str, Any]]:
+    """What a page must know of each parameter: its names, its shape, and whether its texture holds the transpose."""
+    return [
+        {"name": p.name, "stored": config.stored_name(p.name), "shape": p.shape, "transposed": _transposed(p)}
+        for p in config.parameters.values()
+    ]
 
 
 def _transposed(parameter: Parameter) -> bool:

@@ -142,17 +142,6 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Gives an OSError that names no file, such as that of a full disk, the name `path`."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-@contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """A binary file to write that appears under its name only when it is complete.
 

@@ -49,9 +49,9 @@ def train(
     """Trains a GPT-2 on files of UTF-8 text, read one after another as one text, or on `text`; returns when it is done.
 
     A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights of a `preset`'s size
-    (default "nano") or from the checkpoint `init`, and takes any field of `presets.Settings`. `resume` continues the
-    run in that folder exactly as if it had never stopped, with its own text and settings; those of `CHANGEABLE` may be
-    given anew. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint, a second one at once.
+    (default "nano") or from the checkpoint `init`, and takes any field of `training.settings.Settings`. `resume`
+    continues the run in that folder as if it had never stopped, bit for bit, with its own text and settings; those of
+    `CHANGEABLE` may be given anew. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint, a second one at once.
 
     Called while it runs: `on_start` once all memory is planned, `on_step` for every step, `on_validation` with a step,
     nats a token and bits a byte, `on_sample` with a step and a text, `on_save` with the step of a checkpoint,
@@ -84,8 +84,7 @@ def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict
     if out is None:
         stem = Path(record["files"][0]).stem if record["files"] else "text"
         out = free_name(Path("runs") / f"{stem}-{record['preset'] or Path(init).name}")
-    check_new(out)
-    out = Path(out)
+    out = check_new(out)
     checkpoint = None if init is None else Checkpoint.open(init)
     settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
     if checkpoint is None:  # a size that cannot be is refused before a tokenizer is trained

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from glgpt.errors import FileError, quoted
-from glgpt.system.files import named_errors, read_bytes, read_text, written_whole
+from glgpt.system.files import named_errors, read_bytes, read_text, staged_folder, written_whole
 from glgpt.system.locks import lock_folder
 from glgpt.system.outputs import output_folder
 from glgpt.training.records import Line, Record, validated
@@ -21,10 +19,10 @@ MOST_METRICS = 1 << 30  # bytes: some five million steps
 RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "state.safetensors"
 
 
-def check_new(path: str | Path) -> None:
-    """Raises FileError where `path` is anything but a name that is free, or an empty folder."""
+def check_new(path: str | Path) -> Path:
+    """The folder of a new run, links resolved. Raises FileError for anything but a free name or an empty folder."""
     hint = f"a run already; continue it with --resume {quoted(path)}, or give another --out"
-    output_folder(path, held=(hint, lambda folder: (folder / STATE).exists()))
+    return output_folder(path, held=(hint, lambda folder: (folder / STATE).exists()))
 
 
 def free_name(path: Path) -> Path:
@@ -39,23 +37,9 @@ def free_name(path: Path) -> Path:
 @contextlib.contextmanager
 def staged(path: Path) -> Iterator[Path]:
     """A folder to fill that appears as `path` when the block ends, and not at all where it fails."""
-    path = path.absolute()
-    new_parent = not path.parent.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
+    with staged_folder(path) as folder:
         yield folder
-        umask = os.umask(0)
-        os.umask(umask)
-        folder.chmod(0o777 & ~umask)
         check_new(path)  # another run may have come first
-        folder.rename(path)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        if new_parent:
-            with contextlib.suppress(OSError):
-                path.parent.rmdir()
-        raise
 
 
 class RunFolder:

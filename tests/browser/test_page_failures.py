@@ -219,11 +219,11 @@ def test_a_missing_shard_is_named(exported: Path, serve: Serve, browse: Browse, 
 def test_another_schema_version_is_said(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
     def renumber(folder: Path) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
-        (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": 2}))
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": manifest["schema"] + 1}))
 
     page = browse(serve(damaged(exported, tmp_path, renumber)))
     page.get_by_role("alert").wait_for()
-    assert "schema version 2" in page.get_by_role("alert").inner_text()
+    assert "has schema version" in page.get_by_role("alert").inner_text()
 
 
 def test_parity_fails_where_numbers_differ(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:

@@ -32,8 +32,7 @@ from starlette.routing import Route
 
 from glgpt.bench.engine import ROWS, SHAPE, RandomCheckpoint
 from glgpt.errors import GlgptError
-from glgpt.inference.programs import layout_of
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
 from glgpt.page.serve import application, serving
 from glgpt.program.kernel import KERNELS
@@ -70,7 +69,7 @@ def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None
     checkpoint, path = RandomCheckpoint(config), folder / "checkpoint"
     path.mkdir()
     (path / "config.json").write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}))
-    save_file({name: checkpoint.read(name) for name in parameters(config)}, path / "model.safetensors")
+    save_file({name: checkpoint.read(name) for name in config.parameters}, path / "model.safetensors")
     export(path, folder / dtype, dtype)
 
 
@@ -90,7 +89,7 @@ def make_products(folder: Path) -> None:
                 program = product_program(limits, KERNELS[kernel], dtype, (m, k, n))
                 (folder / f"{kernel}.{dtype}.{m}.json").write_text(program.to_json())
                 for name, values in ((f"x.{m}", x), ("w", w)):
-                    texels = layout_of(program.views[name.split(".")[0]]).pack(values)
+                    texels = program.views[name.split(".")[0]].pack(values)
                     (folder / f"{kernel}.{dtype}.{name}").write_bytes(texels.tobytes())
 
 

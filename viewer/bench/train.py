@@ -12,11 +12,10 @@ from safetensors.numpy import save_file
 
 from glgpt.bench.engine import RandomCheckpoint
 from glgpt.bench.peaks import fma_program
-from glgpt.bench.training import step_flops
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config, parameters
+from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
-from glgpt.page.training import STARTER, page_training_program, training_kernels
+from glgpt.page.training import STARTER, offered_parameters, page_training_program, training_kernels
 from glgpt.program.spec import Limits
 from glgpt.system.files import data_path
 from glgpt.training.program import Recipe
@@ -39,9 +38,9 @@ def make_folder(folder: Path, rounds: int, sizes: Sequence[str]) -> None:
     (folder / "task.json").write_text(json.dumps(task))
     config, path = _config(sizes[0]), folder / "checkpoint"
     path.mkdir()
-    (path / "config.json").write_text(json.dumps(asdict(config) | {"model_type": "gpt2"}))
+    (path / "config.json").write_text(json.dumps(config.to_dict()))
     checkpoint = RandomCheckpoint(config)
-    save_file({name: checkpoint.read(name) for name in parameters(config)}, path / "model.safetensors")
+    save_file({name: checkpoint.read(name) for name in config.parameters}, path / "model.safetensors")
     export(path, folder / "page")
 
 
@@ -62,11 +61,10 @@ def _offer(folder: Path, name: str) -> dict[str, Any]:
         programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": file})
     return {
         "name": name,
-        "config": asdict(config),
+        "config": config.fields(),
+        "checkpoint": config.to_dict(),
         "recipe": asdict(recipe),
-        "parameters": [
-            {"name": key, "shape": shape, "turned": key == "wte.weight"} for key, shape in parameters(config).items()
-        ],
+        "parameters": offered_parameters(config),
         "programs": programs,
         "beside": SIZES[name],
     }
@@ -87,7 +85,7 @@ def finish(result: dict[str, Any]) -> dict[str, Any]:
                 )
         p, seconds = PRESETS[row["size"]], row["ms"] / 1e3
         row["tokens_per_s"] = p.batch * p.context / seconds
-        row["gflops"] = step_flops(_config(row["size"]), p.batch, p.context) / seconds / 1e9
+        row["gflops"] = p.batch * p.context * _config(row["size"]).training_flops(p.context) / seconds / 1e9
         row["share"] = row["gflops"] / result["fma_gflops"]
         row["ratio"] = row["ms"] / ours["ms"]
     return {"schema": 1} | result

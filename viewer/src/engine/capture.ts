@@ -26,7 +26,9 @@ export class Capture {
     const unknown = names.find((name) => !(name in this.manifest.activations));
     if (unknown) throw new PageError(`${unknown} is no activation of this model.`);
     const found = new Map(names.map((name) => [name, this.empty(name, ids.length)] as const));
-    for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning)) {
+    const { tuning, config } = this.manifest;
+    const costs = { ...tuning, one_token: tuning.one_captured };
+    for (const chunk of plan(ids.length, config.n_positions, this.known, costs)) {
       const entry = `logits_${chunk.size}`;
       await this.player.prepare(entry);
       writeIds(this.player, ids, chunk);

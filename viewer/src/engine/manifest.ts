@@ -51,6 +51,8 @@ export interface Config {
 /** Constants that the desktop and the page share, described in the schema. */
 export interface Tuning {
   one_token: number;
+  /** The same of an entry that keeps every activation. */
+  one_captured: number;
   per_chunk: number;
   panels_pay: number;
   steady: number;

@@ -417,7 +417,7 @@ function Inside() {
   const plane = useRef<HTMLCanvasElement>(null);
   const drawn = useRef(0);
   const found = train.session.value;
-  const name = useSignal("wte.weight");
+  const name = useSignal(found?.plan.offer.parameters.find(({ shape }) => shape.length > 1)?.name ?? "");
   const kind = useSignal<keyof typeof KINDS>("");
   const wanted = useSignal(0); // drawn again at once where a choice was made
   const step = found?.step ?? -1;
