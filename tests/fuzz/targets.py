@@ -362,7 +362,7 @@ def _arguments() -> list[Files]:
         ["generate", "To be", "--tokens", "5", "--seed", "1", "--temperature", "0.7", "--stop", "x", "--dtype", "f16"],
         ["train", "a.txt", "--out", "run", "--n-embd", "64", "--tokenizer", "bpe:512", "--lr", "0.001"],
         ["eval", "a.txt", "--model", "m", "--window=64", "--json"],
-        ["export", "--out", "page", "--max-texture-memory", "2GiB", "--device", "software"],
+        ["export", "--out", "page", "--shard-size", "1MiB", "--device", "software"],
         ["logits", "--ids", "1,2,3", "--out", "x.npy"],
         ["serve", "page", "--port", "8000"],
     ]
