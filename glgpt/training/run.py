@@ -50,8 +50,9 @@ def train(
 
     A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights of a `preset`'s size
     (default "nano") or from the checkpoint `init`, and takes any field of `training.settings.Settings`. `resume`
-    continues the run in that folder as if it had never stopped, bit for bit, with its own text and settings; those of
-    `CHANGEABLE` may be given anew. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint, a second one at once.
+    continues the run in that folder as if it had never stopped, bit for bit, with its own text and settings; those
+    of `CHANGEABLE` may be given anew. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint; a second one
+    ends it at once.
 
     Called while it runs: `on_start` once all memory is planned, `on_step` for every step, `on_validation` with a step,
     nats a token and bits a byte, `on_sample` with a step and a text, `on_save` with the step of a checkpoint,

@@ -20,9 +20,10 @@ RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "sta
 
 
 def check_new(path: str | Path) -> Path:
-    """The folder of a new run, links resolved. Raises FileError for anything but a free name or an empty folder."""
+    """The folder of a new run, as named, or where links lead. Raises FileError unless it is free or an empty folder."""
     hint = f"a run already; continue it with --resume {quoted(path)}, or give another --out"
-    return output_folder(path, held=(hint, lambda folder: (folder / STATE).exists()))
+    found, named = output_folder(path, held=(hint, lambda folder: (folder / STATE).exists())), Path(path)
+    return found if any(above.is_symlink() for above in (named, *named.parents)) else named
 
 
 def free_name(path: Path) -> Path:

@@ -29,7 +29,8 @@ def test_a_llama_passes_parity(
         for name, values in expected.items():
             script = "([name, ids]) => glgpt.activation(name, ids).then((a) => [a.shape, Array.from(a.data)])"
             shape, data = page.evaluate(script, [name, ids])
-            np.testing.assert_allclose(np.reshape(data, shape), values, atol=1e-4, rtol=1e-5, err_msg=name)
+            atol = 1e-4 if dtype == "f32" else 2e-3 * float(np.abs(values).max())  # the page may round halves otherwise
+            np.testing.assert_allclose(np.reshape(data, shape), values, atol=atol, rtol=1e-5, err_msg=name)
         started = ids[:6]
         text = page.evaluate("(ids) => glgpt.generate({ids, tokens: 8, temperature: 0}).then((r) => r.ids)", started)
         assert text == list(model.generate_ids(started, 8, temperature=0))

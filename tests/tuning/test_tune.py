@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glgpt import ops
-from glgpt.errors import GlgptError
+from glgpt.errors import DeviceError, GlgptError
 from glgpt.gl.device import Device
 from glgpt.gl.player import Options, Player
 from glgpt.program.kernel import KERNELS, Kernel
@@ -163,7 +163,7 @@ def test_without_float_targets_tensors_are_stored_as_bits(device: Device, monkey
     assert tune.renders_float(device) and choose(device).options.storage == "float"
 
     def refused(*_: object) -> None:
-        raise GlgptError("no")
+        raise DeviceError("no")
 
     with monkeypatch.context() as patch:
         patch.setattr(device, "framebuffer", refused)

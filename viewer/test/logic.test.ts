@@ -292,7 +292,7 @@ describe("loader", () => {
       dtype: "f32",
       tokenizer: null,
       reference: "reference.json",
-      tuning: { ...COSTS, panels_pay: 0.8, steady: 1.3, draw_flops: 1e10, ahead: 3 },
+      tuning: { ...COSTS, one_captured: 16, panels_pay: 0.8, steady: 1.3, draw_flops: 1e10, ahead: 3 },
       activations: {},
       files: {},
       config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },
