@@ -26,6 +26,7 @@ from glgpt.inspection.evaluate import evaluate
 from glgpt.inspection.logits import checked_file, save_logits
 from glgpt.inspection.reference import load_reference, run_transformers
 from glgpt.system.files import named_errors
+from glgpt.text.tokenizer import GPT2_VOCAB_SIZE
 
 START = "\n\n"  # what text without a prompt continues; it is not shown
 SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
@@ -71,7 +72,7 @@ def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
     if text is None:
         return ids or []
     if model.tokenizer is None:
-        own = model.config.vocab_size == 50257  # GPT-2's, and so its tokenizer
+        own = model.config.vocab_size == GPT2_VOCAB_SIZE
         why = " files, and GPT-2's own is neither cached nor to be fetched" if own else ""
         raise GlgptError(f"{model.name} has no tokenizer{why}; give token ids with --ids")
     return model.tokenizer.prompt_prefix + model.tokenizer.encode(text)

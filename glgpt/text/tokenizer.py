@@ -17,6 +17,7 @@ from glgpt.text.splits import GPT2, LLAMA3, Split, split_of
 
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _EOS = "<|endoftext|>"
+GPT2_VOCAB_SIZE = 50257  # of GPT-2's own tokenizer, which a model of this size without files gets
 MOST_IDS = 1 << 24  # of a vocabulary
 MOST_MERGES = 1 << 20
 MOST_SPECIAL = 10_000  # tokens that are never split: each is looked for at every character of a text
@@ -142,8 +143,8 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
 
     `vocab_size` is the model's; None where there is no model yet: up to the greatest id of the files.
 
-    With neither, a model of 50257 ids gets GPT-2's own, where tiktoken has it or can fetch it. None: ids only.
-    Raises GlgptError, naming the file, for a damaged one.
+    With neither, a model of `GPT2_VOCAB_SIZE` ids gets GPT-2's own, where tiktoken has it or can fetch it, and any
+    other None: ids only. Raises GlgptError, naming the file, for a damaged one.
     """
     halves, combined = [folder / name for name in ("vocab.json", "merges.txt")], folder / "tokenizer.json"
     plain = all(half.exists() for half in halves)
@@ -151,7 +152,7 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
         missing = next(half for half in halves if not half.exists())
         raise FileError(f"{quoted(missing, 300)} is missing; a tokenizer is vocab.json and merges.txt together")
     if not plain and not combined.exists():
-        return gpt2_tokenizer() if vocab_size == 50257 else None
+        return gpt2_tokenizer() if vocab_size == GPT2_VOCAB_SIZE else None
     files = _read_plain(folder) if plain else _read_combined(combined)
     return _build(files, vocab_size) if files else _on_its_engine(combined, vocab_size)
 

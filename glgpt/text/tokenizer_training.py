@@ -12,7 +12,15 @@ from pathlib import Path
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import read_bytes, written_whole
 from glgpt.text.files import Text
-from glgpt.text.tokenizer import LETTER_BYTE, MOST_MERGES, TOKENIZER_EXTRAS, Tokenizer, gpt2_tokenizer, load_tokenizer
+from glgpt.text.tokenizer import (
+    GPT2_VOCAB_SIZE,
+    LETTER_BYTE,
+    MOST_MERGES,
+    TOKENIZER_EXTRAS,
+    Tokenizer,
+    gpt2_tokenizer,
+    load_tokenizer,
+)
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
 EOS = "<|endoftext|>"
@@ -79,8 +87,8 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
 
 
 def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenizer:
-    """Copies the tokenizer of a checkpoint; GPT-2's own for one of 50257 ids without files."""
-    if vocab_size == 50257 and not any((model / name).is_file() for name in FILES[:3]):
+    """Copies the tokenizer of a checkpoint; GPT-2's own for one of its size without files."""
+    if vocab_size == GPT2_VOCAB_SIZE and not any((model / name).is_file() for name in FILES[:3]):
         _write_gpt2(folder)
     else:
         copy_tokenizer(model, folder)
