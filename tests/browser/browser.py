@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from glgpt.errors import GlgptError
@@ -29,12 +30,13 @@ def find_chromium() -> str:
 def wait_without_eval(page: Any) -> Any:
     """The page with another `wait_for_function`: Playwright's evals in the page, which its policy forbids."""
 
-    def wait_for_function(expression: str, timeout: float = 90_000) -> None:
+    def wait_for_function(expression: str, timeout: float = 90_000, polling: float = 50) -> SimpleNamespace:
         end = time.monotonic() + timeout / 1000
         while not page.evaluate(f"Boolean({expression})"):
             if time.monotonic() > end:
                 raise TimeoutError(f"{expression} did not come true within {timeout:.0f} ms")
-            page.wait_for_timeout(50)
+            page.wait_for_timeout(polling)
+        return SimpleNamespace(json_value=lambda: page.evaluate(expression))
 
     page.wait_for_function = wait_for_function
     return page
