@@ -32,11 +32,12 @@ def wait_without_eval(page: Any) -> Any:
 
     def wait_for_function(expression: str, timeout: float = 90_000, polling: float = 50) -> SimpleNamespace:
         end = time.monotonic() + timeout / 1000
-        while not page.evaluate(f"Boolean({expression})"):
+        asked = f"({expression})()" if expression.lstrip().startswith("()") else expression
+        while not page.evaluate(f"Boolean({asked})"):
             if time.monotonic() > end:
                 raise TimeoutError(f"{expression} did not come true within {timeout:.0f} ms")
             page.wait_for_timeout(polling)
-        return SimpleNamespace(json_value=lambda: page.evaluate(expression))
+        return SimpleNamespace(json_value=lambda: page.evaluate(asked))
 
     page.wait_for_function = wait_for_function
     return page
