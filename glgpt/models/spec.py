@@ -238,7 +238,11 @@ class ModelConfig(ABC):
     def activations(self) -> dict[str, Activation]:
         """Every named intermediate, in the order they are computed."""
 
+    @staticmethod
     @abstractmethod
+    def network_class() -> type[Network]:
+        """The family's `Network`, imported when asked for: reading a configuration needs no op."""
+
     def network(
         self,
         rec: Recorder,
@@ -249,6 +253,7 @@ class ModelConfig(ABC):
         role: str = "weight",
     ) -> Network:
         """The family's network over a recorder; see `glgpt.models.network.Network`."""
+        return self.network_class()(rec, self, kernel, dtype, names, batch, role)
 
     @classmethod
     @abstractmethod

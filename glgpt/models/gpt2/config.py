@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,9 +24,6 @@ from glgpt.models.spec import (
 
 if TYPE_CHECKING:
     from glgpt.models.gpt2.network import GPT2Network
-    from glgpt.models.network import Batch
-    from glgpt.program.kernel import Kernel
-    from glgpt.program.recorder import Recorder
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu")
 DEVIATION = 0.02  # of fresh weights
@@ -168,19 +165,12 @@ class GPT2Config(ModelConfig):
             self,
         )
 
-    def network(
-        self,
-        rec: Recorder,
-        kernel: Kernel,
-        dtype: str = "f32",
-        names: Container[str] = (),
-        batch: Batch | None = None,
-        role: str = "weight",
-    ) -> GPT2Network:
-        """GPT-2's network over a recorder."""
-        from glgpt.models.gpt2.network import GPT2Network  # reading a configuration needs no op
+    @staticmethod
+    def network_class() -> type[GPT2Network]:
+        """GPT-2's passes, see `models.gpt2.network`."""
+        from glgpt.models.gpt2.network import GPT2Network
 
-        return GPT2Network(rec, self, kernel, dtype, names, batch, role)
+        return GPT2Network
 
     @staticmethod
     def reference(network: Any, ids: list[int]) -> dict[str, Any]:

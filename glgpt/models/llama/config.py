@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,9 +25,6 @@ from glgpt.models.spec import (
 
 if TYPE_CHECKING:
     from glgpt.models.llama.network import LlamaNetwork
-    from glgpt.models.network import Batch
-    from glgpt.program.kernel import Kernel
-    from glgpt.program.recorder import Recorder
 
 DEVIATION = 0.02  # of fresh weights
 # config.json's name of each field, where it is another one
@@ -217,19 +214,12 @@ class LlamaConfig(ModelConfig):
             self,
         )
 
-    def network(
-        self,
-        rec: Recorder,
-        kernel: Kernel,
-        dtype: str = "f32",
-        names: Container[str] = (),
-        batch: Batch | None = None,
-        role: str = "weight",
-    ) -> LlamaNetwork:
-        """Llama's network over a recorder."""
-        from glgpt.models.llama.network import LlamaNetwork  # reading a configuration needs no op
+    @staticmethod
+    def network_class() -> type[LlamaNetwork]:
+        """Llama's passes, see `models.llama.network`."""
+        from glgpt.models.llama.network import LlamaNetwork
 
-        return LlamaNetwork(rec, self, kernel, dtype, names, batch, role)
+        return LlamaNetwork
 
     @staticmethod
     def reference(network: Any, ids: list[int]) -> dict[str, Any]:
