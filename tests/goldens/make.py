@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from make_llama import LLAMAS, make_llama
+from make_reference import with_greedy
 from make_training import make_training
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -207,14 +208,7 @@ def reference(model: GPT2LMHeadModel, tokens: np.ndarray) -> dict[str, np.ndarra
     close(model.lm_head(caught["ln_f"]), run.logits[0])
     caught["logits"] = run.logits[0]
 
-    greedy = tokens[: max(1, min(len(tokens) // 2, len(tokens) - 1))].tolist()
-    for _ in range(min(16, config.n_positions - len(greedy))):
-        last = model(torch.tensor([greedy]), use_cache=False).logits[0, -1]
-        best, second = last.topk(2).values.tolist()
-        assert best - second > 1e-3, "the two best ids are too close for float32; change the seed"
-        greedy.append(int(last.argmax()))
-    arrays = {name: value.numpy().astype(np.float32) for name, value in caught.items()}
-    return {"tokens": tokens.astype(np.int32), "greedy": np.array(greedy, np.int32), **dict(sorted(arrays.items()))}
+    return with_greedy(model, tokens, caught, config.n_positions)
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from make_reference import with_greedy
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
@@ -106,11 +107,4 @@ def reference(model: LlamaForCausalLM, tokens: np.ndarray) -> dict[str, np.ndarr
         torch.testing.assert_close(caught[h + "pattern"], run.attentions[i][0], rtol=1e-6, atol=1e-6)
         torch.testing.assert_close((run.attentions[i][0] @ shared[1]).transpose(0, 1).flatten(1), caught[h + "z"])
     caught["logits"] = run.logits[0]
-    greedy = tokens[: max(1, min(len(tokens) // 2, len(tokens) - 1))].tolist()
-    for _ in range(min(16, config.max_position_embeddings - len(greedy))):
-        last = model(torch.tensor([greedy]), use_cache=False).logits[0, -1]
-        best, second = last.topk(2).values.tolist()
-        assert best - second > 1e-3, "the two best ids are too close for float32; change the seed"
-        greedy.append(int(last.argmax()))
-    arrays = {name: value.numpy().astype(np.float32) for name, value in caught.items()}
-    return {"tokens": tokens.astype(np.int32), "greedy": np.array(greedy, np.int32), **dict(sorted(arrays.items()))}
+    return with_greedy(model, tokens, caught, config.max_position_embeddings)
