@@ -11,7 +11,7 @@ import pytest
 
 from glgpt import GPT2, GlgptError
 from glgpt.gl.device import Device
-from glgpt.inference.capture import ONE_TOKEN
+from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import plan
 from glgpt.inference.programs import generation_program
 from glgpt.models.gpt2.config import GPT2Config
@@ -23,9 +23,9 @@ IDS = [3, 1, 4, 1, 5, 9, 2, 6] * 4  # two chunks of 16
 
 def test_a_short_prompt_is_one_chunk() -> None:
     """Five tokens one by one, each a whole product pass, and five raw textures of one row."""
-    assert [c.size for c in plan(5, 256, (256, 64, 16, 1), ONE_TOKEN)] == [16]
-    assert [c.size for c in plan(20, 256, (256, 64, 16, 1), ONE_TOKEN)] == [16, 16]
-    assert [c.size for c in plan(10, 10, (1,), ONE_TOKEN)] == [1] * 10
+    assert [c.size for c in plan(5, 256, (256, 64, 16, 1), ONE_CAPTURED)] == [16]
+    assert [c.size for c in plan(20, 256, (256, 64, 16, 1), ONE_CAPTURED)] == [16, 16]
+    assert [c.size for c in plan(10, 10, (1,), ONE_CAPTURED)] == [1] * 10
 
 
 @pytest.mark.slow
