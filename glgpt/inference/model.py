@@ -143,17 +143,22 @@ class GPT2:
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         seed: int | None = None,
         stop: str | Sequence[str] | None = None,
+        eos: bool = True,
     ) -> Generation:
         """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
-        Ends early at the tokenizer's end of text, a full context, or before any text of `stop`. Temperature 0 is
-        greedy; without a `seed` a new one is drawn (see `Generation.seed`). Generations of one model may be
-        interleaved: each refills the caches as it needs. Raises GlgptError for an unusable prompt or setting.
+        Ends early at the tokenizer's end of text (unless `eos` is False), a full context, or before any text of `stop`.
+        Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that make up p, min-p those at
+        least min_p times as likely as the likeliest. Without a `seed` a new one is drawn (see `Generation.seed`).
+        Generations of one model may be interleaved: each refills the caches as it needs. Raises GlgptError for an
+        unusable prompt or setting.
         """
         seed = secrets.randbelow(2**32) if seed is None else seed
-        stream = self.generate_ids(prompt, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        stream = self.generate_ids(prompt, tokens, **sampling, seed=seed, eos=eos)  # type: ignore[arg-type]
         return Generation(stream, self.tokenizer, seed, stop)
 
     def generate_ids(
@@ -164,15 +169,17 @@ class GPT2:
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         seed: int | None = None,
+        eos: bool = True,
     ) -> TokenStream:
         """As `generate`, but the result gives token ids; those of a character that spans tokens come apart."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         if whole("tokens", tokens) < 0:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
-        sampler, stats = Sampler(temperature, top_k, top_p, seed), Run(len(ids))
-        eos = self.tokenizer.eos if self.tokenizer else None
-        return TokenStream(self._decoder.generate(ids, tokens, sampler, eos, stats), stats)
+        sampler, stats = Sampler(temperature, top_k, top_p, seed, min_p), Run(len(ids))
+        end = self.tokenizer.eos if self.tokenizer and eos else None
+        return TokenStream(self._decoder.generate(ids, tokens, sampler, end, stats), stats)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with what the tokenizer puts before one.

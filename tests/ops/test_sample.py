@@ -35,6 +35,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "k": {"temperature": 1.3, "top_k": 5},
     "p": {"temperature": 0.8, "top_p": 0.9},
     "low p": {"temperature": 2.0, "top_p": 0.3},
+    "min p": {"temperature": 1.5, "min_p": 0.2},
+    "p and min p": {"top_p": 0.95, "min_p": 0.1},
     "k and p": {"top_k": 20, "top_p": 0.55},
 }
 
@@ -95,6 +97,8 @@ def test_exactly_these_tokens_are_kept(device: Device, options: Options) -> None
             *({"top_k": k} for k in (2, 3, 17, 40, 64)),
             *({"top_p": p} for p in (1e-6, 0.2, 0.4999, 0.77, 0.93)),
             *({"top_k": 30, "top_p": p} for p in (0.1, 0.5, 0.9)),
+            *({"min_p": p} for p in (0.01, 0.25, float(np.exp(-1)), 1.0)),
+            *({"min_p": p, "top_p": 0.7} for p in (0.05, 0.5)),
         ):
             for temperature in (0.5, 1.0, 1.7):
                 sampler = Sampler(temperature, seed=1, **settings)

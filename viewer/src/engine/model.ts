@@ -40,6 +40,8 @@ export interface Run extends Partial<Settings> {
   /** Tokens that were sampled with this seed before: as many draws are left out. */
   drawn?: number;
   alternatives?: number;
+  /** Whether the model's end of text ends it (true). */
+  eos?: boolean;
   signal?: AbortSignal;
 }
 
@@ -198,8 +200,8 @@ export class Model {
   /** Continues `ids`; a token comes as soon as it is known. Resumes if the context is lost and restored. */
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
     this.check(ids);
-    const { temperature = 1, topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
-    const sampler = new Sampler({ temperature, topK, topP, seed });
+    const { temperature = 1, topK = null, topP = null, minP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
+    const sampler = new Sampler({ temperature, topK, topP, minP, seed });
     const text = [...ids];
     let left = Math.min(run.tokens, this.manifest.config.n_positions - ids.length + 1);
     while (left > 0 && !run.signal?.aborted) {
@@ -207,7 +209,7 @@ export class Model {
         const drawn = (run.drawn ?? 0) + text.length - ids.length;
         for await (const token of this.stream(text, left, run, sampler, drawn)) {
           left--;
-          if (token.id === this.tokenizer?.eos) return;
+          if (run.eos !== false && token.id === this.tokenizer?.eos) return;
           yield token;
           text.push(token.id);
           if (run.signal?.aborted) return;

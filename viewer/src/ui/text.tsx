@@ -57,6 +57,14 @@ export function TextView() {
             step={0.05}
             hint="Choose among the likeliest that make up p"
           />
+          <NumberField
+            label="Min-p"
+            of={settings.minP}
+            min={0}
+            max={1}
+            step={0.05}
+            hint="Choose among tokens at least this many times as likely as the likeliest; 0: among all"
+          />
           <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="Same seed, same text" />
           <label class="field" title="Ends before this text">
             <span>Stop at</span>
@@ -287,7 +295,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
           <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
         </span>
       )}
-      {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k and top-p; – is cut off.</small>}
+      {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k, top-p and min-p; – is cut off.</small>}
       <button class="again" onClick={again}>
         Sample again from here
       </button>
@@ -301,7 +309,7 @@ function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }
     <>
       <span class="percent">{percent(p)}</span>
       {sampled !== undefined && (
-        <span class="sampled" title={sampled ? "sampled with this probability" : "cut off by top-k or top-p, or never drawn at temperature 0"}>
+        <span class="sampled" title={sampled ? "sampled with this probability" : "cut off by top-k, top-p or min-p, or never drawn at temperature 0"}>
           {sampled ? percent(sampled) : "–"}
         </span>
       )}
