@@ -57,7 +57,8 @@ def draw_seed(seed: int) -> int:
 class Sampler:
     """Temperature, top-k, nucleus (top-p, Holtzman et al. 2020) and min-p (Nguyen et al. 2024) sampling.
 
-    Each cuts what the one before leaves. The same seed gives the same choices. Temperature 0 is greedy. Raises GlgptError for values out of range.
+    Each cuts what the one before leaves. The same seed gives the same choices. Temperature 0 is greedy. Raises
+    GlgptError for values out of range.
     """
 
     def __init__(
