@@ -262,6 +262,7 @@ def test_a_token_costs_a_few_texels_of_reading(exported: Path, serve: Serve, bro
     page = browse(serve(exported) + "#tokens=1")
     page.evaluate("glgpt.ready")
     script = """async (options) => {
+      await glgpt.generate({prompt: 'To be', tokens: 1});  // behind what the page writes by itself
       const gl = WebGL2RenderingContext.prototype, get = gl.getBufferSubData;
       let bytes = 0;
       gl.getBufferSubData = function (target, offset, into) {
