@@ -17,6 +17,7 @@ from typing import Any
 from glgpt.bench import engine as bench
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
+from glgpt.cli.split import client_options
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
@@ -36,7 +37,7 @@ SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
 def open_model(args: argparse.Namespace) -> Iterator[GPT2]:
     """The model that the arguments name, with a progress bar while it loads."""
     with progress("loading", "B") as show:
-        model = GPT2.from_pretrained(args.model, progress=show, **device_options(args))
+        model = GPT2.from_pretrained(args.model, progress=show, **device_options(args), **client_options(args))
     with model:
         yield model
 

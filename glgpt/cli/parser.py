@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from glgpt import __version__
-from glgpt.cli import commands, train
+from glgpt.cli import commands, split, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
@@ -35,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")
     _figures(p)
+    split.add_client_options(p)
 
     p = add(
         "logits",
@@ -141,6 +142,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="the sizes that the page can train (default nano,tiny)",
     )
     _figures(p, memory=False)
+
+    example = "glgpt split serve --blocks 4-5 --listen 8043"
+    split.add_split_commands(add("split", split.run_split_serve, "run a model in several places", example))
 
     p = add("serve", commands.run_serve, "serve an exported page on this machine", "glgpt serve page")
     p.add_argument("folder", metavar="DIR", help="what glgpt export wrote")

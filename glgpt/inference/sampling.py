@@ -42,7 +42,7 @@ class Sampler:
             raise GlgptError(f"top-p is {top_p}; it must lie in (0, 1]")
         if seed is not None and whole("seed", seed) < 0:
             raise GlgptError(f"seed is {seed}; it must be 0 or above")
-        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+        self.temperature, self.top_k, self.top_p, self.seed = temperature, top_k, top_p, seed
         self._random = np.random.Generator(np.random.PCG64(seed))
 
     @property
@@ -76,3 +76,8 @@ class Sampler:
             return int(np.argmax(logits))
         cumulative = np.cumsum(self.probabilities(logits))
         return int(np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right"))
+
+    def choose_nth(self, logits: NDArray[np.floating], n: int) -> int:
+        """What `choose` gives when it is called for the n-th time (from 0); the seed must be given."""
+        self._random = np.random.Generator(np.random.PCG64(self.seed).advance(n))
+        return self.choose(logits)
