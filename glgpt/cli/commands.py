@@ -17,7 +17,7 @@ from typing import Any
 from glgpt.bench import engine as bench
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
-from glgpt.cli.split import client_options
+from glgpt.cli.split import client_options, split_page
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
@@ -239,6 +239,7 @@ def run_export(args: argparse.Namespace) -> int:
     out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
+    wanted["split"] = split_page(args)
     options = wanted | device_options(args)
     with progress("exporting", "B") as show:
         manifest = export(args.model, args.out, progress=show, **options)

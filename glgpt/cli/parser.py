@@ -125,7 +125,8 @@ def build_parser() -> argparse.ArgumentParser:
         commands.run_export,
         "write a model as a static web page",
         "glgpt export --out page\n  glgpt export --model gpt2 --dtype f16 --out site/gpt2"
-        "\n  glgpt export --embed --out module\n  glgpt export --train --out page",
+        "\n  glgpt export --embed --out module\n  glgpt export --train --out page"
+        "\n  glgpt export --split 2 --server ws://127.0.0.1:8043 --out page",
     )
     p.most = 1
     _model(p)
@@ -142,6 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="the sizes that the page can train (default nano,tiny)",
     )
     _figures(p, memory=False)
+    split.add_page_options(p)
 
     example = "glgpt split serve --blocks 4-5 --listen 8043"
     split.add_split_commands(add("split", split.run_split_serve, "run a model in several places", example))

@@ -7,13 +7,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from glgpt.cli.options import Parser, add_device_options, device_options, not_negative, positive
 from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, quoted, written
 from glgpt.system.files import named_errors
+
+if TYPE_CHECKING:
+    from glgpt.page.split import SplitPage
 
 WIRES = ("f32", "f16", "int8")
 TOKEN = "GLGPT_SPLIT_TOKEN"  # the environment variable that gives --token where the option is absent
@@ -80,6 +83,25 @@ def client_options(args: argparse.Namespace) -> dict[str, Any]:
         raise ArgumentError("--split and --plan both say what runs where; give one of them")
     where = {"rest": args.split} if args.plan is None else {"plan": args.plan}
     return {**where, "wire": args.wire, "token": _token(args), "speculate": args.speculate}
+
+
+def add_page_options(parser: argparse.ArgumentParser) -> None:
+    """What `glgpt export` takes to leave some blocks to a server."""
+    group = parser.add_argument_group("split over a server")
+    group.add_argument("--split", type=positive, metavar="K", help="the page holds the embedding and K blocks alone")
+    group.add_argument("--server", metavar="URL", help="where the others run (glgpt split serve --blocks K-…)")
+    group.add_argument("--wire", choices=WIRES, default="f32", help="how hidden states travel (default f32, exact)")
+
+
+def split_page(args: argparse.Namespace) -> SplitPage | None:
+    """What `add_page_options` filled in; None for a page that holds the whole model."""
+    if args.split is None and args.server is None:
+        return None
+    if args.split is None or args.server is None:
+        raise ArgumentError("--split K and --server URL go together: how many blocks the page has, who runs the others")
+    from glgpt.page.split import SplitPage
+
+    return SplitPage(args.split, args.server, args.wire)
 
 
 def _token(args: argparse.Namespace) -> str | None:

@@ -22,9 +22,11 @@ from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
+from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.split import SplitPage
 from glgpt.page.training import training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
@@ -63,12 +65,15 @@ def export(
     embed: bool = False,
     prompt: str = PROMPT,
     train: Sequence[str] = (),
+    split: SplitPage | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
     `train` names the presets that the page can train.
+
+    With `split`, the page holds the model's first blocks alone, and a server runs the others.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -79,6 +84,8 @@ def export(
     if single_file and embed:
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
     given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
+    if split and (single_file or embed or train):
+        raise GlgptError("a split page is a folder of its own: --split excludes --single-file, --embed and --train")
     if dtype not in FORMATS:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
@@ -96,7 +103,10 @@ def export(
         else:
             shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
         with Checkpoint.open(name_or_path) as checkpoint:
-            manifest = _write(checkpoint, folder, dtype, shard_size, prompt, train, progress, options)
+            wanted = {"shard_size": shard_size, "prompt": prompt, "train": train, "split": split}
+            manifest = _write(checkpoint, folder, dtype, **wanted, progress=progress, options=options)
+            if split:
+                split.allow(folder / "index.html")
         if single_file:
             _check_size(manifest)
             with written_whole(out) as file:
@@ -177,15 +187,18 @@ def _write(
     checkpoint: Checkpoint,
     folder: Path,
     dtype: str,
+    *,
     shard_size: int,
     prompt: str,
     train: Sequence[str],
+    split: SplitPage | None,
     progress: Progress | None,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Fills the folder and returns its manifest."""
     config = checkpoint.config
-    programs, listed = _recordings(config, dtype)
+    part = split.part(config) if split else Part.whole(config)
+    programs, listed = _recordings(config, dtype, part)
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
@@ -211,14 +224,15 @@ def _write(
         "glgpt": _version(),
         "model": checkpoint.path.name,
         "dtype": dtype,
-        "config": config.fields() | config.shape(),
+        "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # those that the page has
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
         "tuning": TUNING,
         "activations": {
-            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
+            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in part.activations(config).items()
         },
+        "split": split.manifest(checkpoint) if split else None,
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
         "shards": write_weights(checkpoint, layouts, folder, shard_size, progress),
@@ -228,7 +242,7 @@ def _write(
     return manifest
 
 
-def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+def _recordings(config: ModelConfig, dtype: str, part: Part) -> tuple[dict[str, Program], list[dict[str, Any]]]:
     """Every program by its file, and for each recording which files are its own."""
     programs: dict[str, Program] = {}
     listed = []
@@ -240,8 +254,8 @@ def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], li
             "product": f"probe-{recording.name}.json",
             "row": f"probe-{recording.rows}.json",
         }
-        programs[files["generate"]] = generate_program(config, recording, dtype)
-        programs[files["capture"]] = capture_recording(config, recording, dtype)
+        programs[files["generate"]] = generate_program(config, recording, dtype, part)
+        programs[files["capture"]] = capture_recording(config, recording, dtype, part)
         probes = probe_programs(recording, dtype)
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})

@@ -57,6 +57,8 @@ class Engine:
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
         self.sessions = Sessions(self.stage, most, age)
         self._captures = self.stage.captures(options.get("max_texture_memory"))
+        end = self.config.n_layer
+        self._heads = self.stage.captures(options.get("max_texture_memory"), Part(end, end, False, True))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Runs `work` in the engine's thread, after what waits there."""
@@ -117,10 +119,13 @@ class Engine:
 
     def look(self, look_: Look, x: Any) -> bytes:
         """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
-        known = self.part.activations(self.config)
+        if look_.head and (not self.part.head or self.part.embed):
+            raise GlgptError(f"this server holds {self.part}, which takes no states for the head alone")
+        captures = self._heads if look_.head else self._captures
+        known = captures.part.activations(self.config)
         for name in look_.names:
-            if name not in known or name == self._captures.end:
-                raise GlgptError(f"{name!r} is not an activation of {self.part}")
+            if name not in known or name == captures.end:
+                raise GlgptError(f"{name!r} is not an activation of {captures.part}")
         begun, n = time.perf_counter(), look_.n
         size = 4 * sum(
             known[name].heads * n * (n if known[name].kind in ("scores", "pattern") else known[name].width)
@@ -130,8 +135,8 @@ class Engine:
             raise GlgptError(
                 f"these activations take {size >> 20} MiB; one answer holds {LOOK_BYTES >> 20} MiB at most"
             )
-        end, arrays = look(self._captures, x, look_.names)
-        found: dict[str, Floats] = {**arrays, self._captures.end: end}
+        end, arrays = look(captures, x, look_.names)
+        found: dict[str, Floats] = {**arrays, captures.end: end}
         header = {"op": "looked", "seq": look_.seq, "arrays": [[name, list(a.shape)] for name, a in found.items()]}
         header["ms"] = round(1000 * (time.perf_counter() - begun), 3)
         return encode(header, b"".join(np.ascontiguousarray(a, "<f4").tobytes() for a in found.values()))
@@ -141,6 +146,7 @@ class Engine:
 
         def release() -> None:
             self._captures.close()
+            self._heads.close()
             self.sessions.close()
             self.stage.close()
 

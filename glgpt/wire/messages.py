@@ -78,12 +78,16 @@ class Step(_Message):
 
 
 class Look(_Message):
-    """Runs `n` rows from position 0 beside the session, and returns named activations of all of them."""
+    """Runs `n` rows from position 0 beside the session, and returns named activations of all of them.
+
+    With `head`, the rows go straight to the final norm and the head: they may be states between any blocks.
+    """
 
     op: Literal["look"] = "look"
     seq: Count
     n: Annotated[int, Field(ge=1, le=2**31)]
     names: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=256, strict=False)] = ()
+    head: bool = False
 
 
 _CLIENT: TypeAdapter[Open | Step | Look] = TypeAdapter(Annotated[Open | Step | Look, Field(discriminator="op")])

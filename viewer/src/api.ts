@@ -146,7 +146,7 @@ export class Glgpt {
   logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
       this.model.check(ids);
-      return (await this.model.capture.run(ids, ["logits"])).get("logits")!.data;
+      return (await this.model.activations(ids, ["logits"])).get("logits")!.data;
     });
   }
 
@@ -155,7 +155,7 @@ export class Glgpt {
     return this.queued(async () => {
       const of = (ids ?? this.last).slice(0, this.model.manifest.config.n_positions);
       this.model.check(of);
-      return (await this.model.capture.run(of, [name])).get(name)!;
+      return (await this.model.activations(of, [name])).get(name)!;
     });
   }
 

@@ -83,9 +83,9 @@ class Stage:
         """The same stage with caches of its own, for another text; this one must outlive it."""
         return Stage(self.player.fork(self._caches), self.part, self.config, self.kernel, self.dtype, self)
 
-    def captures(self, most: int | None = None) -> Captures:
-        """What looks inside this stage; to be closed before it."""
-        return Captures(self.player, self.config, self.kernel, self.dtype, most, self.part)
+    def captures(self, most: int | None = None, part: Part | None = None) -> Captures:
+        """What looks inside this stage, or a part of it; to be closed before it."""
+        return Captures(self.player, self.config, self.kernel, self.dtype, most, part or self.part)
 
     @property
     def _caches(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ import { PassesView } from "./passes";
 import { TextView } from "./text";
 import { TrainView } from "./train";
 import { TexturesView } from "./textures";
+import { SplitStrip } from "./split/strip";
 import type { Progress } from "../engine/loader";
 import * as state from "./state";
 
@@ -24,6 +25,7 @@ const VIEWS: Record<state.ViewName, ComponentType> = {
 
 export function App() {
   const phase = state.phase.value;
+  const split = phase === "ready" && state.engine().model.split !== null;
   const trains = phase === "ready" && Boolean(state.engine().model.manifest.training);
   const view = state.view.value === "train" && phase === "ready" && !trains ? "text" : state.view.value;
   const View = VIEWS[view];
@@ -33,7 +35,10 @@ export function App() {
         <h1>
           glgpt <small>{phase === "ready" ? state.engine().model.manifest.model : ""}</small>
         </h1>
-        <p>A language model running as fragment shaders in this browser. Nothing you type leaves it.</p>
+        <p>
+          A language model running as fragment shaders{" "}
+          {split ? "in this browser and on a server, which could read what you type." : "in this browser. Nothing you type leaves it."}
+        </p>
         {phase === "ready" && <CopyLink />}
       </header>
       <nav aria-label="Views">
@@ -50,6 +55,7 @@ export function App() {
       <p class="lost" role="status" hidden={!state.lost.value}>
         The browser lost the graphics context. Work continues when it is restored.
       </p>
+      {split && <SplitStrip model={state.engine().model} />}
       <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Loading />}</main>
     </>
   );
