@@ -17,7 +17,7 @@ from typing import Any
 from glgpt.bench import engine as bench
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
-from glgpt.cli.split import client_options, split_page
+from glgpt.cli.split import client_options, render_split, split_figures, split_page
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
@@ -118,10 +118,14 @@ def run_generate(args: argparse.Namespace) -> int:
             show("\n")
         figures = run.figures()
         figures["context"] = model.config.n_positions
+        split = split_figures(model)
+        figures |= {"split": split} if split else {}
     if args.json:
         report(args, {"prompt": start, "text": run.text, "ids": run.ids, **figures}, "")
     else:
         print(_speed(args, figures), file=sys.stderr)
+        if split:
+            print(render_split(split), file=sys.stderr)
     return 0
 
 

@@ -16,6 +16,7 @@ from glgpt.errors import ArgumentError, quoted, written
 from glgpt.system.files import named_errors
 
 if TYPE_CHECKING:
+    from glgpt.inference.model import GPT2
     from glgpt.page.split import SplitPage
 
 WIRES = ("f32", "f16", "int8")
@@ -102,6 +103,29 @@ def split_page(args: argparse.Namespace) -> SplitPage | None:
     from glgpt.page.split import SplitPage
 
     return SplitPage(args.split, args.server, args.wire)
+
+
+def split_figures(model: GPT2) -> list[dict[str, Any]]:
+    """What each stage of a split model did; none where the model is whole."""
+    traffic = getattr(model, "traffic", None)
+    return traffic() if traffic else []
+
+
+def render_split(stages: list[dict[str, Any]]) -> str:
+    """The same for people, a line a stage."""
+    lines = []
+    for s in stages:
+        steps = max(1, s["steps"])
+        if "ms" in s:
+            did = f"{s['rows']} tokens, {s['ms'] / steps:.1f} ms a step"
+        else:
+            there, wire = s["there_ms"] / steps, s["wire_ms"] / steps
+            did = f"{s['rows']} tokens, {there:.1f} ms a step there and {wire:.1f} on the wire, "
+            did += f"{s['sent']:,} bytes sent, {s['received']:,} received"
+            again = f", connected again {s['reconnects']}x" if s["reconnects"] else ""
+            did += again + (f", text fed again {s['replays']}x" if s["replays"] else "")
+        lines.append(f"{s['part']} @ {s['place']}: {did}")
+    return "\n".join(lines)
 
 
 def _token(args: argparse.Namespace) -> str | None:

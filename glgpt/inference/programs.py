@@ -126,7 +126,7 @@ def own_bytes(program: Program) -> int:
 
 
 def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
-    """Where each parameter that the program uses lies, in the checkpoint's order."""
+    """The layout of each parameter that the program uses, in the checkpoint's order."""
     return {name: program.views[name] for name in config.parameters if name in program.views}
 
 

@@ -89,7 +89,7 @@ def export(
     if dtype not in FORMATS:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
-        raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
+        raise GlgptError(f"shard size is {shard_size}; it must be between 64 KiB and 100 MB")
     viewer = _viewer()
     made = [folder for folder in out.parents if not folder.exists()]
     with contextlib.ExitStack() as stack:
@@ -103,7 +103,7 @@ def export(
         else:
             shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
         with Checkpoint.open(name_or_path) as checkpoint:
-            wanted = {"shard_size": shard_size, "prompt": prompt, "train": train, "split": split}
+            wanted: dict[str, Any] = {"shard_size": shard_size, "prompt": prompt, "train": train, "split": split}
             manifest = _write(checkpoint, folder, dtype, **wanted, progress=progress, options=options)
             if split:
                 split.allow(folder / "index.html")

@@ -49,7 +49,7 @@ class SplitPage:
             "wire": self.wire,
             "digest": model_digest(checkpoint),
             "rest": str(rest),
-            "layers": config.n_layer,
+            "stream": config.stream(),
             "activations": {
                 name: {"kind": a.kind, "heads": a.heads, "width": a.width}
                 for name, a in rest.activations(config).items()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from proxies import Cutting, Delaying
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
@@ -222,36 +223,6 @@ def test_a_restarted_server_goes_on_with_the_text(folder: Path, ids: list[int], 
         assert split.traffic()[1]["replays"] == 1
 
 
-class Cutting:
-    """A proxy on loopback that breaks the connection after so many messages' worth of reads, in either direction."""
-
-    def __init__(self, url: str, after: int) -> None:
-        self.target, self.left, self.cuts = int(url.rpartition(":")[2]), after, 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"ws://127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self.listener.accept()
-                server = socket.create_connection(("127.0.0.1", self.target))
-                for a, b in ((client, server), (server, client)):
-                    threading.Thread(target=self._copy, args=(a, b), daemon=True).start()
-
-    def _copy(self, a: socket.socket, b: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := a.recv(1 << 16):
-                self.left -= 1
-                if self.left == 0:
-                    self.cuts += 1
-                    break
-                b.sendall(data)
-        for end in (a, b):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-
 def test_cut_at_any_message_the_text_is_the_same(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
 ) -> None:
@@ -263,9 +234,25 @@ def test_cut_at_any_message_the_text_is_the_same(
             split._connections[0].close()
             stage.connection = split._connections[0] = Connection(proxy.url, model=server.app.engine.digest)
             assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"], after
-            proxy.listener.close()
+            proxy.close()
             cuts += proxy.cuts
         assert cuts > TOKENS
+
+
+def test_over_a_long_line_chunks_are_under_way_together(serve: Any, folder: Path) -> None:
+    """Six chunks of a prompt cost little more than one round trip, and the text is the same."""
+    server = serve(folder, "1")
+    with GPT2.from_pretrained(folder, device="software") as model:
+        ids = [i % model.config.vocab_size for i in range(min(6, model.config.n_positions - 4))]
+        wanted = list(model.generate_ids(ids, 2, temperature=0))
+    proxy = Delaying(server.url, 0.4)
+    with GPT2.from_pretrained(folder, rest=proxy.url, device="software") as split:
+        split.decoder.sizes = (1,)  # a chunk for each token
+        list(split.generate_ids(ids, 1, temperature=0))  # compiles
+        start = time.perf_counter()
+        assert list(split.generate_ids(ids, 2, temperature=0)) == wanted
+        assert 0.8 <= time.perf_counter() - start < 0.4 * len(ids)
+    proxy.close()
 
 
 def test_a_server_that_is_not_there(folder: Path) -> None:

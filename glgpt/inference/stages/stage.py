@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.capture import Captures
@@ -18,7 +18,7 @@ from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import LOGITS, K, ModelConfig, V, in_block
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.program.kernel import Kernel
-from glgpt.tuning.choice import choose
+from glgpt.tuning.choice import DeviceSettings
 from glgpt.wire.messages import Ask
 
 
@@ -58,18 +58,17 @@ class Stage:
         part: Part,
         dtype: str = "f32",
         *,
-        device: str | int = "auto",
-        kernel: str = "auto",
-        fetch: str = "auto",
-        storage: str = "auto",
         max_texture_memory: int | None = None,
         progress: programs.Progress | None = None,
+        **device: Any,
     ) -> Stage:
-        """Loads the part's tensors, and no others. Raises GlgptError as `GPT2.from_pretrained` does."""
+        """Loads the part's tensors, and no others; `device` are the fields of `DeviceSettings`.
+
+        Raises GlgptError as `GPT2.from_pretrained` does.
+        """
         if dtype not in FORMATS:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
-        opened = open_device(device)
-        choice = choose(opened, kernel, fetch, storage)
+        opened, choice = DeviceSettings(**device).open()
         program = programs.fitting_program(checkpoint, opened.limits, choice.kernel, dtype, max_texture_memory, part)
         player = Player(opened, program, choice.options)
         try:

@@ -46,8 +46,7 @@ function block(name: string, state: Float32Array, logits: Float32Array, before?:
 /** The same where a server has the later blocks and the head: the states come from both sides, the logits from there. */
 async function across(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { n_embd, vocab_size } = model.manifest.config;
-  const layers = model.manifest.split!.layers;
-  const names = ["embed", ...Array.from({ length: layers }, (_, i) => `h.${i}.resid_post`)];
+  const names = model.manifest.split!.stream;
   const found = await model.activations(ids.slice(0, t + 1), names);
   const states = names.map((name) => found.get(name)!.data.subarray(t * n_embd, (t + 1) * n_embd));
   const rows = new Float32Array(names.length * n_embd);

@@ -311,7 +311,7 @@ export class Model {
     const { split, config } = this.manifest;
     if (!split || !this.split) return this.capture.run(ids, names);
     const theirs = names.filter((name) => name in split.activations);
-    const last = `h.${config.n_layer - 1}.resid_post`; // of the page's blocks: what goes to the server
+    const last = must(split.stream[config.n_layer], "the stream behind the page's blocks"); // what goes to the server
     const own = names.filter((name) => !theirs.includes(name));
     const found = await this.capture.run(ids, [...new Set([...own, last])]);
     const states = found.get(last)!;

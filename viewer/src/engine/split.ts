@@ -14,7 +14,8 @@ export interface SplitSettings {
   wire: Wire;
   digest: string;
   rest: string;
-  layers: number;
+  /** Names of the residual stream, after the embedding and after each block of both sides. */
+  stream: string[];
 }
 
 /** What the side with the head is asked for; see `Ask` in glgpt/wire/messages.py. */

@@ -23,7 +23,7 @@ export function SplitStrip({ model }: { model: Model }) {
           <b>{last ? `${bytes(last.sent)} →` : "→"}</b>
           <small>{last ? `← ${bytes(last.received)}` : "←"}</small>
         </span>
-        <Side label={`on ${host(about.server)}`} names={[...range(here, about.layers), "head"]} busy={split.mean.value.there} kind="there" />
+        <Side label={`on ${host(about.server)}`} names={[...range(here, about.stream.length - 1), "head"]} busy={split.mean.value.there} kind="there" />
       </div>
       <Bars />
       <p class="said">
