@@ -51,8 +51,8 @@ class StepResult:
 class TrainerSettings:
     """What a Trainer is made with, beside the model and the device; `Recipe` says what most of it means.
 
-    `batch` and `context` are None where the steps decide them, as in `Trainer`. `clip` None is no clipping; `seed` is that of
-    fresh parameters and dropout.
+    `batch` and `context` are None where the steps decide them, as in `Trainer`. `clip` None is no clipping;
+    `seed` is that of fresh parameters and dropout.
     """
 
     batch: int | None = None
