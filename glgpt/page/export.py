@@ -31,7 +31,7 @@ from glgpt.program.spec import Program
 from glgpt.system.files import data_path, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
-from glgpt.tuning.choice import PANELS_PAY, STEADY
+from glgpt.tuning.choice import PANELS_PAY, STEADY, DeviceSettings
 
 SCHEMA = 2  # of manifest.json
 TUNING = {  # what the page decides by as the desktop does, and how many greedy tokens it plays ahead
@@ -190,7 +190,8 @@ def _write(
     names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
     documents = {}
-    with GPT2(checkpoint, tokenizer, dtype, **options) as model:
+    settings = DeviceSettings.taken_from(options)
+    with GPT2(checkpoint, tokenizer, dtype, settings=settings, **options) as model:
         documents["reference.json"] = _json(reference_json(model, prompt, names))
     if tokenizer:
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
