@@ -396,7 +396,9 @@ def test_bench_says_what_it_does_and_keeps_to_its_time(
         time.sleep(0.4)
         return [{"name": "matmul", "gflops": 1.0}]
 
-    monkeypatch.setattr(bench, "device_peaks", lambda *_: {"fma_gflops": 1.0, "read_gbs": 1.0})
+    monkeypatch.setattr(
+        bench, "device_peaks", lambda *_: dict.fromkeys(("fma_gflops", "read_gbs", "empty_pass_us"), 1.0)
+    )
     monkeypatch.setattr(bench, "products", products)
     model = ["--model", str(goldens / "one-f16"), "--device", "software"]
     assert main(["bench", "--seconds", "3", "--json", *model]) == 0
