@@ -47,7 +47,7 @@ mutants: setup $(VENV)/dev node  ## small faults made one by one, which the test
 fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config
 	$(BIN)/python tests/fuzz
 
-fuzz-signals: setup $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3
+fuzz-signals: setup viewer $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3 ONLY=serving,exports
 	$(BIN)/python tests/fuzz/signals_.py
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
