@@ -59,7 +59,7 @@ def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def struck(line: list[str], folder: Path, number: int, after: float, ends: bool = True) -> str:
-    """Ends a command after some seconds; what was wrong with how it ended, or nothing. A server never `ends` by itself."""
+    """Ends a command after some seconds; what was wrong with how it ended. A server never `ends` by itself."""
     process = started(line, folder)
     time.sleep(after)
     process.send_signal(number)
