@@ -44,8 +44,8 @@ test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformer
 mutants: setup $(VENV)/dev node  ## small faults made one by one, which the tests must catch: make mutants ARGS="norm"
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config
-	$(BIN)/python tests/fuzz
+fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config; ENGINE=atheris
+	$(BIN)/python tests/fuzz$(if $(filter atheris,$(ENGINE)),/guided.py)
 
 fuzz-signals: setup viewer $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3 ONLY=serving,exports
 	$(BIN)/python tests/fuzz/signals_.py

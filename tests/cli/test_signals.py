@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ COMMANDS = {
     "generate": ["generate", "To be", "--tokens", "250", "--seed", "1"],
     "info": ["info"],
     "train --help": ["train", "--help"],
+    "dump": ["dump", "To be", "--out", "pictures"],  # which draws with matplotlib
 }
 EXPECTED = {signal.SIGINT: (130, "glgpt: interrupted\n"), signal.SIGTERM: (143, "glgpt: terminated\n")}
 
@@ -31,8 +33,13 @@ def caught(pid: int) -> bool:
 
 def struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float) -> str | None:
     """What went wrong with a command that gets signals `after` seconds from its first line, None if nothing did."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _struck(args, after, numbers, gap, folder)
+
+
+def _struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float, folder: str) -> str | None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "glgpt", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "glgpt", *args], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     while process.poll() is None and not caught(process.pid):
         time.sleep(0.001)
@@ -46,6 +53,9 @@ def struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float) 
     except subprocess.TimeoutExpired:
         process.kill()
         return f"{args[0]} after {after:.3f} s: {numbers} lost; {process.communicate()[1][-300:]!r}"
+    left = sorted(p.name for p in Path(folder).iterdir())
+    if left not in ([], ["pictures"]):
+        return f"{args[0]} after {after:.3f} s: {left} is left"
     if not ran or process.returncode == 0:  # the work was done; nothing but what it says itself
         return f"{args[0]} after {after:.3f} s: {err[-300:]!r}" if "Traceback" in err or "glgpt: " in err else None
     allowed = [EXPECTED[signal.Signals(n)] for n in (numbers if gap < 0.01 else numbers[:1])]  # the kernel's order, too
