@@ -44,7 +44,7 @@ def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
     """A command, once its own code runs: what loads the tests' trainer before is no part of glgpt."""
     mark = folder / "started"
     mark.unlink(missing_ok=True)
-    environment = os.environ | {"FAKE_SECONDS": "0.005", "FAKE_STARTED": str(mark)}
+    environment = os.environ | {"FAKE_SECONDS": "0.005", "FAKE_STARTED": str(mark), "PYTHONFAULTHANDLER": "1"}
     process = subprocess.Popen(
         [sys.executable, *line],
         cwd=folder,
@@ -66,9 +66,8 @@ def struck(line: list[str], folder: Path, number: int, after: float, ends: bool 
     try:
         _, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return f"{signal.Signals(number).name} was not heeded within a minute"
+        process.send_signal(signal.SIGABRT)  # which says where it is
+        return f"{signal.Signals(number).name} was not heeded within a minute: {process.communicate()[1][-3000:]}"
     wanted = {-number if number == signal.SIGKILL else 128 + number} | ({0} if ends else set())
     if process.returncode not in wanted or "Traceback" in err:
         return f"exit {process.returncode} after {signal.Signals(number).name}: {err[-300:]!r}"
