@@ -19,7 +19,7 @@ from typing import Any
 MISSING = "atheris is not installed here; it has wheels for some Pythons on Linux: {pip} install atheris"
 TARGETS = "safetensors,shards,torch-zip,torch-legacy,config,tokenizer,tokenizer-json,program,manifest,run,probe-cache"
 SECONDS = 60  # each target
-TIME, MEMORY = 20, 3072  # seconds of a case and MiB of the process: both more than the harness's, for instrumented code
+TIME, MEMORY = 60, 3072  # seconds of a case and MiB of the process: both more than the harness's, for instrumented code
 
 
 def joined(files: dict[str, bytes]) -> bytes:

@@ -79,7 +79,7 @@ def training(folder: Path, draw: random.Random, number: int) -> str:
     run = folder / "run"
     line = [FAKE, "train", "play.txt", "--out", "run", "--save-every", "10", "--sample-tokens", "5", *SMALL]
     if run.exists():
-        line = [FAKE, "train", "--resume", "run"]
+        line = [FAKE, "train", "--resume", "run", "--steps", "100000", "--warmup", "0"]
     wrong = struck(line, folder, number, draw.uniform(0.0, 2.5))
     if wrong or not run.exists():
         return wrong
@@ -183,6 +183,8 @@ def main() -> int:
             kind, number = kinds[i % len(kinds)], draw.choice(SIGNALS)
             wrong = kind(folder, draw, number)
             tally[f"{kind.__name__} {signal.Signals(number).name}"] += 1
+            if i % 25 == 24:
+                print(f"{i + 1} of {count} strikes, {len(losses)} losses", flush=True)
             if wrong:
                 losses.append(f"{kind.__name__}: {wrong}")
                 print(losses[-1], flush=True)
