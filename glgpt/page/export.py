@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.opening import Checkpoint, embedded_weights
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
@@ -45,6 +45,7 @@ TUNING = {  # what the page decides by as the desktop does, and how many greedy 
 }
 SHARD_SIZE = 24 << 20
 LARGEST_FILE = 100_000_000  # what a plain static host takes
+TRAINED_ON = "the plays of Shakespeare"  # the embedded model
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 WRITTEN = re.compile(  # by any export, directly in its folder
     r"assets|index\.html|sw\.js|glgpt\.js|(manifest|reference|tokenizer|training)\.json"
@@ -63,12 +64,14 @@ def export(
     embed: bool = False,
     prompt: str = PROMPT,
     train: Sequence[str] = (),
+    trained_on: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
-    `train` names the presets that the page can train.
+    `train` names the presets that the page can train. `trained_on` says in a few words what the model was trained on, for
+    the page's first line; of the embedded model that is known.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -96,7 +99,8 @@ def export(
         else:
             shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
         with Checkpoint.open(name_or_path) as checkpoint:
-            manifest = _write(checkpoint, folder, dtype, shard_size, prompt, train, progress, options)
+            about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
+            manifest = _write(checkpoint, folder, dtype, shard_size, prompt, train, about, progress, options)
         if single_file:
             _check_size(manifest)
             with written_whole(out) as file:
@@ -180,6 +184,7 @@ def _write(
     shard_size: int,
     prompt: str,
     train: Sequence[str],
+    trained_on: str | None,
     progress: Progress | None,
     options: dict[str, Any],
 ) -> dict[str, Any]:
@@ -211,6 +216,8 @@ def _write(
         "glgpt": _version(),
         "model": checkpoint.path.name,
         "dtype": dtype,
+        "parameters": config.parameter_count,
+        "trained_on": trained_on,
         "config": config.fields() | config.shape(),
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,

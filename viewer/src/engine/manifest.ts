@@ -65,6 +65,10 @@ export interface Manifest {
   glgpt: string;
   model: string;
   dtype: Dtype;
+  /** How many there are; a shared one counts once. */
+  parameters?: number;
+  /** In a few words; null: not known. */
+  trained_on?: string | null;
   config: Config;
   recordings: Recording[];
   tokenizer: string | null;

@@ -29,24 +29,28 @@ export function App() {
   const View = VIEWS[view];
   return (
     <>
-      <header>
-        <h1>
-          glgpt <small>{phase === "ready" ? state.engine().model.manifest.model : ""}</small>
-        </h1>
-        <p>A language model running as fragment shaders in this browser. Nothing you type leaves it.</p>
-        {phase === "ready" && <CopyLink />}
-      </header>
-      <nav aria-label="Views">
-        {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
-          <button
-            key={name}
-            aria-current={view === name ? "page" : undefined}
-            onClick={() => state.show(name)}
-          >
-            {state.TITLES[name]}
-          </button>
-        ))}
-      </nav>
+      <div class="band">
+        <header>
+          <Mark />
+          <h1>glgpt</h1>
+          {phase === "ready" && <CopyLink />}
+          <p class="about">{phase === "ready" ? <About /> : "A language model that runs as fragment shaders in this browser."}</p>
+        </header>
+        <nav aria-label="Views">
+          {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
+            <button
+              key={name}
+              aria-current={view === name ? "page" : undefined}
+              onClick={(e) => {
+                e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
+                state.show(name);
+              }}
+            >
+              {state.TITLES[name]}
+            </button>
+          ))}
+        </nav>
+      </div>
       <p class="lost" role="status" hidden={!state.lost.value}>
         The browser lost the graphics context. Work continues when it is restored.
       </p>
@@ -54,6 +58,42 @@ export function App() {
     </>
   );
 }
+
+/** Texels: blue above zero, orange below, as everything here is drawn. */
+function Mark() {
+  const cells = [0.9, -0.4, 0.2, -0.8, 0.6, -0.25, 0.3, -0.6, 1];
+  return (
+    <svg class="mark" viewBox="0 0 33 33" aria-hidden="true">
+      {cells.map((v, i) => (
+        <rect
+          key={i}
+          x={(i % 3) * 11 + 0.5}
+          y={Math.floor(i / 3) * 11 + 0.5}
+          width={10}
+          height={10}
+          rx={2}
+          class={v < 0 ? "below" : "above"}
+          fill-opacity={Math.abs(v)}
+        />
+      ))}
+    </svg>
+  );
+}
+
+/** What this is: the model, its size, what it was trained on, and how it runs. */
+function About() {
+  const { model, parameters, trained_on } = state.engine().model.manifest;
+  return (
+    <>
+      <b>{model}</b> is a language model{parameters && ` of ${size(parameters)} parameters`}
+      {trained_on && `, trained on ${trained_on}`}. It runs
+      in this browser as fragment shaders: every number it computes is a texel you can look at, and nothing you type leaves
+      the page.
+    </>
+  );
+}
+
+const size = (count: number) => (count < 1e9 ? `${(count / 1e6).toPrecision(2)} million` : `${(count / 1e9).toPrecision(2)} billion`);
 
 function CopyLink() {
   const said = useSignal("");
