@@ -6,12 +6,14 @@ import { AttentionView } from "./attention";
 import { BlocksView } from "./blocks";
 import { DeviceView } from "./device";
 import { PassesView } from "./passes";
-import { TextView } from "./text";
+import { RecordedAttention } from "./recorded";
+import { RecordedText, TextView } from "./text";
 import { TrainView } from "./train";
 import { TexturesView } from "./textures";
 import type { Progress } from "../engine/loader";
 import * as state from "./state";
 
+const RECORDED: Partial<Record<state.ViewName, ComponentType>> = { text: RecordedText, attention: RecordedAttention };
 const VIEWS: Record<state.ViewName, ComponentType> = {
   text: TextView,
   attention: AttentionView,
@@ -24,7 +26,8 @@ const VIEWS: Record<state.ViewName, ComponentType> = {
 
 export function App() {
   const phase = state.phase.value;
-  const trains = phase === "ready" && Boolean(state.engine().model.manifest.training);
+  const manifest = phase === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
+  const trains = Boolean(manifest?.training);
   const view = state.view.value === "train" && phase === "ready" && !trains ? "text" : state.view.value;
   const View = VIEWS[view];
   return (
@@ -34,7 +37,7 @@ export function App() {
           <Mark />
           <h1>glgpt</h1>
           {phase === "ready" && <CopyLink />}
-          <p class="about">{phase === "ready" ? <About /> : "A language model that runs as fragment shaders in this browser."}</p>
+          <p class="about">{<About />}</p>
         </header>
         <nav aria-label="Views">
           {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
@@ -54,7 +57,7 @@ export function App() {
       <p class="lost" role="status" hidden={!state.lost.value}>
         The browser lost the graphics context. Work continues when it is restored.
       </p>
-      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Loading />}</main>
+      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Coming view={view} />}</main>
     </>
   );
 }
@@ -82,7 +85,9 @@ function Mark() {
 
 /** What this is: the model, its size, what it was trained on, and how it runs. */
 function About() {
-  const { model, parameters, trained_on } = state.engine().model.manifest;
+  const manifest = state.phase.value === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
+  if (!manifest) return <>A language model that runs in this browser as fragment shaders.</>;
+  const { model, parameters, trained_on } = manifest;
   return (
     <>
       <b>{model}</b> is a language model{parameters && ` of ${size(parameters)} parameters`}
@@ -128,12 +133,26 @@ function waitingFor({ done, total, compiled, shaders }: Progress): { what: strin
   return { what: "Starting", share: undefined };
 }
 
+/** Until the model can run: what is still to come, and the recorded generation where the view can show some of it. */
+function Coming({ view }: { view: state.ViewName }) {
+  const Recorded = state.recorded.value && RECORDED[view];
+  return (
+    <>
+      <Loading />
+      {Recorded && <Recorded />}
+    </>
+  );
+}
+
 function Loading() {
   const { done, total, cached, compiled, shaders, speed } = state.progress.value;
   const { what, share } = waitingFor(state.progress.value);
   return (
-    <section class="panel loading" aria-label="Loading">
-      <h2>{what}</h2>
+    <section class="loading" aria-label="Loading">
+      <h2>
+        {what}
+        {state.recorded.value && <small> · recorded; live in a moment</small>}
+      </h2>
       <progress value={share} max={1} aria-label={what} />
       <p>
         {total ? `${mib(done)} of ${mib(total)} MiB` : "Reading the manifest"}

@@ -20,6 +20,21 @@ export function TextView() {
   );
 }
 
+/** The generation that came with the page: it can be read and pointed at, and not continued. */
+export function RecordedText() {
+  return (
+    <section class="text recorded" aria-label="Text">
+      <Text />
+      <div class="panel controls">
+        <p class="dim">
+          This text was written by the same model when the page was made. Point at a token to see what else the model
+          weighed. The prompt and its settings come with the model itself.
+        </p>
+      </div>
+    </section>
+  );
+}
+
 /** The prompt, what to do with it, and the settings, which are folded where the window is narrow. */
 function Prompt() {
   const { settings, running } = state;
@@ -288,6 +303,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
       {tok.top?.map((c) => (
         <button
           key={c.id}
+          disabled={state.phase.value !== "ready"}
           class={`${c.id === tok.id ? "taken" : ""}${c.sampled === 0 ? " cut" : ""}`}
           title={c.id === tok.id ? "Continue from here again" : "Continue from here with this token"}
           onClick={(e) => goOn(e, c.id)}
@@ -303,7 +319,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
         </span>
       )}
       {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k and top-p; – is cut off.</small>}
-      <button class="again" onClick={again}>
+      <button class="again" disabled={state.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>
     </div>
