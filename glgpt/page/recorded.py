@@ -47,8 +47,8 @@ def recorded_json(model: GPT2) -> dict[str, Any] | None:
             token |= _weighed(tokenizer, logits[at - 1], sampler, id_)
         tokens.append(token)
     kept = min(len(ids), ATTENTION_TOKENS)
-    lower = np.tril_indices(kept)
-    weights = np.stack([found[name][:, *lower] for name in patterns])  # [layers, heads, pairs]
+    rows, columns = np.tril_indices(kept)
+    weights = np.stack([found[name][:, rows, columns] for name in patterns])  # [layers, heads, pairs]
     return {
         "schema": 1,
         "prompt": SAMPLE,

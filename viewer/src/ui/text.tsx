@@ -2,6 +2,7 @@
 
 import { Component } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
+import { Machine, MachineOutline } from "./machine";
 import * as state from "./state";
 import { NumberField } from "./number";
 import type { Tok } from "./state";
@@ -13,6 +14,7 @@ const SLACK = 4; // pixels of a line in sight that are nothing to see
 export function TextView() {
   return (
     <section class="text" aria-label="Text">
+      <Machine />
       <Text />
       <Prompt />
       <Guide />
@@ -24,6 +26,7 @@ export function TextView() {
 export function RecordedText() {
   return (
     <section class="text recorded" aria-label="Text">
+      <MachineOutline />
       <Text />
       <div class="panel controls">
         <p class="dim">
