@@ -45,6 +45,8 @@ export interface Watcher {
   look(pass: number): void;
   /** Called when all have been. */
   done(): void;
+  /** Called when a text begins: the time since the last token is no token's. */
+  rest(): void;
 }
 
 export interface Run extends Partial<Settings> {
@@ -318,6 +320,7 @@ export class Model {
 
   /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
   private prefill(ids: readonly number[]): void {
+    this.watcher?.rest();
     for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, this.held(ids))) {
       if (chunk.size === 1) {
         this.writeToken(ids[chunk.start]!);

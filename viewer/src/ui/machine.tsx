@@ -8,6 +8,7 @@ import * as state from "./state";
 import { drawing, percent, useDevice } from "./tools";
 
 const ENTRY = "decode";
+const COARSE = 3; // pixels of the page that are one of the picture: it costs as much less
 const WORDS = 4; // alternatives below the word
 
 export function Machine() {
@@ -39,7 +40,7 @@ function Cells() {
   const busy = state.running.value;
   useEffect(() => {
     const frame = canvas.current!;
-    const fit = () => (width.value = Math.round(frame.clientWidth / columns) * columns);
+    const fit = () => (width.value = Math.round(frame.clientWidth / columns / COARSE) * columns);
     fit();
     const observer = new ResizeObserver(fit);
     observer.observe(frame);
@@ -53,9 +54,11 @@ function Cells() {
       if (!width.value || !canvas.current) return;
       const { painter } = await drawing(m);
       if (!canvas.current) return; // the view was left meanwhile
-      const height = Math.round(canvas.current.clientHeight / STAGES.length) * STAGES.length;
+      const height = Math.round(canvas.current.clientHeight / STAGES.length / COARSE) * STAGES.length;
       const made = new Strip(m, painter, list, canvas.current, [width.value, height]);
-      made.onDrawn = () => shown.value++;
+      made.onDrawn = () => {
+        if (!state.running.value) shown.value++; // while text comes, the picture alone changes
+      };
       m.watcher = strip.current = made;
       await still(made);
     },

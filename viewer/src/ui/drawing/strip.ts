@@ -6,11 +6,11 @@ import type { Entry, View } from "../../gl/program";
 import { inBlock, parts, STAGES } from "../names";
 import { CELLS, type Cell, type Painter } from "./painter";
 
-const GAP = 4; // pixels between cells
+const GAP = 1; // pixels between cells
 const FLAT = 6; // a matrix of fewer rows is folded
 const SHARE = 0.04; // of a token's time that looking may take
 const FASTEST = 100; // ms from one picture to the next at least
-const SLOWEST = 2000;
+const SLOWEST = 8000;
 const MEASURED = 16; // pictures from one measuring of the values' reach to the next
 
 /** A pass that is shown: in which column and line (-1: over all lines), and the texture that it wrote. */
@@ -74,7 +74,7 @@ export class Strip implements Watcher {
   wants(): boolean {
     const now = performance.now();
     const { before, mean } = this;
-    if (before && now - before.at < SLOWEST) {
+    if (before) {
       const kind = before.watched ? "watched" : "plain";
       mean[kind] += (mean[kind] ? 0.2 : 1) * (now - before.at - mean[kind]);
     }
@@ -84,6 +84,10 @@ export class Strip implements Watcher {
     if (watched) this.last = now;
     this.before = { at: now, watched };
     return watched;
+  }
+
+  rest(): void {
+    this.before = null;
   }
 
   look(pass: number): void {
