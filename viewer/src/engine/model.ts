@@ -35,6 +35,20 @@ export interface Token {
   top?: Candidate[];
 }
 
+/** Looks at a token's textures while its passes are played. */
+export interface Watcher {
+  /** Whether it wants to see the token that begins now. */
+  wants(): boolean;
+  /** Passes of `decode` after which it looks, in order. */
+  readonly stops: readonly number[];
+  /** Called when the pass has been issued. */
+  look(pass: number): void;
+  /** Called when all have been. */
+  done(): void;
+  /** Called when a text begins: the time since the last token is no token's. */
+  rest(): void;
+}
+
 export interface Run extends Partial<Settings> {
   tokens: number;
   /** Tokens that were sampled with this seed before: as many draws are left out. */
@@ -52,6 +66,7 @@ export class Model {
   player!: Player;
   reader!: Reader;
   probe: Record<string, number> = {};
+  watcher: Watcher | null = null;
   /** Tokens whose rows the caches hold. */
   cached: number[] = [];
   /** Of the contexts, the one that its textures live in. */
@@ -273,7 +288,20 @@ export class Model {
 
   private decode(position: number): void {
     this.player.set("pos", position);
-    this.player.play("decode");
+    if (this.watcher?.wants()) this.watched("decode", this.watcher);
+    else this.player.play("decode");
+  }
+
+  /** Plays an entry with a look after each of the watcher's stops. */
+  watched(entry: string, watcher: Watcher): void {
+    let from = 0;
+    for (const stop of watcher.stops) {
+      this.player.play(entry, from, stop + 1);
+      watcher.look(stop);
+      from = stop + 1;
+    }
+    this.player.play(entry, from);
+    watcher.done();
   }
 
   /** Plays one more token behind what the caches hold. */
@@ -292,6 +320,7 @@ export class Model {
 
   /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
   private prefill(ids: readonly number[]): void {
+    this.watcher?.rest();
     for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, this.held(ids))) {
       if (chunk.size === 1) {
         this.writeToken(ids[chunk.start]!);
