@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from glgpt import __version__
-from glgpt.cli import commands, train
+from glgpt.cli import commands, federate, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
@@ -101,6 +101,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     example = "glgpt tokenizer train play.txt --vocab 1024 --out my-tokenizer"
     train.add_tokenizer_commands(add("tokenizer", train.run_tokenizer_train, "make a tokenizer", example))
+
+    example = "glgpt federate serve play.txt --preset nano --quorum 2 --out runs/together"
+    federate.add_federate_commands(add("federate", federate.run_serve, "train one model on many devices", example))
 
     p = add("info", commands.run_info, "the driver, its limits, the kernels chosen and why", "glgpt info --model gpt2")
     p.add_argument("--model", metavar="MODEL", help="also the texture memory that this model would need")

@@ -25,7 +25,7 @@ from glgpt.inference.programs import weight_layouts
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
-from glgpt.page.training import training_files
+from glgpt.page.training import Size, training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
 from glgpt.system.files import data_path, named_errors, written_whole
@@ -62,13 +62,13 @@ def export(
     single_file: bool = False,
     embed: bool = False,
     prompt: str = PROMPT,
-    train: Sequence[str] = (),
+    train: Sequence[str | Size] = (),
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
-    `train` names the presets that the page can train.
+    `train` names the presets that the page can train, or other sizes.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -179,7 +179,7 @@ def _write(
     dtype: str,
     shard_size: int,
     prompt: str,
-    train: Sequence[str],
+    train: Sequence[str | Size],
     progress: Progress | None,
     options: dict[str, Any],
 ) -> dict[str, Any]:
