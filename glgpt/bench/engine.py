@@ -19,14 +19,14 @@ from glgpt import models
 from glgpt.bench.baselines import Baseline
 from glgpt.bench.peaks import SECONDS, Clock, Measure, device_peaks
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.gl.device import Device, Options, open_device
+from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
-from glgpt.tuning.choice import FETCHES, as_dict, choose, product_program
+from glgpt.tuning.choice import FETCHES, DeviceSettings, as_dict, product_program
 
 SHAPE = (768, 3072)  # K, N of the products: into GPT-2 124M's MLP
 ROWS = (64, 256, 1024)
@@ -53,24 +53,21 @@ def run_bench(
     model: str | None = None,
     *,
     dtype: str = "f32",
-    device: str | int = "auto",
-    kernel: str = "auto",
-    fetch: str = "auto",
-    storage: str = "auto",
     quick: bool = False,
     seconds: float = SECONDS,
     report: Report = lambda _: None,
+    **options: Any,
 ) -> dict[str, Any]:
     """The whole bench; its schema is documented in docs/performance.md. `model` None is a random-weight GPT-2 124M.
 
     `quick` takes fewer rounds and leaves the 1024-row products out. So does a machine on which all would take more than
     `seconds`: rounds are fewer, and shapes that would not fit are left out. `report` is told what is being measured.
+    `options` are the fields of `DeviceSettings`.
     """
-    clock = Clock(seconds)
+    settings, clock = DeviceSettings(**options), Clock(seconds)
     if model is not None:
         Checkpoint.open(model)  # refused now, not after minutes
-    opened = open_device(device)
-    choice = choose(opened, kernel, fetch, storage)
+    opened, choice = settings.open()
     rounds = 3 if quick else 5
     report("measuring the device's peaks")
     peaks = device_peaks(opened, choice.options, rounds, clock.at(0.25))
@@ -86,7 +83,6 @@ def run_bench(
         took = time.monotonic() - begun
     report("loading the model")
     rate = max(r["gflops"] for r in rows if r["name"] == _product_name(dtype))
-    options = {"device": device, "kernel": kernel, "fetch": fetch, "storage": storage}
     model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, clock, report, options)
     return {
         "schema": 1,

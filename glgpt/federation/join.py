@@ -437,7 +437,7 @@ class Client:
         began, results = time.monotonic(), []
         for i, lr in enumerate(said["lr"]):
             first = rules.shard_starts(
-                s.seed, said["client"], said["step"] + i + 1, rows, len(self.ids) - s.context, tuple(said["shard"])
+                said["seed"], said["step"] + i + 1, rows, len(self.ids) - s.context, tuple(said["shard"])
             )
             results += self.trainer.submit(*windows(self.ids, first, s.context), lr)
             self._tell(round_, i + 1, results, began)

@@ -251,7 +251,6 @@ class Rounds:
             "lr": s.rates(round_.number),
             "seconds_left": max(0.0, self._closes(round_) - self.clock()),
             "seed": rules.client_seed(s.settings.seed, member.number),
-            "client": member.number,
             "shard": shard,
             "dtype": s.dtype,
             "bytes": round_.parameters.nbytes,

@@ -30,13 +30,13 @@ def shard_of(client: int, number: int, shards: int) -> int:
     return (client + number) % shards
 
 
-def shard_starts(seed: int, client: int, step: int, rows: int, count: int, shard: tuple[int, int]) -> NDArray[np.int64]:
-    """Where the windows of a client's step begin, `rows` of them, of `count` places.
+def shard_starts(seed: int, step: int, rows: int, count: int, shard: tuple[int, int]) -> NDArray[np.int64]:
+    """Where the windows of a client's step begin, `rows` of them, of `count` places; `seed` is the client's.
 
     A shard (i, m) holds the places that leave i when divided by m, so that no two clients of a round share a window.
     """
     i, m = shard
-    return i + m * starts(client_seed(seed, client), step, rows, (count - i + m - 1) // m)
+    return i + m * starts(seed, step, rows, (count - i + m - 1) // m)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def own_bytes(program: Program) -> int:
 
 
 def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
-    """Where each parameter of the checkpoint lies, in the checkpoint's order."""
+    """The layout of each parameter of the checkpoint, in the checkpoint's order."""
     return {name: program.views[name] for name in config.parameters}
 
 

@@ -82,7 +82,7 @@ def export(
     if dtype not in FORMATS:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
-        raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
+        raise GlgptError(f"shard size is {shard_size}; it must be between 64 KiB and 100 MB")
     viewer = _viewer()
     made = [folder for folder in out.parents if not folder.exists()]
     with contextlib.ExitStack() as stack:

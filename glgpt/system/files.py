@@ -1,4 +1,4 @@
-"""Where the shaders and default weights lie (beside the package in a checkout, inside it in a wheel).
+"""The paths of the shaders and default weights (beside the package in a checkout, inside it in a wheel).
 
 Reading files that a stranger may have made, and writing files whole or not at all.
 """

@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Data:
-    """A text's ids, the last share of it kept apart for validation; `key` tells another text or tokenizer."""
+    """A text's ids, the last share of it held out for validation; `key` tells another text or tokenizer."""
 
     train: Ids
     validation: Ids

@@ -238,7 +238,7 @@ class Loop:
         return True
 
     def _sample(self, step: int) -> None:
-        """A text as the model writes it now; where its context is full, it goes on from the later half of that."""
+        """A text as the model writes it now; where its context is full, it continues from the later half of that."""
         s, ids = self.settings, list(self._prompt())
         prompt = len(ids)
         while len(ids) - prompt < s.sample_tokens and not self._stop:

@@ -21,7 +21,7 @@ from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
 
 MOMENTS = ("moment", "squares")  # what AdamW keeps of a parameter's gradients
-SLOTS = 256  # losses that wait in a texture to be read: one for each part of an accumulated step, and one beyond
+SLOTS = 256  # losses that wait in a texture to be read: one for each micro-batch of a step, and one beyond
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ def training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel
 
 
 def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: Kernel) -> None:
-    """Entries `init`, `backward`, `accumulate` (where a step has parts), `update`, `evaluate`, and a generation's.
+    """Entries `init`, `backward`, `accumulate` (for several micro-batches), `update`, `evaluate` and a generation's.
 
     `init` makes fresh parameters from the scalar `seed`. `backward` leaves the gradients of (sum of losses) / (rows of
     the whole step) in the states `d.<parameter>`, `accumulate` adds to them; both, and `evaluate`, write (sum of
-    losses, targets that count, ..) to row `row` of the state `losses`: 0 for `backward`, then one for each part.
+    losses, targets that count, ..) to row `row` of the state `losses`: 0 for `backward`, then one for each micro-batch.
     `update` takes a step on the mean over all targets of the step that count, and leaves (its norm, what it multiplied
     gradients with, 1 if finite, 0) in the state `gradient_norm`. `prepare` must be played before a generation, whenever
     the parameters have changed.
@@ -115,7 +115,7 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
     if recipe.context > config.n_positions:
         raise GlgptError(f"a context of {recipe.context} tokens is beyond the model's n_positions {config.n_positions}")
     if recipe.accumulate > SLOTS:
-        raise GlgptError(f"a step of {recipe.accumulate} parts is beyond {SLOTS}; use larger batches")
+        raise GlgptError(f"a step of {recipe.accumulate} micro-batches is beyond {SLOTS}; use larger batches")
     if recipe.batch * recipe.context > (limit := rec.limits.max_texture_size):
         raise GlgptError(
             f"a batch of {recipe.batch} x {recipe.context} tokens is beyond the {limit} that this device takes; "

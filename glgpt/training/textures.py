@@ -41,7 +41,7 @@ class TrainingTextures:
         return array
 
     def state(self) -> dict[str, Floats]:
-        """All that training goes on from: every parameter, and under its name and a suffix its moments."""
+        """All that resuming needs: every parameter, and under its name and a suffix its moments."""
         return {name + suffix: self.read(name, "", suffix) for name in self.config.parameters for suffix in STATES}
 
     def restore(self, tensor: Callable[[str], NDArray[Any]]) -> None:

@@ -29,7 +29,7 @@ from glgpt.program.spec import ROLES
 from glgpt.training import state as training_state
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
 from glgpt.training.textures import STATES, MicroBatches, TrainingTextures, check_finite, checked_micro_batches, ids_of
-from glgpt.tuning.choice import choose
+from glgpt.tuning.choice import DeviceSettings
 
 logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 3  # steps whose losses may be unread before the trainer waits for the oldest
@@ -46,13 +46,43 @@ class StepResult:
     grad_norm: float
 
 
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What a Trainer is made with, beside the model and the device; `Recipe` says what most of it means.
+
+    `batch` and `context` are None where each step's arrays decide them. `clip` None is no clipping; `seed` is that of
+    fresh parameters and dropout.
+    """
+
+    batch: int | None = None
+    context: int | None = None
+    accumulate: int = 1
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float | None = 1.0
+    dropout: float = 0.0
+    recompute: bool = False
+    seed: int = 0
+
+    def recipe(self, context: int) -> Recipe:
+        """What is recorded first: one sequence of `context` tokens where these settings leave the shape open."""
+        names = ("accumulate", "betas", "eps", "weight_decay", "dropout", "recompute")
+        batch, context = 1 if self.batch is None else self.batch, context if self.context is None else self.context
+        return Recipe(batch, context, clip=self.clip or 0.0, **{name: getattr(self, name) for name in names})
+
+
 class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
 
     `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name
-    or folder, or a loaded GPT2, whose checkpoint is read. A step takes `accumulate` micro-batches of `batch`
-    sequences of `context` tokens (None: as many as it is given; its program is recorded and compiled when a shape is
-    first met, and again whenever another follows, which is logged as a warning: it can take half a minute).
+    or folder, or a loaded GPT2, whose checkpoint is read. Settings come as one object or by name, as in
+    `Trainer(config, batch=12, lr=1e-3)`; so do those of the device (`DeviceSettings`).
+
+    A step takes `accumulate` micro-batches of `batch` sequences of `context` tokens (None: as many as it is given; its
+    program is recorded and compiled when a shape is first met, and again whenever another follows, which is logged as
+    a warning: it can take half a minute).
     Its loss is the mean over all targets in all its micro-batches together, except those that are -1, as torch's
     `cross_entropy` has it with `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are
     zero. Raises GlgptError for settings that do not fit the model or the device, TypeError for a model of another kind.
@@ -61,23 +91,11 @@ class Trainer:
     def __init__(
         self,
         model: ModelConfig | GPT2 | str | Path | None,
-        *,
-        batch: int | None = None,
-        context: int | None = None,
-        accumulate: int = 1,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-        weight_decay: float = 0.1,
-        clip: float | None = 1.0,
-        dropout: float = 0.0,
-        recompute: bool = False,
-        seed: int = 0,
-        device: str | int = "auto",
-        kernel: str = "auto",
-        fetch: str = "auto",
-        storage: str = "auto",
+        settings: TrainerSettings | None = None,
+        **given: Any,
     ) -> None:
+        device_settings = DeviceSettings.taken_from(given)
+        settings = replace(settings or TrainerSettings(), **given)
         with contextlib.ExitStack() as stack:
             read = None  # a checkpoint's arrays
             if isinstance(model, ModelConfig):
@@ -90,13 +108,10 @@ class Trainer:
                     raise TypeError(f"model is a {kind}; pass a config, a loaded GPT2, a folder or a name of the Hub")
                 checkpoint = stack.enter_context(Checkpoint.open(model))
                 self.config, read = checkpoint.config, checkpoint.read
-            self._given = batch, context
-            shape = 1 if batch is None else batch, self.config.n_positions if context is None else context
-            recipe = Recipe(*shape, accumulate, betas, eps, weight_decay, clip or 0.0, dropout, recompute)
-            self.lr, self.seed, self.steps_done = checked_rate(lr), checked_seed(seed), 0
+            self._given, recipe = (settings.batch, settings.context), settings.recipe(self.config.n_positions)
+            self.lr, self.seed, self.steps_done = checked_rate(settings.lr), checked_seed(settings.seed), 0
             self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
-            self.device = open_device(device)
-            self.choice = choose(self.device, kernel, fetch, storage)
+            self.device, self.choice = device_settings.open()
             self._in_flight: deque[tuple[int, MicroBatches]] = deque()  # steps whose losses were not read yet
             self._results: list[StepResult] = []  # results that were read and not yet returned
             self._broken: tuple[int, MicroBatches] | None = None  # the first step that was not finite
@@ -309,7 +324,7 @@ class Trainer:
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
-        """Goes on from what `save` wrote: the same bits as never having stopped, unless `overrides` change a setting.
+        """Resumes what `save` wrote, bit-identical to never having stopped unless `overrides` change a setting.
 
         Raises GlgptError for a folder without a state, or a state that is damaged.
         """
