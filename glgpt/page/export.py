@@ -27,7 +27,7 @@ from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.recorded import recorded_json
-from glgpt.page.training import training_files
+from glgpt.page.training import Size, training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
 from glgpt.system.files import data_path, named_errors, written_whole
@@ -65,15 +65,15 @@ def export(
     single_file: bool = False,
     embed: bool = False,
     prompt: str = PROMPT,
-    train: Sequence[str] = (),
+    train: Sequence[str | Size] = (),
     trained_on: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
-    `train` names the presets that the page can train. `trained_on` says in a few words what the model was trained
-    on, for the page's first line; of the embedded model that is known.
+    `train` names the presets that the page can train, or other sizes. `trained_on` says in a few words what the model
+    was trained on, for the page's first line; of the embedded model that is known.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -187,7 +187,7 @@ class _Wishes:
     dtype: str
     shard_size: int
     prompt: str
-    train: Sequence[str]
+    train: Sequence[str | Size]
     trained_on: str | None
 
 
