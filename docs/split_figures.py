@@ -66,7 +66,7 @@ def loss(name: str | None) -> None:
             apart, extra, tokens = 0, 0.0, 0
             for (logits, found), ids in zip(runs, texts, strict=True):
                 states = found[names[cut]]
-                sent = hidden.unpack(hidden.pack(states, wire), *states.shape, wire)
+                sent = hidden.unpack(hidden.pack(states, wire), len(states), states.shape[1], wire)
                 ours, _ = look(captures, sent, ())
                 apart += int((ours.argmax(axis=1) != logits.argmax(axis=1)).sum())
                 extra += float((nats(ours, ids) - nats(logits, ids)).mean()) / len(texts)

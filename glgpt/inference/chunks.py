@@ -83,4 +83,6 @@ def upload_hidden(player: Player, states: Floats, size: int) -> None:
 
 def upload_token(player: Player, token: int) -> None:
     """Uploads the id that `decode` reads."""
-    player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))
+    texels = np.zeros((1, player.program.textures["token"].width, 4), np.float32)
+    texels[0, 0, 0] = token
+    player.write("token", 0, texels)

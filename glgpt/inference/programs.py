@@ -11,6 +11,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import chunk_sizes
+from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING
 from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
@@ -29,12 +30,14 @@ def generation_program(
 ) -> Program:
     """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
-    `prepare` must be played once the weights are there. The others leave the best token in `token` and list `logits`
-    `[1, vocab]`. Raises GlgptError where the limits forbid it.
+    `prepare` must be played once the weights are there. These leave the best token in `token` and the logits in the
+    state `logits` `[1, vocab]`, which they list. `sample` and `sample_nucleus` (`ops.sample`) then draw one from them.
+    Raises GlgptError where the limits forbid it.
 
     Of a part of the model: without the embedding, `prefill_N` and `decode` take the hidden states `[N, n_embd]` in the
     input `hidden.N` in place of ids; without the head they list `hidden`, those after its last block. An entry
-    `rows_8` beside them runs eight rows, and with the head lists the logits of each, `[8, vocab]`.
+    `rows_8` beside them runs eight rows, and with the head lists the logits of each, `[8, vocab]`; `best` leaves the
+    best token of the state `logits` in `token`.
     """
     rec = Recorder(limits)
     network = config.network(rec, kernel, dtype, part=part)
@@ -46,6 +49,9 @@ def generation_program(
                 network.logits(x)
             else:
                 network.finish(x, "row")
+        if part.head:
+            with rec.entry("best"):
+                network.best()
     return rec.program()
 
 
@@ -60,6 +66,9 @@ def record_generation(network: Network) -> tuple[int, ...]:
         network.prepare()
     with rec.entry("decode"):
         network.decode()
+    for entry in SAMPLING if network.part.head else ():
+        with rec.entry(entry):
+            network.sample(nucleus=entry == SAMPLE_NUCLEUS)
     return sizes
 
 

@@ -115,13 +115,15 @@ def _lines(text: bytes) -> bytes:
     return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-class _Headers:
+class Headers:
     """Adds `HEADERS` to every answer, of errors too."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Answers."""
+
         async def send_more(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -143,12 +145,7 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True) -> Any:
         raise FileError(f"{name} holds no index.html; make one with glgpt export --out {name}")
     files = Files(directory=str(folder), html=True, follow_symlink=False)
     files.policy = policy
-    return with_headers(Starlette(routes=[*routes, Mount("/", files)]))
-
-
-def with_headers(app: Any) -> Any:
-    """An ASGI application whose HTTP answers all carry `HEADERS`."""
-    return _Headers(app)
+    return Headers(Starlette(routes=[*routes, Mount("/", files)]))
 
 
 def bound_socket(host: str, port: int, option: str) -> socket.socket:

@@ -20,7 +20,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
-from glgpt.page.serve import bound_socket, with_headers
+from glgpt.page.serve import Headers, bound_socket
 from glgpt.split.engine import Engine
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.wire.messages import BAD, DRAINING, PROTOCOL, REFUSED, UNSUITABLE, Look, Open, decode_request, encode
@@ -74,7 +74,7 @@ class Application:
         self.most_connections = 4 * engine.sessions.most + 16
         self.connections = 0
         routes = [Route("/", self._about), WebSocketRoute("/", self._connection)]
-        self.asgi = with_headers(Starlette(routes=routes))
+        self.asgi = Headers(Starlette(routes=routes))
 
     async def _about(self, _: Request) -> JSONResponse:
         """What a person sees who opens the address in a browser."""

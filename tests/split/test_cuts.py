@@ -11,6 +11,7 @@ import pytest
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
+from glgpt.inference.chunks import upload_token
 from glgpt.inference.model import GPT2
 from glgpt.inference.stages.stage import Stage
 from glgpt.models.part import Part, checked_chain
@@ -44,9 +45,15 @@ def unsplit(folder: Path, dtype: str = "f32") -> tuple[list[int], list[Any]]:
     rows = []
     with GPT2.from_pretrained(folder, dtype, device="software") as model:
         ids = prompt_of(folder, model.config.n_positions)
-        view = model.player.entry("decode").outputs["logits"]
-        for _ in model.generate_ids(ids, LAST, temperature=1e-9, seed=1):  # sampled, so that no token is played ahead
+        text, view = list(ids), model.player.entry("decode").outputs["logits"]
+        model._decoder._prefill(ids)
+        for _ in range(LAST):
             rows.append(view.unpack(model.player.read(view.texture))[0])
+            if len(text) == model.config.n_positions:
+                break
+            text.append(int(rows[-1].argmax()))
+            upload_token(model.player, text[-1])
+            model.player.play("decode", pos=len(text) - 1)
     return ids, rows
 
 

@@ -265,13 +265,17 @@ def test_a_server_that_is_not_there(folder: Path) -> None:
             GPT2.from_pretrained(folder, rest=url, device="software")
 
 
-def test_a_server_that_does_not_come_back_is_named(serve: Any, folder: Path, ids: list[int]) -> None:
-    server = serve(folder, "1")
-    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
-        run = split.generate_ids(ids, TOKENS, temperature=0)
-        next(run)
+def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int]) -> None:
+    from conftest import running
+
+    engine = Engine(folder, "1", device="software")
+    with contextlib.ExitStack() as stack:
+        stack.callback(engine.close)
+        with running(StageServer(engine, port=0)) as server:
+            split = stack.enter_context(GPT2.from_pretrained(folder, rest=server.url, device="software"))
+            run = split.generate_ids(ids, TOKENS, temperature=0)
+            next(run)
         split._connections[0].patience = 0.3
-        server.stop()
         with pytest.raises(GlgptError, match=r"lost the server.*tried again"):
             list(run)
 

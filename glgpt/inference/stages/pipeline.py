@@ -12,7 +12,7 @@ from typing import Any
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import Rows, plan
 from glgpt.inference.generation import Run
-from glgpt.inference.sampling import Sampler
+from glgpt.inference.sampling import Sampler, draw_seed
 from glgpt.inference.stages.drafts import draft
 from glgpt.inference.stages.remote import RemoteStage
 from glgpt.inference.stages.stage import Answer, Stage
@@ -120,7 +120,7 @@ class Pipeline:
             temperature=float(sampler.temperature),
             top_k=sampler.top_k,
             top_p=sampler.top_p,
-            seed=sampler.seed,
+            seed=draw_seed(sampler.seed),
             draw=draw,
             guesses=tuple(guesses),
         )

@@ -144,25 +144,38 @@ class Stage:
         if ask is None:
             return Answer()
         sampler = Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed)
-        if sampler.greedy and not ask.alternatives and not ask.logits:
-            token, _, broken, _ = self.player.read("token")[0, 0, 0]
-            if broken:
-                raise GlgptError(NOT_FINITE)
-            return Answer(tokens=[int(token)])
-        logits = self.logits()
-        answer = Answer(logits=logits if ask.logits else None)
-        _draw(answer, sampler, logits, ask, 0)
+        answer = Answer(logits=self.logits() if ask.logits else None)
+        self._draw(answer, sampler, ask, 0)
         return answer
 
-    @staticmethod
-    def _checked(logits: Floats, ask: Ask) -> Answer:
+    def _checked(self, logits: Floats, ask: Ask) -> Answer:
         """The token behind each row, up to the first row whose guess was missed."""
         answer, sampler = Answer(), Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed)
+        view = self.player.program.views[LOGITS]
         for i, row in enumerate(logits):
-            token = _draw(answer, sampler, row, ask, i)
+            self.player.write_matrix(view.texture, view, row[None])
+            self.player.play("best")
+            token = self._draw(answer, sampler, ask, i)
             if i < len(ask.guesses) and token != ask.guesses[i]:
                 break
         return answer
+
+    def _draw(self, answer: Answer, sampler: Sampler, ask: Ask, number: int) -> int:
+        """Draws token `ask.draw + number` of the seed from the logits on the device; notes it and its alternatives.
+
+        As `Decoder`: the device chooses, and where it cannot decide, the sampler does, from the row.
+        """
+        step = ask.draw + number
+        if sampler.entry:
+            self.player.play(sampler.entry, **sampler.scalars(step, self.config.vocab_size))
+        found, _, broken, undecided = self.player.read("token")[0, 0, 0]
+        if broken:
+            raise GlgptError(NOT_FINITE)
+        token = sampler.choose(self.logits(), step) if undecided else int(found)
+        answer.tokens.append(token)
+        if ask.alternatives:
+            answer.top.append(_weighed(self.logits(), sampler, token, ask.alternatives))
+        return token
 
     def _write(self, rows: Rows, size: int) -> None:
         """Uploads ids or hidden states for an entry of `size` rows."""
@@ -182,14 +195,10 @@ class Stage:
         self.player.close()
 
 
-def _draw(answer: Answer, sampler: Sampler, logits: Floats, ask: Ask, step: int) -> int:
-    """Draws token `ask.draw + step` of the seed from logits `[vocab]`, and notes it and its alternatives."""
-    token = sampler.choose_nth(logits, ask.draw + step)
-    answer.tokens.append(token)
-    if ask.alternatives:
-        drawn = sampler.probabilities(logits)
-        weights = np.exp(logits.astype(np.float64) - float(logits.max()))
-        weights /= weights.sum()
-        best = np.argsort(-logits, kind="stable")[: ask.alternatives]
-        answer.top.append([(int(i), float(weights[i]), float(drawn[i])) for i in (token, *best)])
-    return token
+def _weighed(logits: Floats, sampler: Sampler, token: int, count: int) -> list[tuple[int, float, float]]:
+    """(id, probability, probability of the sampler) of a token, then of the likeliest `count`."""
+    drawn = sampler.probabilities(logits)
+    weights = np.exp(logits.astype(np.float64) - float(logits.max()))
+    weights /= weights.sum()
+    best = np.argsort(-logits, kind="stable")[:count]
+    return [(int(i), float(weights[i]), float(drawn[i])) for i in (token, *best)]
