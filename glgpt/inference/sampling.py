@@ -74,9 +74,9 @@ class Sampler:
         if top_k is not None and whole("top-k", top_k) < 1:
             raise GlgptError(f"top-k is {top_k}; it must be 1 or more")
         if top_p is not None and not (isinstance(top_p, SupportsFloat) and 0 < top_p <= 1):
-            raise GlgptError(f"top-p is {top_p}; it must lie in (0, 1]")
+            raise GlgptError(f"top-p is {top_p}; it must be in (0, 1]")
         if min_p is not None and not (isinstance(min_p, SupportsFloat) and 0 <= min_p <= 1):
-            raise GlgptError(f"min-p is {min_p}; it must lie in [0, 1]")
+            raise GlgptError(f"min-p is {min_p}; it must be in [0, 1]")
         if seed is not None and whole("seed", seed) < 0:
             raise GlgptError(f"seed is {seed}; it must be 0 or above")
         self.temperature, self.top_k = float(temperature), top_k

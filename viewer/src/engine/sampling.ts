@@ -101,8 +101,8 @@ export class Sampler {
     }
     if (topK !== null && !(Number.isInteger(topK) && topK >= 1))
       throw new PageError(`Top-k is ${topK}; it must be 1 or more.`);
-    if (topP !== null && !(topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must lie in (0, 1].`);
-    if (minP !== null && !(minP >= 0 && minP <= 1)) throw new PageError(`Min-p is ${minP}; it must lie in [0, 1].`);
+    if (topP !== null && !(topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must be in (0, 1].`);
+    if (minP !== null && !(minP >= 0 && minP <= 1)) throw new PageError(`Min-p is ${minP}; it must be in [0, 1].`);
     if (!(Number.isSafeInteger(seed) && seed >= 0))
       throw new PageError(`Seed is ${seed}; it must be a whole number from 0.`);
   }
