@@ -315,7 +315,12 @@ export class Model {
     const { temperature, topK, topP, seed } = settings;
     const ask = { temperature, top_k: topK, top_p: topP, seed, alternatives: run.alternatives ?? 0 };
     for (let taken = 0; taken < count; taken++) {
-      yield await this.cross(text, { ...ask, draw: drawn + taken }, run.signal);
+      try {
+        yield await this.cross(text, { ...ask, draw: drawn + taken }, run.signal);
+      } catch (error) {
+        if (run.signal?.aborted) return; // given up while the server was away
+        throw error;
+      }
     }
   }
 
