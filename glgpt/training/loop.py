@@ -98,6 +98,21 @@ class Loop:
             signal=self._stop[0] if self._stop and step < self.settings.steps else None,
         )
 
+    def keep(self, step: int, loss: float | None) -> dict[str, Any]:
+        """Evaluates, samples, notes and saves parameters that were trained elsewhere to `step`, with their last loss.
+
+        Gives the line of metrics.jsonl and the sample. Raises DivergedError where a parameter is not finite.
+        """
+        line: dict[str, Any] = {"step": step, "lr": self.settings.lr_at(step)} | (
+            {} if loss is None else {"loss": loss}
+        )
+        line |= self._validated() if self._evaluate(step) else {}
+        self._note(line)
+        self._sample(step)
+        self._save(step)
+        file = self.run.sample_file(step)
+        return line | {"sample": file.read_text("utf-8") if file.exists() else ""}
+
     def _step(self, step: int) -> None:
         s = self.settings
         inputs, targets = batch(self.data.train, s.seed, step, self._rows, s.context)

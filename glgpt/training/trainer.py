@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
 from glgpt.training import state as training_state
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
-from glgpt.training.textures import TrainingTextures, check_finite, checked_ids, micro_batches
+from glgpt.training.textures import STATES, TrainingTextures, check_finite, checked_ids, micro_batches
 from glgpt.tuning.choice import DeviceSettings
 
 logger = logging.getLogger(__name__)
@@ -280,6 +280,29 @@ class Trainer:
     def parameters(self) -> Arrays:
         """Every parameter under its Hugging Face name (without the family's prefix), as a checkpoint holds it."""
         return {name: self.textures.read(name) for name in self.config.parameters}
+
+    def set_parameters(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Takes every parameter from `arrays`, named and shaped as `parameters` gives them; the moments stay.
+
+        `steps_done`, which AdamW counts by, stays too. Waits for the steps in flight; their results come with `drain`.
+        """
+        self._results = self.drain()
+        for name in self.config.parameters:
+            self.textures.write(name, arrays[name])
+        self._decoder.forget()
+        self._prepared = False
+
+    def set_moments(self, tensor: Callable[[str], NDArray[Any]], steps_done: int) -> None:
+        """Takes the moments that `moments` gave, and the number of steps that AdamW took to them."""
+        for name in self.config.parameters:
+            for suffix in STATES[1:]:
+                self.textures.write(name, tensor(name + suffix), suffix)
+        self.steps_done = steps_done
+
+    def moments(self) -> Arrays:
+        """What AdamW keeps of every parameter, under its name and a suffix."""
+        names = self.config.parameters
+        return {name + suffix: self.textures.read(name, "", suffix) for name in names for suffix in STATES[1:]}
 
     def gradients(self) -> Arrays:
         """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""

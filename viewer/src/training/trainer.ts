@@ -1,13 +1,13 @@
 // Trains a model by playing a recorded training step. It does not know what the passes compute.
 
-import { plan, sizes, writeIds } from "../engine/chunks";
+import { plan, sizes, writeIds, writeToken } from "../engine/chunks";
 import { ContextLost, type Device, type Options } from "../gl/device";
 import { Player } from "../gl/player";
 import { unpack } from "../engine/layout";
 import type { Offer, Tuning } from "../engine/manifest";
 import { must, PageError } from "../gl/errors";
 import type { Program, View } from "../gl/program";
-import { Sampler, type Settings } from "../engine/sampling";
+import { chosen, Sampler, type Settings } from "../engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
 
@@ -52,7 +52,7 @@ export class Trainer {
   /** Compiles what a step takes; `begin` also makes fresh parameters from the seed. */
   async open(begin: boolean): Promise<void> {
     const { player } = this;
-    await player.prepare("init", "backward", "update", "evaluate", "prepare", "decode", "look");
+    await player.prepare("init", "backward", "update", "evaluate", "prepare", "decode", "sample", "sample_nucleus", "look");
     await player.prepare(...this.known.slice(0, -1).map((n) => `prefill_${n}`));
     if (!begin) return;
     player.set("seed", this.seed);
@@ -176,6 +176,36 @@ export class Trainer {
     this.prepared = false;
   }
 
+  /** All parameters as one vector, in their order, each as a checkpoint has it. */
+  async parameters(): Promise<Float32Array<ArrayBuffer>> {
+    const { parameters } = this.offer;
+    const texels = await Promise.all(parameters.map(({ name }) => this.player.read(name)));
+    const vector = new Float32Array(this.offer.count);
+    let at = 0;
+    for (const [i, { name, shape, transposed: isTransposed }] of parameters.entries()) {
+      const matrix = unpack(this.view(name), texels[i]!);
+      if (!finite(matrix)) throw new Diverged(`${name} holds a NaN or an infinity.`);
+      vector.set(isTransposed ? transposed(matrix, shape[1]!, shape[0]!) : matrix, at);
+      at += matrix.length;
+    }
+    return vector;
+  }
+
+  /** Takes what `parameters` gave; the moments stay, and the steps that AdamW counts. */
+  setParameters(vector: Float32Array): void {
+    if (vector.length !== this.offer.count) {
+      throw new PageError(`${vector.length} values came; this size has ${this.offer.count} parameters.`);
+    }
+    let at = 0;
+    for (const { name, shape, transposed: isTransposed } of this.offer.parameters) {
+      const size = shape.reduce((a, b) => a * b, 1);
+      const data = vector.slice(at, at + size);
+      this.put(name, isTransposed ? transposed(data, shape[0]!, shape[1]!) : data);
+      at += size;
+    }
+    this.prepared = false;
+  }
+
   // -- texts ------------------------------------------------------------------------------------------------------
 
   /** Continues `ids` with the parameters as they are, up to a full context. */
@@ -184,13 +214,18 @@ export class Trainer {
     const context = this.offer.config.n_positions;
     const sampler = new Sampler(settings);
     const text = [...ids];
-    const view = must(this.program.entries["decode"]?.outputs["logits"], "output logits");
+    const view = must(this.program.views["logits"], "view logits");
     for (let n = 0; n < tokens && text.length <= context; n++) {
       if (!this.prepared) player.play("prepare");
       if (n && this.prepared) this.decode(text.at(-1)!, text.length - 1);
       else this.prefill(text);
       this.prepared = true;
-      const id = sampler.draw(unpack(view, await player.read(view.texture))).id;
+      if (sampler.entry) {
+        for (const [name, value] of Object.entries(sampler.scalars(n, view.cols))) player.set(name, value);
+        player.play(sampler.entry);
+      }
+      const found = chosen(await player.read("token"), sampler);
+      const id = found.undecided ? sampler.draw(unpack(view, await player.read(view.texture)), n).id : found.id;
       yield id;
       text.push(id);
     }
@@ -210,7 +245,7 @@ export class Trainer {
   }
 
   private decode(id: number, position: number): void {
-    this.player.write("token", 0, 0, 1, new Uint8Array(Float32Array.of(id, 0, 0, 0).buffer));
+    writeToken(this.player, id);
     this.player.set("pos", position);
     this.player.play("decode");
   }
