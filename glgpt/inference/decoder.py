@@ -63,6 +63,13 @@ class Decoder:
                 return
             ids.append(token)
 
+    def first(self, ids: list[int], samplers: Sequence[Sampler]) -> list[int]:
+        """The token behind `ids` for each of some samplers. The caches then hold `ids`."""
+        self._turn = None
+        self._prefill(ids)
+        self._chosen.drop()
+        return [self._greedy(ids, True, 1) if s.greedy else self._sampled(ids, True, s) for s in samplers]
+
     def _greedy(self, ids: list[int], refilled: bool, wanted: int) -> int:
         """The token behind `ids`; from the second on, with the one behind that under way."""
         if refilled:

@@ -14,7 +14,9 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference import programs
+from glgpt.inference.batch import BatchDecoder
 from glgpt.inference.capture import Captures, RawTexture
+from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Generation, Run, TokenStream
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
@@ -52,6 +54,7 @@ class GPT2:
         self.player = Player(self.device, program, self.choice.options)
         self._decoder = Decoder(self.player, self.config.n_positions, self._check_open)
         self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
+        self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, dtype, max_texture_memory)
         try:
             self._load(checkpoint, progress)
         except BaseException:
@@ -170,6 +173,37 @@ class GPT2:
         eos = self.tokenizer.eos if self.tokenizer else None
         return TokenStream(self._decoder.generate(ids, tokens, sampler, eos, stats), stats)
 
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        tokens: int = 100,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seeds: Sequence[int] | None = None,
+        stop: str | Sequence[str] | None = None,
+    ) -> list[Generation]:
+        """Continues several prompts, of any lengths, side by side: a `Generation` for each, as `generate` gives it.
+
+        Each weight is read once for up to eight of them; more wait for a place. Asking any of them for text continues
+        all. A prompt's text is that of `generate` with its seed alone, whatever stands beside it. Without `seeds` new
+        ones are drawn. Raises GlgptError for an unusable prompt or setting, or not as many seeds as prompts.
+        """
+        texts = [self.check_ids(self.encode(p) if isinstance(p, str) else p) for p in prompts]
+        if whole("tokens", tokens) < 0:
+            raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
+        seeds = [secrets.randbelow(2**32) for _ in texts] if seeds is None else list(seeds)
+        if len(seeds) != len(texts):
+            raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
+        rows = [Row(i, Sampler(temperature, top_k, top_p, s), tokens) for i, s in zip(texts, seeds, strict=True)]
+        eos = self.tokenizer.eos if self.tokenizer else None
+        batch = Continuations(self._batch, rows, self.config.n_positions, eos)
+        for row in rows if stop else ():
+            row.watch = watcher(self.tokenizer, stop)
+        streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
+        return [Generation(t, self.tokenizer, s, stop) for t, s in zip(streams, seeds, strict=True)]
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with what the tokenizer puts before one.
 
@@ -212,7 +246,7 @@ class GPT2:
     @property
     def texture_bytes(self) -> int:
         """Texture memory of this model at present, in bytes; 0 once it is closed."""
-        return self.player.program.nbytes() + self._captures.nbytes if self.player.textures else 0
+        return self.player.program.nbytes() + self._captures.nbytes + self._batch.nbytes if self.player.textures else 0
 
     def info(self) -> dict[str, Any]:
         """What was chosen and what it takes: kernels, passes, bytes by role."""
@@ -220,6 +254,7 @@ class GPT2:
 
     def close(self) -> None:
         """Releases every GL object of this model. Closing twice is harmless."""
+        self._batch.close()
         self._captures.close()
         self.player.close()
 

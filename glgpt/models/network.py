@@ -30,6 +30,14 @@ class Batch:
     recompute: bool = False
 
 
+@dataclass(frozen=True)
+class SideBySide:
+    """`size` texts that are decoded side by side over caches of `height` rows that they share (`ops.Rows`)."""
+
+    size: int
+    height: int
+
+
 class Network(ABC):
     """A model recorded with one kernel and dtype; `names` are the activations to keep, which also stay unfused.
 
@@ -37,7 +45,7 @@ class Network(ABC):
     it, in 8 row tiles (4 with four draw buffers) of the column tiles that share a texel; the residual stream and
     attention stay f32.
 
-    With a `batch`, `prefill` runs one. `role` is that of the parameters' textures: "state" where training writes them.
+    With a `batch`, `prefill` runs one. With `texts`, `decode` takes a token of each. `role` is that of the parameters' textures: "state" where training writes them.
     A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
 
@@ -52,9 +60,11 @@ class Network(ABC):
         names: Container[str] = (),
         batch: Batch | None = None,
         role: str = "weight",
+        texts: SideBySide | None = None,
     ) -> None:
         self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
+        self.texts, self.rows = texts, self._rows(texts) if texts else None
         self.format = FORMATS[dtype]
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.stream: list[Tensor] = []  # the residual stream of the last `prefill`, as `ModelConfig.stream` names it
@@ -87,8 +97,8 @@ class Network(ABC):
         """The state that holds q, k or v of layer i for every position; q is shared by all layers unless kept."""
         name = in_block(i, f"attn.{part}")
         shared = part == "q" and name not in self.names
-        layout = Layout(self.config.n_positions, self.heads_width(name))
-        return self.rec.fixed("q" if shared else name, layout, "state")
+        layout = Layout(self.texts.height if self.texts else self.config.n_positions, self.heads_width(name))
+        return self.rec.fixed(("texts." if self.texts else "") + ("q" if shared else name), layout, "state")
 
     def heads_width(self, name: str) -> int:
         """Columns of q, k or v: heads side by side, each padded to whole texels."""
@@ -97,8 +107,15 @@ class Network(ABC):
 
     @property
     def token(self) -> Tensor:
-        """The state that holds the token chosen last: texel (id, logit, 0, 0)."""
+        """The state that holds the token chosen last: texel (id, logit, 0, 0); of texts side by side, that of each."""
+        if self.rows:
+            return self.rec.fixed(f"token.{self.rows.size}", Layout(self.rows.size, 4), "state")
         return self.rec.fixed("token", Layout(1, 4), "state")
+
+    def _rows(self, texts: SideBySide) -> ops.Rows:
+        places = self.rec.fixed(f"places.{texts.size}", Layout(texts.size, 4), "state")
+        table = self.rec.fixed(f"table.{texts.size}", Layout(texts.size, self.config.n_positions), "state")
+        return ops.Rows(texts.size, places, table)
 
     def scale(self, i: int) -> float:
         """What the scores of layer i are multiplied with."""
@@ -205,6 +222,24 @@ class Network(ABC):
         """The least number of keys that one fragment of a row's attention takes."""
         return self.config.n_positions if self.kernel.contiguous else ops.KEYS
 
+    def one(self, cols: int) -> Layout:
+        """The layout of what `decode` computes of the one token, or of that of each text."""
+        return Layout(self.rows.size if self.rows else 1, cols)
+
+    def scores_of(self, q: Tensor, k: Tensor, i: int) -> Tensor:
+        """The scores of layer i of the one query, or of that of each text."""
+        name, n_head = in_block(i, "attn.scores"), self.config.n_head
+        if self.rows:
+            return ops.scores_rows(self.rec, q, k, n_head, self.scale(i), name, self.rows)
+        return ops.scores(self.rec, q, k, 1, 1, n_head, self.scale(i), name)
+
+    def adopt(self, size: int, own: Network) -> None:
+        """Copies `size` rows of keys and values from the caches of another network to those of the texts."""
+        for i in range(self.config.n_layer):
+            ops.adopt(self.rec, *(n.cache(i, part) for n in (own, self) for part in "kv"), size)
+
     def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
-        """Partial sums of one row times a weight."""
+        """Partial sums of one row, or of the few that are decoded side by side, times a weight."""
+        if self.rows and isinstance(x, Tensor):
+            return ops.few_rows(self.rec, x, w, name, self.kernel.contiguous)
         return ops.matvec(self.rec, x, w, name, contiguous=self.kernel.contiguous)

@@ -22,7 +22,7 @@ from glgpt.program.formats import Floats
 from glgpt.program.layout import texels
 
 if TYPE_CHECKING:
-    from glgpt.models.network import Batch, Network
+    from glgpt.models.network import Batch, Network, SideBySide
     from glgpt.program.kernel import Kernel
     from glgpt.program.recorder import Recorder
 
@@ -251,9 +251,10 @@ class ModelConfig(ABC):
         names: Container[str] = (),
         batch: Batch | None = None,
         role: str = "weight",
+        texts: SideBySide | None = None,
     ) -> Network:
         """The family's network over a recorder; see `glgpt.models.network.Network`."""
-        return self.network_class()(rec, self, kernel, dtype, names, batch, role)
+        return self.network_class()(rec, self, kernel, dtype, names, batch, role, texts)
 
     @classmethod
     @abstractmethod

@@ -2,12 +2,13 @@
 
 from glgpt.ops.adamw import adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax
-from glgpt.ops.attention import KEYS, attend, attend_row, score_tiles, scores, softmax, split_qkv
+from glgpt.ops.attention import KEYS, adopt, attend, attend_row, score_tiles, scores, scores_rows, softmax, split_qkv
 from glgpt.ops.embed import embed, index_layouts, sorted_index
+from glgpt.ops.few_rows import MOST_ROWS, few_rows
 from glgpt.ops.loss import cross_entropy
 from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
-from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row
+from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row, Rows
 from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, multiply, place_row, transpose
 from glgpt.ops.rotary import rotary
 
@@ -15,14 +16,17 @@ __all__ = [
     "ACTIVATIONS",
     "CONTIGUOUS",
     "KEYS",
+    "MOST_ROWS",
     "AttendedRow",
     "Normed",
     "NormedRow",
     "PartialSums",
     "Row",
+    "Rows",
     "act",
     "adamw",
     "add",
+    "adopt",
     "argmax",
     "attend",
     "attend_row",
@@ -31,6 +35,7 @@ __all__ = [
     "cross_entropy",
     "dropout",
     "embed",
+    "few_rows",
     "folded_norm",
     "gradient_norm",
     "index_layouts",
@@ -47,6 +52,7 @@ __all__ = [
     "row_sum",
     "score_tiles",
     "scores",
+    "scores_rows",
     "softmax",
     "sorted_index",
     "split_k_for",

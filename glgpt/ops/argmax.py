@@ -6,10 +6,12 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
+HIGH = 8  # rows of blocks of a row
+
 
 def argmax(rec: Recorder, x: Tensor, out: Tensor) -> None:
-    """Writes texel (column, value, 0, 0) of the state `out` `[1, 4]` for x `[1, N]`; the first of equals wins."""
+    """Writes texel (column, value, 0, 0) of the state `out` `[1, 4]` for x `[1, N]`, or of each of its rows; the first of equals wins."""
     c4 = -(-x.cols // 4)
-    best = rec.scratch("argmax.blocks", Layout(8, 4 * max(1, min(64, c4 // 128))))
-    rec.emit("argmax", {"x": x}, {"y": best}, {"C4": c4, "BLOCKS": 8 * best.layout.width})
-    rec.emit("argmax_final", {"x": best}, {"y": out}, label="argmax")
+    best = rec.scratch("argmax.blocks", Layout(HIGH * x.rows, 4 * max(1, min(64, c4 // 128))))
+    rec.emit("argmax", {"x": x}, {"y": best}, {"C4": c4, "BLOCKS": HIGH * best.layout.width, "HIGH": HIGH})
+    rec.emit("argmax_final", {"x": best}, {"y": out}, {"HIGH": HIGH}, label="argmax")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from glgpt.ops.partial_sums import Rows
 from glgpt.program.layout import Layout, fold, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
@@ -22,14 +23,16 @@ def embed(
     name: str = "embed",
     batch: int = 1,
     index: tuple[Tensor, Tensor] | None = None,
+    rows: Rows | None = None,
 ) -> Tensor:
     """y[t] = tokens[:, ids[t]] + positions[pos + t // batch], or without `positions` the first term alone.
 
     ids are `[T, 1]`, tokens `[n_embd, vocab]`, positions `[n_positions, n_embd]`; `out` is the layout of y,
-    `[T, n_embd]`. To be differentiated it needs the `sorted_index` of the ids.
+    `[T, n_embd]`. With `rows`, each is at its own position. To be differentiated it needs the `sorted_index` of the ids.
     """
     y = rec.scratch(name, out)
     inputs = {"ids": ids, "tokens": tokens} | ({"positions": positions} if positions else {})
+    inputs |= {"places": rows.places} if rows and positions else {}
     rec.emit("embed", inputs, {"y": y}, {"BATCH": batch})
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:

@@ -75,20 +75,19 @@ class GPT2Network(Network):
     def decode(self) -> None:
         """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
 
-        Norms are applied behind the products they feed (`prepare`), since one pass cannot both write a row and know
+        With `texts`, that of a token of each. Norms are applied behind the products they feed (`prepare`), since one pass cannot both write a row and know
         its mean, and every pass counts.
         """
         rec, c = self.rec, self.config
         wte, wpe = self.parameter("wte.weight"), self.parameter("wpe.weight")
-        x = ops.embed(rec, self.token, wte, wpe, Layout(1, c.n_embd))
+        x = ops.embed(rec, self.token, wte, wpe, self.one(c.n_embd), rows=self.rows)
         row = self.row_sum(x, "h.0.ln_1", "embed.row")
         for i in range(c.n_layer):
             h, following = in_block(i, ""), in_block(i + 1, "ln_1") if i + 1 < c.n_layer else "ln_f"
             q, k, v = (self.cache(i, part) for part in "qkv")
             part, normed = self.scaled(row, h + "attn.c_attn")
-            ops.split_qkv(rec, part, q, k, v, h + "attn.qkv", normed)
-            s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
-            z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys)
+            ops.split_qkv(rec, part, q, k, v, h + "attn.qkv", normed, self.rows)
+            z = ops.attend_row(rec, self.scores_of(q, k, i), v, c.n_head, h + "attn.z", self.keys, rows=self.rows)
             row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, h + "attn.c_proj")
             part, normed = self.scaled(row, h + "mlp.c_fc")
             m = ops.combine(rec, part, h + "mlp.act", act=c.activation_function, normed=normed)
@@ -101,9 +100,9 @@ class GPT2Network(Network):
         """x + linear(y) of one row, ready for the norm that follows."""
         gain, eps = self.parameter(f"{norm}.weight"), self.config.layer_norm_epsilon
         if y is None or linear is None:
-            return ops.row_sum(self.rec, x, gain, eps, name)
+            return ops.row_sum(self.rec, x, gain, eps, name, row=None)
         w, b = self.linear(linear)
-        return ops.row_sum(self.rec, x, gain, eps, name, self.matvec(y, w, linear), b)
+        return ops.row_sum(self.rec, x, gain, eps, name, self.matvec(y, w, linear), b, None)
 
     def scaled(
         self, row: ops.NormedRow, linear: str

@@ -76,11 +76,11 @@ class LlamaNetwork(Network):
     def decode(self) -> None:
         """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
 
-        A norm's division is applied behind the products it feeds, since one pass cannot both write a row and know its
+        With `texts`, that of a token of each. A norm's division is applied behind the products it feeds, since one pass cannot both write a row and know its
         mean square.
         """
         rec, c = self.rec, self.config
-        x = ops.embed(rec, self.token, self.parameter("embed_tokens.weight"), None, Layout(1, c.n_embd))
+        x = ops.embed(rec, self.token, self.parameter("embed_tokens.weight"), None, self.one(c.n_embd), rows=self.rows)
         row = self.row_sum(x, "h.0.ln_1", "embed.row")
         for i in range(c.n_layer):
             h, layer = in_block(i, ""), f"layers.{i}."
@@ -88,9 +88,9 @@ class LlamaNetwork(Network):
             for part, cache in (("q", q), ("k", k), ("v", v)):
                 y = self.product(row.scaled, f"{layer}self_attn.{part}_proj")
                 turns = () if part == "v" else c.frequencies
-                ops.rotary(rec, y, cache, c.d_head, turns, f"{h}attn.{part}", normed=(row, None))
-            s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
-            z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group)
+                ops.rotary(rec, y, cache, c.d_head, turns, f"{h}attn.{part}", normed=(row, None), rows=self.rows)
+            s = self.scores_of(q, k, i)
+            z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group, self.rows)
             row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, layer + "self_attn.o_proj")
             gate, up = (self.product(row.scaled, f"{layer}mlp.{part}_proj") for part in ("gate", "up"))
             factor = ops.combine(rec, gate, h + "mlp.gate", act="silu", normed=(row, None))
@@ -108,7 +108,7 @@ class LlamaNetwork(Network):
     ) -> ops.NormedRow:
         """x + linear(y) of one row, ready for the norm that follows."""
         product = None if y is None or linear is None else self.product(y, linear)
-        return ops.row_sum(self.rec, x, self.gain(norm), self.config.layer_norm_epsilon, name, product)
+        return ops.row_sum(self.rec, x, self.gain(norm), self.config.layer_norm_epsilon, name, product, row=None)
 
     def last_logits(self, x: Tensor, row: str) -> None:
         """The logits of the row of x that the scalar `row` names, and its best token."""
