@@ -1,8 +1,8 @@
 """Texts decoded side by side: each weight is read once for all of them, and every text is at a position of its own.
 
-The texts share caches of keys and values. A step writes the new rows of all texts below each other, wherever as many rows
-are free, and a table says where each position of a text is. So texts may come, pause and go at any step, and those
-with the same beginning share its rows (after Kwon et al. 2023, with blocks of one token).
+The texts share caches of keys and values. A step writes the new rows of all texts below each other, wherever as many
+rows are free, and a table says where each position of a text is. So texts may come, pause and go at any step, and
+those with the same beginning share its rows (after Kwon et al. 2023, with blocks of one token).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ADOPTED = (128, 16)  # rows that one pass copies from a prompt's caches
 def batch_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, height: int) -> Program:
     """Entries `decode_N` (a token of each of N texts) and `adopt_N` (N rows of a prompt's keys and values).
 
-    They share caches of `height` rows. `decode_N` takes tokens from `token.N`, positions from `places.N`, where the keys
-    are from `table.N`, and writes keys and values to rows `row`..; it leaves the best tokens in `token.N` and lists
-    `logits` `[N, vocab]`. `adopt_N` copies rows `pos`.. of the caches of a generation program to rows `row`.. .
+    They share caches of `height` rows. `decode_N` takes tokens from `token.N`, positions from `places.N`, where the
+    keys are from `table.N`, and writes keys and values to rows `row`..; it leaves the best tokens in `token.N` and
+    lists `logits` `[N, vocab]`. `adopt_N` copies rows `pos`.. of the caches of a generation program to rows `row`.. .
     """
     rec = Recorder(limits)
     for size in SIZES:
@@ -54,14 +54,14 @@ class Heap:
         self.uses, self._next = np.zeros(height, np.int32), 0
 
     def take(self, count: int, used: int) -> int | None:
-        """The first of `count` free rows below each other, of which `used` are now in use; None where there are none."""
+        """The first of `count` free rows below each other, of which `used` are now in use; None: there are none."""
         first = self._next
         if first + count > len(self.uses) or self.uses[first : first + count].any():
             taken = np.concatenate([[0], np.cumsum(self.uses > 0)])
             starts = np.flatnonzero(taken[count:] == taken[:-count])
             if not len(starts):
                 return None
-            first = int(starts[min(np.searchsorted(starts, first), len(starts) - 1)])
+            first = int(starts[min(int(np.searchsorted(starts, first)), len(starts) - 1)])
         self.uses[first : first + used] += 1
         self._next = first + used
         return first
@@ -87,8 +87,8 @@ class Text:
 class BatchDecoder:
     """Decodes up to eight texts of one model at once, over the weights of its player.
 
-    `begin` takes prompts in, `step` decodes a token of each text given to it, in any order and number, and `end` forgets
-    one. A text's results do not depend on its neighbours. Texts whose rows others needed are read in again.
+    `begin` takes prompts in, `step` decodes a token of each text given to it, in any order and number, and `end`
+    forgets one. A text's results do not depend on its neighbours. Texts whose rows others needed are read in again.
     """
 
     def __init__(self, decoder: Decoder, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
@@ -113,8 +113,7 @@ class BatchDecoder:
             return
         main = self.decoder.player
         program = batch_program(self.config, main.device.limits, self.kernel, self.dtype, rows)
-        own = sum(t.nbytes for name, t in program.textures.items() if name not in main.textures)
-        needed = main.program.nbytes() + own
+        needed = main.program.nbytes() + self._own_bytes(program)
         if self.most is not None and needed > self.most:
             raise GlgptError(
                 f"several texts at once take {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
@@ -132,11 +131,11 @@ class BatchDecoder:
     @property
     def nbytes(self) -> int:
         """Texture memory at present, in bytes, beyond the model's own."""
-        if self._player is None:
-            return 0
-        return sum(
-            t.nbytes for name, t in self._player.program.textures.items() if name not in self.decoder.player.textures
-        )
+        return self._own_bytes(self._player.program) if self._player else 0
+
+    def _own_bytes(self, program: Program) -> int:
+        main = self.decoder.player.program.textures
+        return sum(t.nbytes for name, t in program.textures.items() if name not in main)
 
     def close(self) -> None:
         """Releases the shared caches."""

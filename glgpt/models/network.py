@@ -45,7 +45,9 @@ class Network(ABC):
     it, in 8 row tiles (4 with four draw buffers) of the column tiles that share a texel; the residual stream and
     attention stay f32.
 
-    With a `batch`, `prefill` runs one. With `texts`, `decode` takes a token of each. `role` is that of the parameters' textures: "state" where training writes them.
+    With a `batch`, `prefill` runs one. With `texts`, `decode` takes a token of each.
+    `role` is that of the parameters' textures: "state" where
+    training writes them.
     A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
 
@@ -236,7 +238,8 @@ class Network(ABC):
     def adopt(self, size: int, own: Network) -> None:
         """Copies `size` rows of keys and values from the caches of another network to those of the texts."""
         for i in range(self.config.n_layer):
-            ops.adopt(self.rec, *(n.cache(i, part) for n in (own, self) for part in "kv"), size)
+            k, v, shared_k, shared_v = (network.cache(i, part) for network in (own, self) for part in "kv")
+            ops.adopt(self.rec, k, v, shared_k, shared_v, size)
 
     def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
         """Partial sums of one row, or of the few that are decoded side by side, times a weight."""

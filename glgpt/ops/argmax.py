@@ -10,7 +10,10 @@ HIGH = 8  # rows of blocks of a row
 
 
 def argmax(rec: Recorder, x: Tensor, out: Tensor) -> None:
-    """Writes texel (column, value, 0, 0) of the state `out` `[1, 4]` for x `[1, N]`, or of each of its rows; the first of equals wins."""
+    """Writes texel (column, value, 0, 0) of the state `out` `[1, 4]` for x `[1, N]`; the first of equals wins.
+
+    Of several rows, `out` has a texel for each.
+    """
     c4 = -(-x.cols // 4)
     best = rec.scratch("argmax.blocks", Layout(HIGH * x.rows, 4 * max(1, min(64, c4 // 128))))
     rec.emit("argmax", {"x": x}, {"y": best}, {"C4": c4, "BLOCKS": HIGH * best.layout.width, "HIGH": HIGH})

@@ -21,17 +21,18 @@ def embed(
     positions: Tensor | None,
     out: Layout,
     name: str = "embed",
-    batch: int = 1,
+    batch: int | Rows = 1,
     index: tuple[Tensor, Tensor] | None = None,
-    rows: Rows | None = None,
 ) -> Tensor:
     """y[t] = tokens[:, ids[t]] + positions[pos + t // batch], or without `positions` the first term alone.
 
     ids are `[T, 1]`, tokens `[n_embd, vocab]`, positions `[n_positions, n_embd]`; `out` is the layout of y,
-    `[T, n_embd]`. With `rows`, each is at its own position. To be differentiated it needs the `sorted_index` of the ids.
+    `[T, n_embd]`. With `Rows` in place of a batch, each row is at its own position. To be differentiated it needs the
+    `sorted_index` of the ids.
     """
     y = rec.scratch(name, out)
     inputs = {"ids": ids, "tokens": tokens} | ({"positions": positions} if positions else {})
+    batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
     inputs |= {"places": rows.places} if rows and positions else {}
     rec.emit("embed", inputs, {"y": y}, {"BATCH": batch})
 

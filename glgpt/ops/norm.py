@@ -87,7 +87,7 @@ def row_sum(
     y, scaled = rec.scratch(name, Layout(n, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(n, x.cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(n, 4 * y.layout.width))
     inputs = {"x": x, "gain": gain}
-    defines: dict[str, int | float | str] = {"ROW": number} | each_row(n)
+    defines: Defines = {"ROW": number, **each_row(n)}
     if product:
         inputs |= product.inputs | ({"shift": shift} if shift else {})
         defines |= product.defines

@@ -19,16 +19,17 @@ def rotary(
     d_head: int,
     frequencies: Sequence[float],
     label: str,
-    batch: int = 1,
+    batch: int | Rows = 1,
     normed: Normed | None = None,
-    rows: Rows | None = None,
 ) -> None:
     """Writes rows pos.. of `out` `[.., heads * d]` from x `[T, heads * d]`, each head rotated by its position's angles.
 
     Columns i and i + d_head / 2 of a head are a pair, rotated by (pos + t) * frequencies[i] in radians. Without
     frequencies the rows are copied. Partial sums of one row come with `normed`, and are finished here as in `combine`.
-    With `rows`, they go to rows row.., each rotated by its own position. Where `out` is scratch, it holds the rows of x, t * batch + sequence, from position 0.
+    With `Rows` in place of a batch, they go to rows row.., each rotated by its own position. Where `out` is scratch, it
+    holds the rows of x, t * batch + sequence, from position 0.
     """
+    batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):
         inputs, defines = x.inputs | inputs, x.defines | defines

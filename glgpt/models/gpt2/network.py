@@ -75,12 +75,12 @@ class GPT2Network(Network):
     def decode(self) -> None:
         """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
 
-        With `texts`, that of a token of each. Norms are applied behind the products they feed (`prepare`), since one pass cannot both write a row and know
-        its mean, and every pass counts.
+        With `texts`, that of a token of each. Norms are applied behind the products they feed (`prepare`), since one
+        pass cannot both write a row and know its mean, and every pass counts.
         """
         rec, c = self.rec, self.config
         wte, wpe = self.parameter("wte.weight"), self.parameter("wpe.weight")
-        x = ops.embed(rec, self.token, wte, wpe, self.one(c.n_embd), rows=self.rows)
+        x = ops.embed(rec, self.token, wte, wpe, self.one(c.n_embd), batch=self.rows or 1)
         row = self.row_sum(x, "h.0.ln_1", "embed.row")
         for i in range(c.n_layer):
             h, following = in_block(i, ""), in_block(i + 1, "ln_1") if i + 1 < c.n_layer else "ln_f"

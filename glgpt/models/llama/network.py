@@ -76,11 +76,13 @@ class LlamaNetwork(Network):
     def decode(self) -> None:
         """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
 
-        With `texts`, that of a token of each. A norm's division is applied behind the products it feeds, since one pass cannot both write a row and know its
-        mean square.
+        With `texts`, that of a token of each. A norm's division is applied behind the products it feeds, since one
+        pass cannot both write a row and know its mean square.
         """
         rec, c = self.rec, self.config
-        x = ops.embed(rec, self.token, self.parameter("embed_tokens.weight"), None, self.one(c.n_embd), rows=self.rows)
+        x = ops.embed(
+            rec, self.token, self.parameter("embed_tokens.weight"), None, self.one(c.n_embd), batch=self.rows or 1
+        )
         row = self.row_sum(x, "h.0.ln_1", "embed.row")
         for i in range(c.n_layer):
             h, layer = in_block(i, ""), f"layers.{i}."
@@ -88,7 +90,7 @@ class LlamaNetwork(Network):
             for part, cache in (("q", q), ("k", k), ("v", v)):
                 y = self.product(row.scaled, f"{layer}self_attn.{part}_proj")
                 turns = () if part == "v" else c.frequencies
-                ops.rotary(rec, y, cache, c.d_head, turns, f"{h}attn.{part}", normed=(row, None), rows=self.rows)
+                ops.rotary(rec, y, cache, c.d_head, turns, f"{h}attn.{part}", batch=self.rows or 1, normed=(row, None))
             s = self.scores_of(q, k, i)
             z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group, self.rows)
             row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, layer + "self_attn.o_proj")
