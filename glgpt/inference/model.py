@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Generation, Run, TokenStream
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
+from glgpt.inference.windows import Windows
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.choice import DeviceSettings, as_dict
@@ -53,8 +54,10 @@ class GPT2:
         )
         self.player = Player(self.device, program, self.choice.options)
         self._decoder = Decoder(self.player, self.config.n_positions, self._check_open)
+        self._windows = Windows(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, dtype, max_texture_memory)
+        self._extras = (self._batch, self._windows, self._captures)  # that take textures when they are used
         try:
             self._load(checkpoint, progress)
         except BaseException:
@@ -92,6 +95,30 @@ class GPT2:
         self.player.prepare("decode")  # not in the first token's time
 
     # -- public -------------------------------------------------------------------------------------------------
+
+    def logits_batch(self, prompts: Sequence[Sequence[int]]) -> list[Floats]:
+        """Logits of every position of several prompts, of any lengths, float32 `[T, vocab]` each, read side by side.
+
+        They do not depend on what else is in the batch. Raises GlgptError as `logits` does.
+        """
+        found = self._windows.logits([self.check_ids(ids) for ids in prompts]) if len(prompts) else []
+        if not all(np.isfinite(logits).all() for logits in found):
+            raise GlgptError(NOT_FINITE)
+        return found
+
+    def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
+        """What each token but the first of several texts costs, in nats, as float32 `[T - 1]`, text by text.
+
+        A text has 2 to n_positions + 1 ids. Many are read side by side. Raises GlgptError for unusable ids, and where
+        a loss is not a finite number.
+        """
+        for ids in texts:
+            self.check_ids(ids[:-1])
+            self.check_ids(ids[1:])
+        for losses in self._windows.losses(texts) if len(texts) else ():
+            if not np.isfinite(losses).all():
+                raise GlgptError(NOT_FINITE)
+            yield losses
 
     def logits(self, ids: Sequence[int]) -> Floats:
         """Logits of every position, float32 `[T, vocab]`.
@@ -246,7 +273,7 @@ class GPT2:
     @property
     def texture_bytes(self) -> int:
         """Texture memory of this model at present, in bytes; 0 once it is closed."""
-        return self.player.program.nbytes() + self._captures.nbytes + self._batch.nbytes if self.player.textures else 0
+        return self.player.program.nbytes() + sum(x.nbytes for x in self._extras) if self.player.textures else 0
 
     def info(self) -> dict[str, Any]:
         """What was chosen and what it takes: kernels, passes, bytes by role."""
@@ -254,8 +281,8 @@ class GPT2:
 
     def close(self) -> None:
         """Releases every GL object of this model. Closing twice is harmless."""
-        self._batch.close()
-        self._captures.close()
+        for extra in self._extras:
+            extra.close()
         self.player.close()
 
     def __enter__(self) -> GPT2:
