@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from glgpt import __version__
-from glgpt.cli import commands, train
+from glgpt.cli import commands, federate, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
@@ -124,6 +124,11 @@ def _tokenizer(add: Add) -> None:
     train.add_tokenizer_commands(add("tokenizer", train.run_tokenizer_train, "make a tokenizer", example))
 
 
+def _federate(add: Add) -> None:
+    example = "glgpt federate serve play.txt --preset nano --quorum 2 --out runs/together"
+    federate.add_federate_commands(add("federate", federate.run_serve, "train one model on many devices", example))
+
+
 def _info(add: Add) -> None:
     p = add("info", commands.run_info, "the driver, its limits, the kernels chosen and why", "glgpt info --model gpt2")
     p.add_argument("--model", metavar="MODEL", help="also the texture memory that this model would need")
@@ -159,6 +164,7 @@ def _export(add: Add) -> None:
     p.add_argument("--shard-size", type=size, default=24 << 20, metavar="SIZE", help="of a weight file (24MiB)")
     p.add_argument("--single-file", action="store_true", help="one HTML file that opens from disk, for small models")
     p.add_argument("--embed", action="store_true", help="no page, but a module glgpt.js for pages of one's own")
+    p.add_argument("--trained-on", metavar="TEXT", help="what the model was trained on, for the page's first line")
     p.add_argument("--train", action="store_true", help="a page that also trains models, of the sizes of --preset")
     p.add_argument(
         "--preset",
@@ -199,6 +205,7 @@ COMMANDS = (
     _evaluate,
     _train,
     _tokenizer,
+    _federate,
     _info,
     _bench,
     _export,

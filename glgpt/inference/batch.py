@@ -12,35 +12,44 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
+from glgpt.gl.readback import Readback
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.sampling import Sampler
 from glgpt.models.network import SideBySide
 from glgpt.models.spec import ModelConfig
-from glgpt.ops import MOST_ROWS
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
+from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 
-SIZES = (1, 2, 4, MOST_ROWS)  # texts of a step that entries are recorded for
+SIZES = (1, 2, 4, ops.MOST_ROWS)  # texts of a step that entries are recorded for
 ADOPTED = (128, 16)  # rows that one pass copies from a prompt's caches
 
 
-def batch_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, height: int) -> Program:
-    """Entries `decode_N` (a token of each of N texts) and `adopt_N` (N rows of a prompt's keys and values).
+def batch_program(
+    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, height: int, logits: Layout
+) -> Program:
+    """Entries `decode_N` (a token of each of N texts), `take_N` (one of their rows of logits) and `adopt_N`.
 
     They share caches of `height` rows. `decode_N` takes tokens from `token.N`, positions from `places.N`, where the
     keys are from `table.N`, and writes keys and values to rows `row`..; it leaves the best tokens in `token.N` and
-    lists `logits` `[N, vocab]`. `adopt_N` copies rows `pos`.. of the caches of a generation program to rows `row`.. .
+    lists `logits` `[N, vocab]`. `take_N` copies row `row` of both to the states `token` and `logits` of a generation
+    program, of the layout `logits`, which may then draw from them. `adopt_N` copies N rows `pos`.. of its caches to
+    rows `row`.. .
     """
     rec = Recorder(limits)
+    own = config.network(rec, kernel, dtype)
     for size in SIZES:
         network = config.network(rec, kernel, dtype, texts=SideBySide(size, height))
         with rec.entry(f"decode_{size}"):
             network.decode()
-    own = config.network(rec, kernel, dtype)
+        with rec.entry(f"take_{size}"):
+            ops.take_row(rec, rec.kept(f"logits.{size}"), rec.fixed("logits", logits, "state"))
+            ops.take_row(rec, network.token, own.token)
     for size in ADOPTED:
         with rec.entry(f"adopt_{size}"):
             network.adopt(size, own)
@@ -98,6 +107,7 @@ class BatchDecoder:
         self._texts: dict[Text, None] = {}  # that have rows, the one used least recently first
         self._sent: tuple[tuple[Text, ...], Floats] = ((), np.zeros((0, 0), np.float32))  # what the table holds
         self._last = 0  # texts of the last step's entry
+        self._drawn = Readback(decoder.player, ("token",), ops.MOST_ROWS)
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -112,7 +122,9 @@ class BatchDecoder:
         if rows <= len(self._heap.uses):
             return
         main = self.decoder.player
-        program = batch_program(self.config, main.device.limits, self.kernel, self.dtype, rows)
+        view = main.program.views["logits"]
+        logits = Layout(view.rows, view.cols, view.tiles, view.dtype)
+        program = batch_program(self.config, main.device.limits, self.kernel, self.dtype, rows, logits)
         needed = main.program.nbytes() + self._own_bytes(program)
         if self.most is not None and needed > self.most:
             raise GlgptError(
@@ -126,7 +138,7 @@ class BatchDecoder:
     @property
     def room(self) -> int:
         """Rows of the shared caches that texts can still take, at any number of texts a step."""
-        return self._heap.room() - MOST_ROWS - ADOPTED[0]
+        return self._heap.room() - ops.MOST_ROWS - ADOPTED[0]
 
     @property
     def nbytes(self) -> int:
@@ -181,6 +193,22 @@ class BatchDecoder:
         self._send(texts, tokens, size, first)
         self.player.play(f"decode_{size}", row=first)
         self._last = size
+
+    def choose(self, samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int | None]:
+        """A token behind each text of the last step, chosen by its sampler for its step; None as in `best`."""
+        main, drawn = self.decoder.player, [i for i, sampler in enumerate(samplers) if sampler.entry]
+        found = self.best()
+        for i in drawn:
+            self.player.play(f"take_{self._last}", row=i)
+            main.play(samplers[i].entry or "", **samplers[i].scalars(steps[i], self.config.vocab_size))
+            self._drawn.start()
+        if drawn:
+            self.decoder.forget()  # its token is another now
+        for i in drawn:
+            token, _, _, undecided = self._drawn.take()[0][0, 0, 0]
+            if found[i] is not None:
+                found[i] = samplers[i].choose(self.logits()[i], steps[i]) if undecided else int(token)
+        return found
 
     def best(self) -> list[int | None]:
         """The likeliest token behind each text of the last step; None where its logits are not finite."""

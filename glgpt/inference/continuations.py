@@ -63,12 +63,8 @@ class Continuations:
             start = time.perf_counter()
             texts = [row.text for row in self._live if row.text]
             self.decoder.step(texts, [row.next for row in self._live])
-            best = self.decoder.best()
-            logits = None if all(row.sampler.greedy for row in self._live) else self.decoder.logits()
-            chosen = [
-                token if token is None or logits is None or row.sampler.greedy else row.sampler.choose(logits[i])
-                for i, (row, token) in enumerate(zip(self._live, best, strict=True))
-            ]
+            steps = [len(text.ids) - row.run.prefill_tokens for row, text in zip(self._live, texts, strict=True)]
+            chosen = self.decoder.choose([row.sampler for row in self._live], steps)
             seconds = time.perf_counter() - start
             for row, token in zip(self._live, chosen, strict=True):
                 row.run.decode_s += seconds

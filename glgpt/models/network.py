@@ -45,9 +45,8 @@ class Network(ABC):
     it, in 8 row tiles (4 with four draw buffers) of the column tiles that share a texel; the residual stream and
     attention stay f32.
 
-    With a `batch`, `prefill` runs one. With `texts`, `decode` takes a token of each.
-    `role` is that of the parameters' textures: "state" where
-    training writes them.
+    With a `batch`, `prefill` runs one. With `texts`, `decode` takes a token of each. `role` is that of the
+    parameters' textures: "state" where training writes them.
     A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
 
@@ -109,10 +108,22 @@ class Network(ABC):
 
     @property
     def token(self) -> Tensor:
-        """The state that holds the token chosen last: texel (id, logit, 0, 0); of texts side by side, that of each."""
+        """The token chosen last, a state: texel (id, logit, not finite, undecided), and what `sample` adds.
+
+        Of texts side by side the first texel of each.
+        """
         if self.rows:
             return self.rec.fixed(f"token.{self.rows.size}", Layout(self.rows.size, 4), "state")
-        return self.rec.fixed("token", Layout(1, 4), "state")
+        return self.rec.fixed("token", ops.TOKEN, "state")
+
+    def chosen(self, logits: Tensor) -> None:
+        """Keeps a row of logits in the state `logits`, and its best token in `token`; of texts, those of each."""
+        state = f"logits.{self.rows.size}" if self.rows else "logits"
+        ops.argmax(self.rec, self.rec.output(self.rec.store(logits, state), "logits"), self.token)
+
+    def sample(self, nucleus: bool) -> None:
+        """Draws from the state `logits` into `token`; with top-p and no top-k the `nucleus` is searched for."""
+        ops.sample(self.rec, self.rec.kept("logits"), self.token, self.token, nucleus)
 
     def _rows(self, texts: SideBySide) -> ops.Rows:
         places = self.rec.fixed(f"places.{texts.size}", Layout(texts.size, 4), "state")

@@ -9,14 +9,17 @@ from glgpt.ops.loss import cross_entropy, cross_entropy_rows
 from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row, Rows
-from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, multiply, place_row, transpose
+from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, multiply, place_row, take_row, transpose
 from glgpt.ops.rotary import rotary
+from glgpt.ops.sample import ALTERNATIVES, TOKEN, sample
 
 __all__ = [
     "ACTIVATIONS",
+    "ALTERNATIVES",
     "CONTIGUOUS",
     "KEYS",
     "MOST_ROWS",
+    "TOKEN",
     "AttendedRow",
     "Normed",
     "NormedRow",
@@ -51,6 +54,7 @@ __all__ = [
     "rms_norm",
     "rotary",
     "row_sum",
+    "sample",
     "score_tiles",
     "scores",
     "scores_rows",
@@ -58,5 +62,6 @@ __all__ = [
     "sorted_index",
     "split_k_for",
     "split_qkv",
+    "take_row",
     "transpose",
 ]

@@ -10,9 +10,9 @@ HIGH = 8  # rows of blocks of a row
 
 
 def argmax(rec: Recorder, x: Tensor, out: Tensor) -> None:
-    """Writes texel (column, value, 0, 0) of the state `out` `[1, 4]` for x `[1, N]`; the first of equals wins.
+    """Writes texel (column, value, 1 if x is not finite, 0) of the state `out` for x `[1, N]`, and zeros behind it.
 
-    Of several rows, `out` has a texel for each.
+    The first of equals wins. Of several rows, `out` has a row for each.
     """
     c4 = -(-x.cols // 4)
     best = rec.scratch("argmax.blocks", Layout(HIGH * x.rows, 4 * max(1, min(64, c4 // 128))))
