@@ -43,6 +43,9 @@ def _generate(add: Add) -> None:
     p.add_argument("--top-p", type=fraction, metavar="P", help="sample from the likeliest tokens that make up P")
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")
+    p.add_argument(
+        "--samples", type=positive, default=1, metavar="N", help="continuations side by side, of seeds S, S + 1, ..."
+    )
     _figures(p)
 
 

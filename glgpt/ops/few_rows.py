@@ -8,6 +8,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tensor import Tensor
 
+BY = 2  # rows of a block of pixels
 MOST_ROWS = 8  # that one pass multiplies: as many as a fragment has outputs for
 
 
@@ -28,7 +29,7 @@ def few_rows(rec: Recorder, x: Tensor, w: Tensor, name: str, contiguous: int = 0
     together = -(-x.rows // groups)
     texels = max(t for t in range(1, single + 1) if t * shared * together <= most)
     columns = -(-columns * single // texels)
-    contiguous, split_k, by = texels if contiguous else 0, -(-k4 // slice_texels), 2
+    contiguous, split_k, by = texels if contiguous else 0, -(-k4 // slice_texels), BY
     while columns > rec.limits.max_texture_size * by:
         by *= 2
     place: dict[str, int | float | str] = {"BY": by, "STRIDE": columns, "CONTIGUOUS": contiguous, "SPLIT_K": split_k}
