@@ -44,7 +44,7 @@ def batch_program(
     rec = Recorder(limits)
     own = config.network(rec, kernel, dtype)
     for size in SIZES:
-        network = config.network(rec, kernel, dtype, texts=SideBySide(size, height))
+        network = config.network(rec, kernel, dtype, batch=SideBySide(size, height))
         with rec.entry(f"decode_{size}"):
             network.decode()
         with rec.entry(f"take_{size}"):

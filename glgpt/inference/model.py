@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from glgpt.program.formats import FORMATS, Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.choice import DeviceSettings, as_dict
 
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from glgpt.inference.stages.pipeline import Pipeline
 
 
 class GPT2:
@@ -33,6 +34,9 @@ class GPT2:
 
     It is used in the thread that loaded it, where its GL context is current; elsewhere GlgptError is raised.
     """
+
+    _batch: BatchDecoder | None = None  # where there is none, several texts take their turns
+    _windows: Windows | None = None
 
     def __init__(
         self,
@@ -42,7 +46,7 @@ class GPT2:
         *,
         settings: DeviceSettings | None = None,
         max_texture_memory: int | None = None,
-        progress: Progress | None = None,
+        progress: programs.Progress | None = None,
     ) -> None:
         if dtype not in FORMATS:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
@@ -53,13 +57,13 @@ class GPT2:
             checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory
         )
         self.player = Player(self.device, program, self.choice.options)
-        self._decoder = Decoder(self.player, self.config.n_positions, self._check_open)
+        self._decoder: Decoder | Pipeline = Decoder(self.player, self.config.n_positions, self._check_open)
         self._windows = Windows(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._extras = (self._batch, self._windows, self._captures)  # that take textures when they are used
         try:
-            self._load(checkpoint, progress)
+            programs.load_weights(self.player, checkpoint, progress)
         except BaseException:
             self.close()
             raise
@@ -70,29 +74,22 @@ class GPT2:
 
         `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto" or
         a name from `glgpt info`), `max_texture_memory` in bytes, `progress` called with (bytes done, bytes in all).
+
+        `rest="ws://…"`: a server (`glgpt split serve`) runs its blocks, and this machine the others, which alone are
+        loaded; `blocks=(first, end)` says which those must be. `plan="0-3@here,4-7@ws://a,8-11@ws://b"` chains several.
+        With them go `wire` ("f32", "f16" or "int8": how hidden states travel), `token` and `speculate`. The text is
+        the unsplit model's.
+
         Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before anything is drawn.
         """
         with Checkpoint.open(name_or_path) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
+            if options.get("rest") is not None or options.get("plan") is not None:
+                from glgpt.inference.stages.model import SplitGPT2
+
+                return SplitGPT2(checkpoint, tokenizer, dtype, **options)
             settings = DeviceSettings.taken_from(options)
             return cls(checkpoint, tokenizer, dtype, settings=settings, **options)
-
-    def _load(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
-        layouts = programs.weight_layouts(self.player.program, self.config)
-        total, done = sum(layout.nbytes for layout in layouts.values()), 0
-        for name, layout in layouts.items():
-            matrix = self.config.parameters[name].arrange(checkpoint.read(name))
-            if float(np.finfo(matrix.dtype).max) > layout.format.largest:
-                peak = float(np.abs(matrix).max())
-                if peak > layout.format.largest:
-                    what = f"{name} holds {peak:.3g}, more than the {layout.format.largest:g} of {layout.dtype}"
-                    raise GlgptError(f"{checkpoint.path}: {what}; use --dtype f32")
-            self.player.write_matrix(name, layout, matrix)
-            done += layout.nbytes
-            if progress:
-                progress(done, total)
-        self.player.play("prepare")
-        self.player.prepare("decode")  # not in the first token's time
 
     # -- public -------------------------------------------------------------------------------------------------
 
@@ -101,6 +98,8 @@ class GPT2:
 
         They do not depend on what else is in the batch. Raises GlgptError as `logits` does.
         """
+        if self._windows is None:
+            return [self.logits(ids) for ids in prompts]
         found = self._windows.logits([self.check_ids(ids) for ids in prompts]) if len(prompts) else []
         if not all(np.isfinite(logits).all() for logits in found):
             raise GlgptError(NOT_FINITE)
@@ -115,6 +114,9 @@ class GPT2:
         for ids in texts:
             self.check_ids(ids[:-1])
             self.check_ids(ids[1:])
+        if self._windows is None:
+            yield from (_losses(self.logits(ids[:-1]), ids[1:]) for ids in texts)
+            return
         for losses in self._windows.losses(texts) if len(texts) else ():
             if not np.isfinite(losses).all():
                 raise GlgptError(NOT_FINITE)
@@ -223,6 +225,9 @@ class GPT2:
         seeds = [secrets.randbelow(2**32) for _ in texts] if seeds is None else list(seeds)
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
+        if self._batch is None:
+            settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop}
+            return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
         rows = [Row(i, Sampler(temperature, top_k, top_p, s), tokens) for i, s in zip(texts, seeds, strict=True)]
         eos = self.tokenizer.eos if self.tokenizer else None
         batch = Continuations(self._batch, rows, self.config.n_positions, eos)
@@ -303,3 +308,10 @@ class GPT2:
                 f"they run from {known[0]}, {known[1]} to {known[-1]}"
             )
         return [n for n in known if n in asked or n == "logits"]
+
+
+def _losses(logits: Floats, targets: Sequence[int]) -> Floats:
+    """-log of the probability of each target `[T]` under logits `[T, vocab]`."""
+    rows = logits.astype(np.float64)
+    found: Floats = (np.logaddexp.reduce(rows, axis=1) - rows[np.arange(len(rows)), targets]).astype(np.float32)
+    return found
