@@ -109,6 +109,16 @@ def adopt(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(to_k, after["r"]), Want(to_v, after["s"])]
 
 
+def take_row(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """A row of a tensor in the middle, to a wider state in other tiles."""
+    tall(b)
+    b.row = 4
+    x, out = b.normal("x", 7, s.inner, Layout(7, s.inner, (1, 2))), Layout(1, s.inner + 9, (1, 3))
+    state = b.normal("state", 1, out.cols, out, role="state")
+    ops.take_row(b, x, state)
+    return [Want(state, np.pad(b.held["x"][4:5], ((0, 0), (0, 9))))]
+
+
 def embed_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
     tall(b)
     rows, places, _ = rows_at(b, s, 7, 7)
@@ -153,6 +163,7 @@ ROWS = {
     ),
     "split_rows": Case(shapes(**PRODUCT, **HEADS), split_rows, (4e-5, 8)),
     "adopt": Case(shapes(**HEADS), adopt, (0.0, 0)),
+    "take_row": Case(shapes(**PRODUCT), take_row, (0.0, 0)),
     "embed_rows": Case(shapes(**PRODUCT, vocab=st.integers(1, 64)), embed_rows, (0.0, 1)),
     "rotary_rows": Case(shapes(**PRODUCT, **TURNS), rotary_rows, (1e-4, 16)),
 }
