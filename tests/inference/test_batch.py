@@ -12,7 +12,7 @@ from reference import within
 from test_model import ATOL, GOLDENS, RTOL, load, reference_of
 
 from glgpt.errors import GlgptError
-from glgpt.inference.batch import Heap, Text
+from glgpt.inference.batch import BatchDecoder, Heap, Text
 from glgpt.inference.model import GPT2
 from glgpt.inference.sampling import Sampler
 
@@ -26,6 +26,11 @@ def prompts_for(model: GPT2, count: int, seed: int = 3) -> list[list[int]]:
     lengths = [1 + int(n) % most for n in rng.integers(0, most, count)]
     prompts = [rng.integers(0, model.config.vocab_size, n).tolist() for n in (most, *lengths)]
     return [*prompts[: count - 1], prompts[1]]
+
+
+def batch_of(model: GPT2) -> BatchDecoder:
+    assert model._batch
+    return model._batch
 
 
 def alone(model: GPT2, prompts: list[list[int]], tokens: int, **sampling: Any) -> list[tuple[list[int], str]]:
@@ -43,7 +48,10 @@ def together(model: GPT2, prompts: list[list[int]], tokens: int, **sampling: Any
     return [(run.ids, run.stats.stopped) for run in runs]
 
 
-@pytest.mark.parametrize("name", GOLDENS)
+FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # the others take as long and are compiled anew
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in FEW)) for n in GOLDENS])
 def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> None:
     """A neighbour, a batch's size, a place in the shared caches or a row that ended changes a text."""
     with load(goldens / name) as model:
@@ -71,7 +79,7 @@ def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: 
     with load(goldens / "wide", kernel=kernel) as model:
         prompts = prompts_for(model, 9)[1:]  # all but the one that fills the context
         prompts = [ids[: model.config.n_positions - 4] for ids in prompts]
-        decoder, rows = model._batch, list[Array]()
+        decoder, rows = batch_of(model), list[Array]()
         decoder.reserve(400)
         for count in (8, 3, 1):
             texts = [decoder.begin(ids, [Sampler(0)])[0][0] for ids in prompts[:count]]
@@ -88,7 +96,7 @@ def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: 
 def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
     """A text that was left out of steps, moved to another place or was read in again continues another text."""
     with load(goldens / "dhead3-relu") as model:
-        decoder, most = model._batch, model.config.n_positions
+        decoder, most = batch_of(model), model.config.n_positions
         prompts = [ids[: most // 2] for ids in prompts_for(model, 4)]
         decoder.reserve(1)
         texts = [decoder.begin(ids, [Sampler(0)])[0][0] for ids in prompts]
@@ -105,7 +113,7 @@ def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
 def test_idle_texts_make_room(goldens: Path) -> None:
     """Full caches refuse a text although others are idle, or take the rows of one in use."""
     with load(goldens / "dhead2-gelu") as model:
-        decoder = model._batch
+        decoder = batch_of(model)
         decoder.reserve(1)
         height, ids = len(decoder._heap.uses), prompts_for(model, 2)[0][:40]
         texts = [decoder.begin(ids, [Sampler(0)])[0][0] for _ in range(height // 16)]
