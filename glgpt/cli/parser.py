@@ -47,6 +47,9 @@ def _generate(add: Add) -> None:
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
     p.add_argument("--no-eos", dest="eos", action="store_false", help="go on where the model ends the text")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")
+    p.add_argument(
+        "--samples", type=positive, default=1, metavar="N", help="continuations side by side, of seeds S, S + 1, ..."
+    )
     _figures(p)
     split.add_client_options(p)
 
