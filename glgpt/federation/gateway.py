@@ -80,6 +80,7 @@ class Client:
 
     def __init__(self, socket: WebSocket, member: Member) -> None:
         self.socket, self.member = socket, member
+        self.sent = ""  # the id of the round that went out on this socket
         self._lock = asyncio.Lock()  # frames belong to the text before them
 
     async def say(self, message: dict[str, Any], data: bytes | memoryview = b"") -> None:
@@ -220,9 +221,10 @@ class Gateway:
         for client in list(self.clients):
             self._spawn(self._offer(client))
 
-    async def _offer(self, client: Client) -> None:
+    async def _offer(self, client: Client, again: bool = False) -> None:
         message = self.rounds.offer(client.member)
-        if message is not None and self.rounds.open is not None:
+        if message is not None and self.rounds.open is not None and (again or client.sent != message["attempt"]):
+            client.sent = message["attempt"]
             await client.say(message, self.rounds.open.parameters.astype("<f4").tobytes())
 
     # -- sockets ----------------------------------------------------------------------------------------------------
@@ -370,7 +372,7 @@ class Gateway:
         message = {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
         await client.say(message)
         if rejected.stale:
-            await self._offer(client)
+            await self._offer(client, again=True)
 
     # -- REST -------------------------------------------------------------------------------------------------------
 
