@@ -302,6 +302,15 @@ def test_pause_and_end(served):
     assert "host ended" in peer.next("closed")["why"]
 
 
+def test_who_leaves_at_once_is_not_waited_for(served):
+    host = served()
+    token = host.gateway.invitations.create()
+    for _ in range(8):
+        Peer(host, token, resume="").socket.socket.close()  # without a word, while the gateway still speaks
+    wait(lambda: not host.gateway.clients and all(m.connections == 0 for m in host.gateway.rounds.members.values()))
+    wait(lambda: not host.gateway._sockets["127.0.0.1"])
+
+
 def test_many_sockets(served):
     host = served(rounds=1, quorum=40, shards=64, members=64, train_tokens=500)
     token = host.gateway.invitations.create()
