@@ -22,7 +22,7 @@ define apt
 endef
 
 .PHONY: help setup generate test test-fast test-reference test-viewer test-federate mutants fuzz fuzz-signals lint bench bench-web \
-  wheel-check viewer demo demo-page pictures node browsers lock clean
+  wheel-check viewer demo demo-page demo-split pictures node browsers lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -48,10 +48,10 @@ test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers  ## training to
 mutants: setup $(VENV)/dev node  ## small faults made one by one, which the tests must catch: make mutants ARGS="norm"
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config
-	$(BIN)/python tests/fuzz
+fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config; ENGINE=atheris
+	$(BIN)/python tests/fuzz$(if $(filter atheris,$(ENGINE)),/guided.py)
 
-fuzz-signals: setup $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3
+fuzz-signals: setup viewer $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3 ONLY=serving,exports
 	$(BIN)/python tests/fuzz/signals_.py
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
@@ -93,6 +93,11 @@ demo: demo-page  ## export the embedded model as a web page that also trains, an
 demo-page: setup viewer  ## the page of make demo, in out/demo
 	@mkdir -p out
 	$(BIN)/glgpt export --train --out out/demo
+
+demo-split: setup viewer  ## a page that holds two of six blocks, and a server that runs the others
+	@mkdir -p out
+	$(BIN)/glgpt export --split 2 --server ws://127.0.0.1:8043 --out out/split
+	@$(BIN)/glgpt split serve --blocks 2-5 --listen 8043 & stage=$$!; trap 'kill $$stage' EXIT; $(BIN)/glgpt serve out/split
 
 test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox
 	$(NPM) test

@@ -12,26 +12,30 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.opening import Checkpoint, embedded_weights
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
+from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.recorded import recorded_json
+from glgpt.page.split import SplitPage
 from glgpt.page.training import Size, training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
 from glgpt.system.files import data_path, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
-from glgpt.tuning.choice import PANELS_PAY, STEADY
+from glgpt.tuning.choice import PANELS_PAY, STEADY, DeviceSettings
 
 SCHEMA = 2  # of manifest.json
 TUNING = {  # what the page decides by as the desktop does, and how many greedy tokens it plays ahead
@@ -45,9 +49,10 @@ TUNING = {  # what the page decides by as the desktop does, and how many greedy 
 }
 SHARD_SIZE = 24 << 20
 LARGEST_FILE = 100_000_000  # what a plain static host takes
+TRAINED_ON = "the plays of Shakespeare"  # the embedded model
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 WRITTEN = re.compile(  # by any export, directly in its folder
-    r"assets|index\.html|sw\.js|glgpt\.js|(manifest|reference|tokenizer|training)\.json"
+    r"assets|index\.html|sw\.js|glgpt\.js|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|(capture|probe|program)-[\w-]+\.json|(training|weights)-[\w-]+\.bin"
 )
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
@@ -63,12 +68,17 @@ def export(
     embed: bool = False,
     prompt: str = PROMPT,
     train: Sequence[str | Size] = (),
+    trained_on: str | None = None,
+    split: SplitPage | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
-    `train` names the presets that the page can train, or other sizes.
+    `train` names the presets that the page can train, or other sizes. `trained_on` says in a few words what the model
+    was trained on, for the page's first line; of the embedded model that is known.
+
+    With `split`, the page holds the model's first blocks alone, and a server runs the others.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -79,6 +89,8 @@ def export(
     if single_file and embed:
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
     given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
+    if split and (single_file or embed or train):
+        raise GlgptError("a split page is a folder of its own: --split excludes --single-file, --embed and --train")
     if dtype not in FORMATS:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
@@ -96,7 +108,11 @@ def export(
         else:
             shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
         with Checkpoint.open(name_or_path) as checkpoint:
-            manifest = _write(checkpoint, folder, dtype, shard_size, prompt, train, progress, options)
+            about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
+            wishes = _Wishes(dtype, shard_size, prompt, train, about, split)
+            manifest = _write(checkpoint, folder, wishes, progress, options)
+            if split:
+                split.allow(folder / "index.html")
         if single_file:
             _check_size(manifest)
             with written_whole(out) as file:
@@ -173,25 +189,36 @@ def _swap(new: Path, out: Path, old: Path) -> None:
         raise
 
 
+@dataclass(frozen=True)
+class _Wishes:
+    """What `export` was asked for, of the files in the folder."""
+
+    dtype: str
+    shard_size: int
+    prompt: str
+    train: Sequence[str | Size]
+    trained_on: str | None
+    split: SplitPage | None = None
+
+
 def _write(
-    checkpoint: Checkpoint,
-    folder: Path,
-    dtype: str,
-    shard_size: int,
-    prompt: str,
-    train: Sequence[str | Size],
-    progress: Progress | None,
-    options: dict[str, Any],
+    checkpoint: Checkpoint, folder: Path, wishes: _Wishes, progress: Progress | None, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Fills the folder and returns its manifest."""
-    config = checkpoint.config
-    programs, listed = _recordings(config, dtype)
+    config, dtype, train = checkpoint.config, wishes.dtype, wishes.train
+    split = wishes.split
+    part = split.part(config) if split else Part.whole(config)
+    programs, listed = _recordings(config, dtype, part)
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
     documents = {}
-    with GPT2(checkpoint, tokenizer, dtype, **options) as model:
-        documents["reference.json"] = _json(reference_json(model, prompt, names))
+    settings = DeviceSettings.taken_from(options)
+    with GPT2(checkpoint, tokenizer, dtype, settings=settings, **options) as model:
+        documents["reference.json"] = _json(reference_json(model, wishes.prompt, names))
+        recorded = recorded_json(model)
+    if recorded:
+        documents["recorded.json"] = _json(recorded)
     if tokenizer:
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
     packed: dict[str, Program] = {}
@@ -211,24 +238,28 @@ def _write(
         "glgpt": _version(),
         "model": checkpoint.path.name,
         "dtype": dtype,
-        "config": config.fields() | config.shape(),
+        "parameters": config.parameter_count,
+        "trained_on": wishes.trained_on,
+        "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # those that the page has
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
+        "recorded": "recorded.json" if recorded else None,
         "tuning": TUNING,
         "activations": {
-            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
+            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in part.activations(config).items()
         },
+        "split": split.manifest(checkpoint) if split else None,
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
-        "shards": write_weights(checkpoint, layouts, folder, shard_size, progress),
+        "shards": write_weights(checkpoint, layouts, folder, wishes.shard_size, progress),
     }
     validate("manifest", manifest, "manifest.json")
     (folder / "manifest.json").write_text(_json(manifest), encoding="utf-8")
     return manifest
 
 
-def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+def _recordings(config: ModelConfig, dtype: str, part: Part) -> tuple[dict[str, Program], list[dict[str, Any]]]:
     """Every program by its file, and for each recording which files are its own."""
     programs: dict[str, Program] = {}
     listed = []
@@ -240,8 +271,8 @@ def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], li
             "product": f"probe-{recording.name}.json",
             "row": f"probe-{recording.rows}.json",
         }
-        programs[files["generate"]] = generate_program(config, recording, dtype)
-        programs[files["capture"]] = capture_recording(config, recording, dtype)
+        programs[files["generate"]] = generate_program(config, recording, dtype, part)
+        programs[files["capture"]] = capture_recording(config, recording, dtype, part)
         probes = probe_programs(recording, dtype)
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from glgpt.errors import GlgptError
 from glgpt.plots.loss import loss_curve
-from glgpt.system.signals import Terminated, handled
+from glgpt.system.arrivals import first
+from glgpt.system.signals import NUMBERS, Unwinding, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
 from glgpt.training.events import DivergedError, Hooks, Step, Trained
@@ -29,16 +30,22 @@ RECENT = 50  # results over which tokens/s is measured
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Collects the first SIGINT or SIGTERM in the list it gives; another one raises KeyboardInterrupt."""
+    """Collects the first SIGINT or SIGTERM in the list it gives; another one raises what the first stands for."""
     caught: list[int] = []
+    second = Unwinding()
 
-    def note(number: int, _: object) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
+        number = first(number, NUMBERS)
         if caught:
-            raise Terminated if caught[0] == signal.SIGTERM else KeyboardInterrupt
-        caught.append(number)
+            second.handle(caught[0], frame)
+        else:
+            caught.append(number)
 
     with handled(note, default=True):
-        yield caught
+        try:
+            yield caught
+        finally:
+            second.end()
 
 
 class Loop:

@@ -7,6 +7,7 @@ import { Model, type ModelOptions, type Token } from "./engine/model";
 import { parity, type Parity } from "./engine/parity";
 import { PageError } from "./gl/errors";
 import { EmbeddedSource, folder, HOST } from "./document";
+import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
 import { HttpSource, type Source } from "./engine/source";
 import { Store } from "./training/store";
 import { Training, type Trained, type TrainOptions } from "./training/training";
@@ -49,6 +50,8 @@ export class Glgpt {
   private readonly store = new Store(folder().pathname);
   readonly training = new Training(() => this.model, this.store);
   onProgress: (progress: Progress) => void = () => {};
+  /** Hears of the recorded generation, while the model is on its way. */
+  onRecorded: (recorded: Recorded, manifest: Manifest) => void = () => {};
   private last: number[] = [];
   private readonly queue = new Queue(); // there is one set of caches
 
@@ -64,6 +67,12 @@ export class Glgpt {
     const device = new Device(HOST);
     const loader = await Loader.open(source);
     loader.onProgress = (p) => this.onProgress(p);
+    const { recorded } = loader.manifest;
+    if (recorded) {
+      // before the weights, which would hold it up; without it the page shows less, and still opens
+      const document = await loader.json(recorded).catch(() => null);
+      if (document) this.onRecorded(parseRecorded(document, recorded), loader.manifest);
+    }
     this.model = await Model.load(device, loader, options);
   }
 
@@ -148,7 +157,7 @@ export class Glgpt {
   logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
       this.model.check(ids);
-      return (await this.model.capture.run(ids, ["logits"])).get("logits")!.data;
+      return (await this.model.activations(ids, ["logits"])).get("logits")!.data;
     });
   }
 
@@ -157,7 +166,7 @@ export class Glgpt {
     return this.queued(async () => {
       const of = (ids ?? this.last).slice(0, this.model.manifest.config.n_positions);
       this.model.check(of);
-      return (await this.model.capture.run(of, [name])).get(name)!;
+      return (await this.model.activations(of, [name])).get(name)!;
     });
   }
 
