@@ -217,8 +217,10 @@ class GPT2:
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         seeds: Sequence[int] | None = None,
         stop: str | Sequence[str] | None = None,
+        eos: bool = True,
     ) -> list[Generation]:
         """Continues several prompts, of any lengths, side by side: a `Generation` for each, as `generate` gives it.
 
@@ -233,11 +235,12 @@ class GPT2:
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
         if self._batch is None:
-            settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop}
+            sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+            settings = sampling | {"stop": stop, "eos": eos}
             return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
-        rows = [Row(i, Sampler(temperature, top_k, top_p, s), tokens) for i, s in zip(texts, seeds, strict=True)]
-        eos = self.tokenizer.eos if self.tokenizer else None
-        batch = Continuations(self._batch, rows, self.config.n_positions, eos)
+        rows = [Row(i, Sampler(temperature, top_k, top_p, s, min_p), tokens) for i, s in zip(texts, seeds, strict=True)]
+        end = self.tokenizer.eos if self.tokenizer and eos else None
+        batch = Continuations(self._batch, rows, self.config.n_positions, end)
         for row in rows if stop else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
