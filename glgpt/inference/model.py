@@ -171,17 +171,22 @@ class GPT2:
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         seed: int | None = None,
         stop: str | Sequence[str] | None = None,
+        eos: bool = True,
     ) -> Generation:
         """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
-        Ends early at the tokenizer's end of text, a full context, or before any text of `stop`. Temperature 0 is
-        greedy; without a `seed` a new one is drawn (see `Generation.seed`). Generations of one model may be
-        interleaved: each refills the caches as it needs. Raises GlgptError for an unusable prompt or setting.
+        Ends early at the tokenizer's end of text (unless `eos` is False), a full context, or before any text of `stop`.
+        Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that make up p, min-p those at
+        least min_p times as likely as the likeliest. Without a `seed` a new one is drawn (see `Generation.seed`).
+        Generations of one model may be interleaved: each refills the caches as it needs. Raises GlgptError for an
+        unusable prompt or setting.
         """
         seed = secrets.randbelow(2**32) if seed is None else seed
-        stream = self.generate_ids(prompt, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        stream = self.generate_ids(prompt, tokens, **sampling, seed=seed, eos=eos)  # type: ignore[arg-type]
         return Generation(stream, self.tokenizer, seed, stop)
 
     def generate_ids(
@@ -192,15 +197,17 @@ class GPT2:
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         seed: int | None = None,
+        eos: bool = True,
     ) -> TokenStream:
         """As `generate`, but the result gives token ids; a character that spans tokens comes as its tokens."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         if whole("tokens", tokens) < 0:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
-        sampler, stats = Sampler(temperature, top_k, top_p, seed), Run(len(ids))
-        eos = self.tokenizer.eos if self.tokenizer else None
-        return TokenStream(self._decoder.generate(ids, tokens, sampler, eos, stats), stats)
+        sampler, stats = Sampler(temperature, top_k, top_p, seed, min_p), Run(len(ids))
+        end = self.tokenizer.eos if self.tokenizer and eos else None
+        return TokenStream(self._decoder.generate(ids, tokens, sampler, end, stats), stats)
 
     def generate_batch(
         self,
@@ -210,8 +217,10 @@ class GPT2:
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         seeds: Sequence[int] | None = None,
         stop: str | Sequence[str] | None = None,
+        eos: bool = True,
     ) -> list[Generation]:
         """Continues several prompts, of any lengths, side by side: a `Generation` for each, as `generate` gives it.
 
@@ -226,11 +235,12 @@ class GPT2:
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
         if self._batch is None:
-            settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop}
-            return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
-        rows = [Row(i, Sampler(temperature, top_k, top_p, s), tokens) for i, s in zip(texts, seeds, strict=True)]
-        eos = self.tokenizer.eos if self.tokenizer else None
-        batch = Continuations(self._batch, rows, self.config.n_positions, eos)
+            how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+            how |= {"stop": stop, "eos": eos}
+            return [self.generate(i, tokens, seed=s, **how) for i, s in zip(texts, seeds, strict=True)]
+        rows = [Row(i, Sampler(temperature, top_k, top_p, s, min_p), tokens) for i, s in zip(texts, seeds, strict=True)]
+        end = self.tokenizer.eos if self.tokenizer and eos else None
+        batch = Continuations(self._batch, rows, self.config.n_positions, end)
         for row in rows if stop else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
