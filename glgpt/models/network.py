@@ -294,9 +294,9 @@ class Network(ABC):
         """The layout of what `decode` computes of the one token, or of that of each text."""
         return Layout(self.rows.size if self.rows else 1, cols)
 
-    def scores_of(self, q: Tensor, k: Tensor, i: int) -> Tensor:
+    def scores_of(self, q: Tensor, k: Tensor, i: int, name: str) -> Tensor:
         """The scores of layer i of the one query, or of that of each text."""
-        name, n_head = in_block(i, "attn.scores"), self.config.n_head
+        n_head = self.config.n_head
         if self.rows:
             return ops.scores_rows(self.rec, q, k, n_head, self.scale(i), name, self.rows)
         return ops.scores(self.rec, q, k, 1, 1, n_head, self.scale(i), name)

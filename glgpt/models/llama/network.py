@@ -90,7 +90,7 @@ class LlamaNetwork(Network):
             y = self.product(row.scaled, f"{layer}self_attn.{part}_proj")
             frequencies = () if part == "v" else c.frequencies
             ops.rotary(rec, y, cache, c.d_head, frequencies, f"{h}attn.{part}", self.rows or 1, (row, None))
-        s = self.scores_of(q, k, i)
+        s = self.scores_of(q, k, i, h + "attn.scores")
         z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group, self.rows)
         row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, layer + "self_attn.o_proj")
         gate, up = (self.product(row.scaled, f"{layer}mlp.{part}_proj") for part in ("gate", "up"))
