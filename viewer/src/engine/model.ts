@@ -133,7 +133,8 @@ export class Model {
     this.player = new Player(device, this.programs.generate, options, undefined, this.drawFlops, this.reader);
     this.player.onCompiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
     const start = performance.now();
-    const compiled = this.player.prepare("prepare", "decode", "sample", "sample_nucleus", ...this.known.slice(0, -1).map((n) => `prefill_${n}`));
+    const drawing = this.split ? [] : ["sample", "sample_nucleus"]; // else the server draws
+    const compiled = this.player.prepare("prepare", "decode", ...drawing, ...this.known.slice(0, -1).map((n) => `prefill_${n}`));
     compiled.catch(() => {}); // awaited below
     let uploading = 0;
     for await (const { pieces, data } of this.loader.shards()) {
