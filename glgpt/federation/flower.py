@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +57,7 @@ from flwr.supercore.primitives.asymmetric import (
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from glgpt.federation.rounds import RunOver
 from glgpt.system.files import written_whole
 
 logger = logging.getLogger(__name__)
@@ -239,21 +239,31 @@ class Site:
             ],
         )
         self._node: Node | None = None
-        self._ended = threading.Event()
+        self._number = key.with_suffix(".node")
 
     def connect(self) -> int:
-        """Registers the node where it is new, and activates it; gives its id. Raises httpx.HTTPError."""
+        """Registers the node where it is new, and activates it where it is not active; gives its id.
+
+        SuperLink activates no node that it takes for active, as one is whose process was killed a moment ago: the id is
+        kept in a file, and a heartbeat does instead. Raises httpx.HTTPError.
+        """
+        if self._number.exists():
+            self._node = Node(node_id=int(self._number.read_text("utf-8")))
+            with contextlib.suppress(httpx.HTTPStatusError):
+                if self.heartbeat():
+                    return int(self._node.node_id)
         with contextlib.suppress(httpx.HTTPStatusError):  # registered already: SuperLink keeps nodes in its database
             self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
         asked = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         self._node = Node(node_id=self._client.ActivateNode(asked).node_id)
+        with written_whole(self._number) as file:
+            file.write(str(self._node.node_id).encode())
         return int(self._node.node_id)
 
-    def heartbeat(self) -> None:
-        """Tells SuperLink that the site is there; due every `HEARTBEAT` seconds."""
-        self._client.SendNodeHeartbeat(
-            SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-        )
+    def heartbeat(self) -> bool:
+        """Tells SuperLink that the site is there, due within 30 s; whether SuperLink takes it for active."""
+        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+        return bool(self._client.SendNodeHeartbeat(request).success)
 
     def pull(self) -> Task | None:
         """The next round asked for, with its arrays; None: there is none. Raises httpx.HTTPError."""
@@ -273,7 +283,7 @@ class Site:
         return Task(proto.SerializeToString(), arrays, dict(content.config_records["config"]))
 
     def answer(self, task: bytes, arrays: Mapping[str, np.ndarray], metrics: Mapping[str, Any]) -> None:
-        """Replies to a task of `pull`. Raises httpx.HTTPError."""
+        """Replies to a task of `pull`. Raises RunOver where its run has ended, and httpx.HTTPError."""
         asked = message_from_proto(MessageProto.FromString(task))
         records = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
         content = RecordDict({"arrays": records, "metrics": MetricRecord(dict(metrics))})
@@ -282,7 +292,7 @@ class Site:
             reply.metadata.__dict__["_message_id"] = reply.object_id
             objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
             bare = message_to_proto(remove_content_from_message(reply))
-            pushed = self._client.PushMessages(
+            pushed = self._push(
                 PushMessagesRequest(
                     node=self._node, messages_list=[bare], message_object_trees=[tree], clientapp_runtime_list=[0.0]
                 )
@@ -294,6 +304,14 @@ class Site:
                 ),
                 object_ids_to_push=set(pushed.objects_to_push),
             )
+
+    def _push(self, request: PushMessagesRequest) -> Any:
+        try:
+            return self._client.PushMessages(request)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.FORBIDDEN:
+                raise RunOver from None
+            raise
 
     def close(self) -> None:
         """Closes the connection; the node stays registered, for the next process of this site."""

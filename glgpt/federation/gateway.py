@@ -31,7 +31,7 @@ from glgpt.errors import GlgptError
 from glgpt.federation import protocol
 from glgpt.federation.invitations import LIFE, Invitations, digest
 from glgpt.federation.protocol import Join, Ping, Progress, Update
-from glgpt.federation.rounds import Member, Refused, Rejected, Rounds
+from glgpt.federation.rounds import Member, Refused, Rejected, Rounds, RunOver
 from glgpt.federation.session import ROUNDS, Files
 from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers
@@ -55,7 +55,7 @@ class SiteLike(Protocol):
     """What the gateway wants of Flower: see `flower.Site`."""
 
     def connect(self) -> int: ...  # noqa: D102
-    def heartbeat(self) -> None: ...  # noqa: D102
+    def heartbeat(self) -> Any: ...  # noqa: D102
     def pull(self) -> Any: ...  # noqa: D102
     def answer(self, task: bytes, arrays: Any, metrics: Any) -> None: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102
@@ -165,7 +165,8 @@ class Gateway:
         if round_ is None or not round_.closed or round_.task == b"":
             return
         reply = await asyncio.to_thread(self.rounds.reply)
-        await asyncio.to_thread(self.site.answer, reply.task, {"updates": reply.updates}, reply.metrics)
+        with contextlib.suppress(RunOver):
+            await asyncio.to_thread(self.site.answer, reply.task, {"updates": reply.updates}, reply.metrics)
         if round_.task == reply.task:
             round_.task = b""  # answered; asked for again, it comes with another task
         logger.info("round %d is answered", round_.number)

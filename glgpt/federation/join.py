@@ -233,7 +233,12 @@ class Socket:
         while not (self._stop or self.closed or self.failed):
             try:
                 with connect(
-                    self.link.socket, max_size=protocol.FRAME + 1024, open_timeout=20, compression=None, proxy=None
+                    self.link.socket,
+                    max_size=protocol.FRAME + 1024,
+                    open_timeout=20,
+                    compression=None,
+                    proxy=None,
+                    ping_timeout=STALL,
                 ) as connection:
                     self._connection = connection
                     self._say(self.join().model_dump())

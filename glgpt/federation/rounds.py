@@ -48,6 +48,10 @@ class Rejected(Exception):  # noqa: N818
         self.stale = stale
 
 
+class RunOver(Exception):  # noqa: N818
+    """Flower's run that asked for a round has ended: its answer is wanted no more, and the next run asks again."""
+
+
 @dataclass
 class Member:
     """A client that joined; its number never changes and is nobody else's."""

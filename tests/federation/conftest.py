@@ -15,7 +15,7 @@ import pytest
 
 from glgpt.federation import protocol, rules
 from glgpt.federation.invitations import Invitations
-from glgpt.federation.rounds import Rounds
+from glgpt.federation.rounds import Rounds, RunOver
 from glgpt.federation.session import Checkpoint, Files, Session, recipe_of
 from glgpt.training.program import program_digest
 from glgpt.training.settings import Settings
@@ -123,6 +123,7 @@ class FakeFlower:
         self.files, self.session = files, files.session()
         self.outer = rules.Outer(self.session.outer_lr, self.session.outer_momentum)
         self.asked = 0  # the round under way
+        self.runs_over = 0  # answers that come too late for their run
         self.replies: list[np.ndarray] = []
         self.metrics: list[Any] = []
 
@@ -144,6 +145,10 @@ class FakeFlower:
         return SimpleNamespace(message=b"%d" % number, arrays={"parameters": held.parameters}, config={"round": number})
 
     def answer(self, task: bytes, arrays: Any, metrics: Any) -> None:
+        if self.runs_over:
+            self.runs_over -= 1
+            self.asked -= 1  # the next run asks for the same round
+            raise RunOver
         held = self.files.checkpoint()
         rows = arrays["updates"]
         self.replies.append(rows)
@@ -169,6 +174,7 @@ def serving(files: Files, site: Any) -> Iterator[Any]:
             ws="websockets-sansio",
             log_level="warning",
             ws_max_size=protocol.FRAME + 1024,
+            ws_ping_interval=None,
             timeout_graceful_shutdown=1,
         )
     )

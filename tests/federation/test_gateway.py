@@ -41,7 +41,9 @@ class Peer:
 
     def __init__(self, host: Any, token: str, **changed: Any) -> None:
         self.host, self.session = host, host.gateway.session
-        self.socket = sync.connect(host.address.replace("http", "ws") + "v1/socket", max_size=None, compression=None)
+        self.socket = sync.connect(
+            host.address.replace("http", "ws") + "v1/socket", max_size=None, compression=None, ping_interval=None
+        )
         self.heard: list[dict[str, Any]] = []
         fields = {"type": "join", "version": 1, "token": token, "digest": self.session.digest, "tokenizer": TOKENIZER}
         self.say(fields | changed)
@@ -309,6 +311,17 @@ def test_who_leaves_at_once_is_not_waited_for(served):
         Peer(host, token, resume="").socket.socket.close()  # without a word, while the gateway still speaks
     wait(lambda: not host.gateway.clients and all(m.connections == 0 for m in host.gateway.rounds.members.values()))
     wait(lambda: not host.gateway._sockets["127.0.0.1"])
+
+
+def test_an_answer_that_its_run_wants_no_more_is_given_to_the_next(served):
+    host = served(rounds=2, quorum=1)
+    host.site.runs_over = 1
+    peer = Peer(host, host.gateway.invitations.create())
+    for _ in range(2):
+        round_ = peer.next("round")
+        assert peer.train(round_, round_["parameters"] + 1)["type"] == "accepted"
+    assert "done" in peer.next("closed")["why"]
+    assert len(host.site.replies) == 2
 
 
 def test_many_sockets(served):
