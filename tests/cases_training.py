@@ -111,6 +111,14 @@ def logits(b: Bench, s: SimpleNamespace) -> Tensor:
     return b.given("x", 4 * b.rng.standard_normal((s.rows, s.vocab)), layout)
 
 
+def cross_entropy_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
+    y, a = ops.cross_entropy_rows(b, logits(b, s), targets(b, s), "losses"), b.held
+    ids = a["targets"][:, 0].astype(int)
+    each = [more.cross_entropy(a["x"][i : i + 1], ids[i : i + 1]) for i in range(len(ids))]
+    wanted = np.stack([each, ids >= 0], axis=1).astype(float)
+    return [Want(y, wanted, lambda m: m[:, :2])]
+
+
 def cross_entropy(b: Bench, s: SimpleNamespace) -> list[Want]:
     y, a = ops.cross_entropy(b, logits(b, s), targets(b, s), 1.0), b.held
     ids = a["targets"][:, 0].astype(int)
@@ -182,6 +190,7 @@ TRAINING = {
     "embed_batch": Case(shapes(**BATCH, **SPARE, cols=COLS, vocab=st.integers(1, 64)), embed_batch, (0.0, 1)),
     "scores_batch": Case(shapes(**HEADS), scores_batch, (4e-6, 2)),
     "attend_batch": Case(shapes(**HEADS), attend_batch, (1e-5, 2)),
+    "cross_entropy_rows": Case(shapes(rows=ROWS, vocab=VOCAB), cross_entropy_rows, (4e-5, 4)),
     "cross_entropy": Case(shapes(rows=ROWS, vocab=VOCAB), cross_entropy, (4e-5, 4)),
     "gradient_norm": Case(
         shapes(**MATRIX, **PARTS, tensors=st.sampled_from([17, 1, 3]), clip=st.sampled_from([1.0, 0.0, 1e3])),
