@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk, plan, upload_ids
+from glgpt.inference.interventions import Edits
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Texels
@@ -36,8 +37,17 @@ class Captures:
     They share the weights of the model's own player; `most` bounds the bytes of all textures together.
     """
 
-    def __init__(self, player: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
+    def __init__(
+        self,
+        player: Player,
+        config: ModelConfig,
+        kernel: Kernel,
+        dtype: str,
+        most: int | None,
+        edits: Edits | None = None,
+    ) -> None:
         self.player, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
+        self.edits = edits
         self._players: dict[tuple[frozenset[str], tuple[int, ...]], Player] = {}
 
     def play(self, ids: Sequence[int], names: Sequence[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:
@@ -61,12 +71,15 @@ class Captures:
             if key in self._players:
                 return self._players[key], chunks
             device = self.player.device
-            program = capture_program(self.config, device.limits, self.kernel, self.dtype, names, key[1])
+            kept = names | self.edits.names if self.edits else names
+            program = capture_program(self.config, device.limits, self.kernel, self.dtype, kept, key[1], self.edits)
             needed = self.player.program.nbytes() + own_bytes(program)
             if self.most is None or needed <= self.most:
                 self._keep(1 if self.most is None else 0)
                 made = Player(self.player.device, program, self.player.options, self.player.shared())
                 self._players[key] = made
+                if self.edits:
+                    self.edits.upload(made)
                 return made, chunks
         raise GlgptError(
             f"looking at this takes {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "

@@ -8,6 +8,7 @@ from typing import Any
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import chunk_sizes
+from glgpt.inference.interventions import Edits
 from glgpt.models.network import Network
 from glgpt.models.spec import ModelConfig
 from glgpt.program.kernel import Kernel
@@ -27,6 +28,15 @@ def generation_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtyp
     return rec.program()
 
 
+def edited_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, edits: Edits) -> Program:
+    """`generation_program` with edits of activations, which stay unfused, in `decode` too."""
+    rec = Recorder(limits)
+    network = config.network(rec, kernel, dtype, edits.names)
+    network.edits = edits
+    record_generation(network)
+    return rec.program()
+
+
 def record_generation(network: Network) -> tuple[int, ...]:
     """Records the entries of `generation_program`; returns the chunk sizes, greatest first, 1 (`decode`) the last."""
     rec = network.rec
@@ -37,7 +47,10 @@ def record_generation(network: Network) -> tuple[int, ...]:
     with rec.entry("prepare"):
         network.prepare()
     with rec.entry("decode"):
-        network.decode()
+        if network.edits:
+            network.decode_unfused()
+        else:
+            network.decode()
     return sizes
 
 
@@ -74,6 +87,7 @@ def capture_program(
     dtype: str,
     names: Container[str],
     sizes: Iterable[int],
+    edits: Edits | None = None,
 ) -> Program:
     """Entries `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these intermediates.
 
@@ -81,6 +95,7 @@ def capture_program(
     """
     rec = Recorder(limits)
     network = config.network(rec, kernel, dtype, names)
+    network.edits = edits or None
     for size in sizes:
         with rec.entry(f"logits_{size}"):
             network.logits(network.prefill(size))

@@ -8,7 +8,7 @@ from glgpt.ops.loss import cross_entropy
 from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row
-from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, multiply, place_row, transpose
+from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, edit, multiply, place_row, transpose
 from glgpt.ops.rotary import rotary
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "copy",
     "cross_entropy",
     "dropout",
+    "edit",
     "embed",
     "folded_norm",
     "gradient_norm",

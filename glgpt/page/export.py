@@ -25,7 +25,7 @@ from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
-from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.programs import Cuts, capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.recorded import recorded_json
 from glgpt.page.training import training_files
 from glgpt.program.formats import FORMATS
@@ -51,7 +51,7 @@ TRAINED_ON = "the plays of Shakespeare"  # the embedded model
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 WRITTEN = re.compile(  # by any export, directly in its folder
     r"assets|index\.html|sw\.js|glgpt\.js|(manifest|recorded|reference|tokenizer|training)\.json"
-    r"|(capture|probe|program)-[\w-]+\.json|(training|weights)-[\w-]+\.bin"
+    r"|(capture|probe|program)-[\w-]+\.json|(cut|training|weights)-[\w-]+\.bin"
 )
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
 
@@ -197,6 +197,7 @@ def _write(
     """Fills the folder and returns its manifest."""
     config, dtype, train = checkpoint.config, wishes.dtype, wishes.train
     programs, listed = _recordings(config, dtype)
+    packed = {recording["cut"]: programs[recording["cut"]] for recording in listed}
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
@@ -208,9 +209,9 @@ def _write(
         documents["recorded.json"] = _json(recorded)
     if tokenizer:
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
-    packed: dict[str, Program] = {}
     if train:
-        packed, index = training_files(train)
+        trained, index = training_files(train)
+        packed |= trained
         documents["training.json"] = _json(index)
     programs |= packed
     documents |= {name: program.to_json() for name, program in programs.items()}
@@ -256,8 +257,10 @@ def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], li
             "capture": f"capture-{recording.name}.json",
             "product": f"probe-{recording.name}.json",
             "row": f"probe-{recording.rows}.json",
+            "cut": f"cut-{recording.name}.bin",
         }
         programs[files["generate"]] = generate_program(config, recording, dtype)
+        programs[files["cut"]] = generate_program(config, recording, dtype, Cuts(config))
         programs[files["capture"]] = capture_recording(config, recording, dtype)
         probes = probe_programs(recording, dtype)
         programs |= {files[kind]: probe for kind, probe in probes.items()}

@@ -14,7 +14,7 @@ from glgpt.models.spec import PATTERN, in_block
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n"  # the prompt that a page opens with
-SETTINGS = {"temperature": 0.8, "top_p": 0.9, "seed": 1}  # as the page's own defaults
+SETTINGS: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 1}  # as the page's own defaults
 TOKENS = 60
 ALTERNATIVES = 8
 ATTENTION_TOKENS = 48  # of which attention is kept

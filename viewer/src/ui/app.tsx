@@ -6,6 +6,7 @@ import { AttentionView } from "./attention";
 import { BlocksView } from "./blocks";
 import { DeviceView } from "./device";
 import { PassesView } from "./passes";
+import { CutBar } from "./cuts";
 import { RecordedAttention } from "./recorded";
 import { RecordedText, TextView } from "./text";
 import { TrainView } from "./train";
@@ -57,7 +58,7 @@ export function App() {
       <p class="lost" role="status" hidden={!state.lost.value}>
         The browser lost the graphics context. Work continues when it is restored.
       </p>
-      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Coming view={view} />}</main>
+      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View /></> : <Coming view={view} />}</main>
     </>
   );
 }

@@ -2,6 +2,7 @@
 
 import { Component } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
+import { Compared } from "./cuts";
 import { Machine, MachineOutline } from "./machine";
 import * as state from "./state";
 import { Sampling } from "./sampling";
@@ -18,6 +19,7 @@ export function TextView() {
     <section class="text" aria-label="Text">
       <Machine />
       <Text />
+      <Compared />
       <Prompt />
       <Guide />
     </section>
