@@ -71,8 +71,8 @@ _ROOMS = {
 
 
 def __dir__() -> list[str]:
-    """The public names, also those that were not imported yet."""
-    return sorted({*globals(), *__all__})
+    """The public names, also those that were not imported yet, and none that this file itself imports."""
+    return sorted({*(name for name in globals() if name.startswith("_")), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -83,7 +83,7 @@ def run_bench(
         took = time.monotonic() - begun
     report("loading the model")
     rate = max(r["gflops"] for r in rows if r["name"] == _product_name(dtype))
-    model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, clock, report, options)
+    model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, clock, report, settings)
     return {
         "schema": 1,
         "device": {"renderer": opened.renderer, "version": opened.version, "choice": as_dict(choice)} | peaks,
@@ -144,7 +144,7 @@ def model_bench(
     dtype: str,
     clock: Clock,
     report: Report,
-    options: dict[str, Any],
+    settings: DeviceSettings,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Prefill and decode of a model, and what it takes in memory and passes."""
     gc.collect()
@@ -152,7 +152,7 @@ def model_bench(
     checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.family(models.DEFAULT)())
     start = time.perf_counter()
     rows = []
-    with GPT2(checkpoint, None, dtype, **options) as model:
+    with GPT2(checkpoint, None, dtype, settings=settings) as model:
         load_s = time.perf_counter() - start
         c, player, info = model.config, model.player, model.info()
         measure, tokens = Measure(model.device, rounds, clock.at(1.0)), Readback(player, ("token",), 2)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from glgpt import __version__
-from glgpt.cli import commands, train
+from glgpt.cli import commands, federate, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
@@ -124,6 +124,11 @@ def _tokenizer(add: Add) -> None:
     train.add_tokenizer_commands(add("tokenizer", train.run_tokenizer_train, "make a tokenizer", example))
 
 
+def _federate(add: Add) -> None:
+    example = "glgpt federate serve play.txt --preset nano --quorum 2 --out runs/together"
+    federate.add_federate_commands(add("federate", federate.run_serve, "train one model on many devices", example))
+
+
 def _info(add: Add) -> None:
     p = add("info", commands.run_info, "the driver, its limits, the kernels chosen and why", "glgpt info --model gpt2")
     p.add_argument("--model", metavar="MODEL", help="also the texture memory that this model would need")
@@ -200,6 +205,7 @@ COMMANDS = (
     _evaluate,
     _train,
     _tokenizer,
+    _federate,
     _info,
     _bench,
     _export,

@@ -21,13 +21,21 @@ from glgpt.program.tensor import Tensor
 from glgpt.system.files import data_path
 
 # The uniform block's fields, in the order in which a program's JSON lists them (by name), since players go by that.
-# pos: of the first token; row: of what is written or asked for; the others belong to training.
+# pos: of the first token; row: of what is written or asked for; draw_seed, draw_step, inverse_temperature, margin,
+# nucleus_width, top_k, top_p: how a token is drawn (`ops.sample`); the others belong to training.
 SCALARS = {
+    "draw_seed": "int",
+    "draw_step": "int",
+    "inverse_temperature": "float",
     "lr": "float",
+    "margin": "float",
+    "nucleus_width": "float",
     "pos": "int",
     "row": "int",
     "seed": "int",
     "step": "int",
+    "top_k": "int",
+    "top_p": "float",
     "unbias1": "float",
     "unbias2": "float",
 }
@@ -104,6 +112,10 @@ class Recorder:
         """Makes a scratch tensor of this entry the state of that name, which outlives the call."""
         self._stored[tensor] = self.fixed(name, tensor.layout, "state")
         return self._stored[tensor]
+
+    def kept(self, name: str) -> Tensor:
+        """The weight, state or input of that name, recorded before."""
+        return self._fixed[name]
 
     def ping_pong(self, old: Tensor, new: Tensor) -> None:
         """After this entry the two states change names: `new`, which it writes, has the name of `old` from then on."""

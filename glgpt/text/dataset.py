@@ -134,6 +134,11 @@ def starts(seed: int, step: int, rows: int, count: int) -> NDArray[np.int64]:
     return found
 
 
+def mixed(seed: int, number: int) -> int:
+    """A seed below 2^32 for each number of a seed: the same on every machine."""
+    return int(_hash(_hash(np.array([seed], np.uint32)) + np.uint32(number & 0xFFFFFFFF))[0])
+
+
 def _hash(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """MurmurHash3's finalizer: every bit of `x` turns about half the bits of the result."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -63,6 +65,12 @@ class Recipe:
         for name, (number, end) in below.items():
             if not 0 <= number < end:
                 raise GlgptError(f"{name} is {number}; it must be at least 0 and below {end}")
+
+
+def program_digest(config: ModelConfig, recipe: Recipe) -> str:
+    """SHA-256 of all that decides what a step computes but its kernel: two programs with the same train together."""
+    fields = {"config": config.fields(), "recipe": asdict(recipe) | {"recompute": False}}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def checked_rate(lr: Any) -> float:

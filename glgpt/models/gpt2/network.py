@@ -122,5 +122,4 @@ class GPT2Network(Network):
         """The logits of a row of the residual stream, and the best token into `token`."""
         sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
         folded = ops.folded_norm(self.rec, self.head.name, self.head.cols)
-        logits = self.rec.output(ops.combine(self.rec, sums, "logits", normed=(row, folded)))
-        ops.argmax(self.rec, logits, self.token)
+        self.chosen(ops.combine(self.rec, sums, "logits", normed=(row, folded)))

@@ -117,5 +117,4 @@ class LlamaNetwork(Network):
     def choose(self, row: ops.NormedRow) -> None:
         """The logits of a row of the residual stream, and the best token into `token`."""
         sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
-        logits = self.rec.output(ops.combine(self.rec, sums, "logits", normed=(row, None)))
-        ops.argmax(self.rec, logits, self.token)
+        self.chosen(ops.combine(self.rec, sums, "logits", normed=(row, None)))

@@ -76,7 +76,7 @@ function redistributed(all: readonly Candidate[], id: number): Candidate[] {
   const { temperature, topK, topP } = state.settings;
   const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)));
   const sampler = new Sampler({ temperature: temperature.value, topK: topK.value || null, topP: topP.value, seed: 0 });
-  const { sampled } = sampler.draw(logits); // ids are places in the list here
+  const { sampled } = sampler.draw(logits, 0); // ids are places in the list here
   const shown = all.map((c, i) => [c, i] as const).filter(([c, i]) => i < BARS || c.id === id);
   return shown.map(([c, i]) => ({ ...c, sampled: sampled(i) }));
 }
