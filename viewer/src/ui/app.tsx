@@ -11,6 +11,7 @@ import { RecordedAttention } from "./recorded";
 import { RecordedText, TextView } from "./text";
 import { TrainView } from "./train";
 import { TexturesView } from "./textures";
+import { openCard, Tour } from "./tour";
 import type { Progress } from "../engine/loader";
 import * as state from "./state";
 
@@ -38,6 +39,11 @@ export function App() {
           <Mark />
           <h1>glgpt</h1>
           {phase === "ready" && <CopyLink />}
+          {phase === "ready" && state.tour.value === 0 && (
+            <button class="quiet take" title="Ten cards beside the views" onClick={() => openCard(1)}>
+              Take the tour
+            </button>
+          )}
           <p class="about">{<About />}</p>
         </header>
         <nav aria-label="Views">
@@ -58,7 +64,7 @@ export function App() {
       <p class="lost" role="status" hidden={!state.lost.value}>
         The browser lost the graphics context. Work continues when it is restored.
       </p>
-      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View /></> : <Coming view={view} />}</main>
+      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View /><Tour /></> : <Coming view={view} />}</main>
     </>
   );
 }

@@ -72,6 +72,7 @@ function readPlace(link: URLSearchParams): void {
   place.texture.value = link.get("texture") ?? "embed";
   place.entry.value = link.get("entry") ?? "decode";
   place.pass.value = whole("pass");
+  tour.value = whole("tour");
 }
 
 /** Takes the prompt and its settings from there too; what is absent has its default. */
@@ -93,6 +94,8 @@ export const running = signal(false);
 export const note = signal("");
 export const speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
 export const chosen = signal<number | null>(null);
+/** The card of the tour that is open, from 1; 0: none. */
+export const tour = signal(0);
 /** Parts that are cut (see `Glgpt.cut`), those that the engine has cut, and the text as the whole model wrote it. */
 export const cuts = signal<readonly string[]>([]);
 export const applied = signal("");
@@ -215,6 +218,7 @@ export function share(): void {
     seed: String(settings.seed.value),
   };
   if (settings.stop.value) fields["stop"] = settings.stop.value;
+  if (tour.value) fields["tour"] = String(tour.value);
   if (cuts.value.length) fields["cut"] = cuts.value.join();
   const { layer, head, kind, texture, entry, pass } = place;
   if (view.value === "attention")
