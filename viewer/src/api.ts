@@ -92,8 +92,8 @@ export class Glgpt {
 
   /** Files that a later call may ask for on this device. */
   async later(): Promise<string[]> {
-    const { manifest } = this.model;
-    return [manifest.reference, ...(manifest.training ? [manifest.training, ...(await this.training.programs())] : [])];
+    const { manifest, recording } = this.model;
+    return [manifest.reference, ...(recording.cut ? [recording.cut] : []), ...(manifest.training ? [manifest.training, ...(await this.training.programs())] : [])];
   }
 
   encode(text: string): number[] {
