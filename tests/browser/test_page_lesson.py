@@ -124,6 +124,6 @@ def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:
         assert card.locator(".question").inner_text().endswith("?")
         card.get_by_role("button", name="Done" if number == 10 else "Next card").click()
     assert len(set(titles)) == 10 and "tour=" not in page.url
-    page.evaluate("location.hash = '#prompt=To+be&tokens=3&view=blocks&tour=6'")
+    page.evaluate("location.hash = '#prompt=To+be&tokens=3&tour=6'")
     page.get_by_role("heading", name="The residual stream").wait_for()
     assert page.get_by_role("region", name="Blocks").is_visible()

@@ -73,6 +73,7 @@ function readPlace(link: URLSearchParams): void {
   place.entry.value = link.get("entry") ?? "decode";
   place.pass.value = whole("pass");
   tour.value = whole("tour");
+  tourMoves.value = tour.value > 0 && !link.has("view");
 }
 
 /** Takes the prompt and its settings from there too; what is absent has its default. */
@@ -96,6 +97,8 @@ export const speeds = signal<{ prefill: number; decode: number; given: number } 
 export const chosen = signal<number | null>(null);
 /** The card of the tour that is open, from 1; 0: none. */
 export const tour = signal(0);
+/** A link named the card and no view: the card moves the views once it can. */
+export const tourMoves = signal(false);
 /** Parts that are cut (see `Glgpt.cut`), those that the engine has cut, and the text as the whole model wrote it. */
 export const cuts = signal<readonly string[]>([]);
 export const applied = signal("");

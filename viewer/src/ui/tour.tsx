@@ -1,5 +1,6 @@
 // A guided tour: cards beside the real views, each with a question that looking answers; `#tour=3` opens the third.
 
+import { useEffect } from "preact/hooks";
 import { inBlock } from "./names";
 import * as state from "./state";
 
@@ -105,6 +106,12 @@ const CARDS: readonly Card[] = [
 
 export function Tour() {
   const at = state.tour.value;
+  const moves = state.tourMoves.value && state.phase.value === "ready";
+  useEffect(() => {
+    if (!moves) return;
+    state.tourMoves.value = false;
+    openCard(at);
+  }, [moves]);
   if (at === 0 || state.phase.value !== "ready") return null;
   const number = Math.min(at, CARDS.length);
   const card = CARDS[number - 1]!;
