@@ -8,6 +8,7 @@ import type { Session } from "../training/session";
 import { Curves } from "./curves";
 import { NumberField } from "./number";
 import { engine } from "./state";
+import { Together } from "./together/together";
 import * as train from "./train-state";
 
 const LOOK_MS = 700; // between two drawings of the textures
@@ -23,6 +24,7 @@ export function TrainView() {
         <Samples />
         <Inside />
       </div>
+      <Together />
     </section>
   );
 }
