@@ -31,7 +31,8 @@ from glgpt.split.server import StageServer  # noqa: E402
 from glgpt.wire import hidden  # noqa: E402
 
 TEXT = ROOT / "tests" / "data" / "shakespeare-validation.txt"
-JUDGED, LEARNED = 20, 100  # windows of a whole context each
+JUDGED, LEARNED = 20, 100  # windows of a whole context each, for `probe`
+LOSS_WINDOWS = 5
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"
 ROUND_TRIPS = (0, 5, 50, 200)  # milliseconds
 
@@ -53,7 +54,7 @@ def nats(logits: Floats, ids: list[int]) -> Floats:
 def loss(name: str | None) -> None:
     """Loss and greedy agreement by the depth of the cut and how states travel."""
     with GPT2.from_pretrained(name, device="software") as model:
-        texts, names = windows(model, JUDGED), model.config.stream()
+        texts, names = windows(model, LOSS_WINDOWS), model.config.stream()
         runs = [model.run_with_cache(ids, names) for ids in texts]
         config = model.config
     plain = float(np.mean([nats(run[0], ids).mean() for run, ids in zip(runs, texts, strict=True)]))

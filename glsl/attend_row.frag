@@ -2,20 +2,34 @@
 // whenever a greater score comes (Milakov and Gimelshein 2018). Beside it the logarithm of the range's summed
 // exponentials, by which `attended.glsl` weighs the ranges. Keys go by sixteens, so that many fetches are on their way
 // at once; the rest one by one, since rows of v beyond the position may hold anything.
+// With PLACES, the same for each of several texts, RANGES rows of y each: PLACES has their positions, TABLE for four keys
+// the rows of v that hold them.
+#ifdef PLACES_W
+#define TEXT (p.y / RANGES)
+#define RANGE (p.y % RANGES)
+#define LAST int(PLACES(0, TEXT, 0).x)
+#define HEAD (TEXT * N_HEAD + p.x / D4)
+#define VALUES_OF(k) ivec4(TABLE(0, TEXT, k))
+#else
+#define RANGE p.y
+#define LAST pos
+#define HEAD (p.x / D4)
+#define VALUES_OF(k) (4 * (k) + ivec4(0, 1, 2, 3))
+#endif
 float greatest(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
-  int head = p.x / D4, c4 = head / GROUP * D4 + p.x % D4, s = p.y * KEYS, keys = min(s + KEYS, pos + 1);
+  int head = HEAD, c4 = p.x / D4 / GROUP * D4 + p.x % D4, s = RANGE * KEYS, keys = min(s + KEYS, LAST + 1);
   float m = -3.0e38;
   vec4 acc[1], logs[1];
   acc[0] = vec4(0.0);
   vec4 total = vec4(0.0);
-#define WEIGH(t, o) \
-  (t.x * V(0, s + o, c4) + t.y * V(0, s + o + 1, c4)) + (t.z * V(0, s + o + 2, c4) + t.w * V(0, s + o + 3, c4))
+#define WEIGH(t, at) (t.x * V(0, at.x, c4) + t.y * V(0, at.y, c4)) + (t.z * V(0, at.z, c4) + t.w * V(0, at.w, c4))
   for (; s + 16 <= keys; s += 16) {
     int k = s / 4;
     vec4 a = X(0, head, k), b = X(0, head, k + 1), c = X(0, head, k + 2), d = X(0, head, k + 3);
+    ivec4 at = VALUES_OF(k), bt = VALUES_OF(k + 1), ct = VALUES_OF(k + 2), dt = VALUES_OF(k + 3);
     float before = m;
     m = max(m, greatest(max(max(a, b), max(c, d))));
     float rescale = exp(before - m);
@@ -23,14 +37,14 @@ void main() {
     b = exp(b - m);
     c = exp(c - m);
     d = exp(d - m);
-    acc[0] = acc[0] * rescale + WEIGH(a, 0) + WEIGH(b, 4) + WEIGH(c, 8) + WEIGH(d, 12);
+    acc[0] = acc[0] * rescale + WEIGH(a, at) + WEIGH(b, bt) + WEIGH(c, ct) + WEIGH(d, dt);
     total = total * rescale + a + b + c + d;
   }
   for (; s < keys; s++) {
     float x = X(0, head, s / 4)[s % 4], before = m;
     m = max(m, x);
     float rescale = exp(before - m), w = exp(x - m);
-    acc[0] = acc[0] * rescale + w * V(0, s, c4);
+    acc[0] = acc[0] * rescale + w * V(0, VALUES_OF(s / 4)[s % 4], c4);
     total = total * rescale + vec4(w, 0.0, 0.0, 0.0);
   }
   float sum = max(total.x + total.y + total.z + total.w, 1.0e-30);  // nothing was summed in a range beyond the position

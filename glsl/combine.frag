@@ -1,4 +1,5 @@
-// One row from the partial sums of a product: y = act(their sum), with MOMENTS that of the normed row.
+// One row from the partial sums of a product, or each row of several: y = act(their sum), with MOMENTS that of the
+// normed row.
 #include "activation.glsl"
 #include "partial_sums.glsl"
 #ifdef MOMENTS
@@ -15,7 +16,7 @@ void main() {
 #define FINISH(v, c4) act(v)
 #endif
 #ifdef TIMES_W
-#define FACTOR(c4) * times_at(0, c4)
+#define FACTOR(c4) * times_at(BATCH_ROW, c4)
 #else
 #define FACTOR(c4)
 #endif

@@ -1,13 +1,18 @@
 // y[t, :] = tokens[:, id[t]] + positions[pos + t / BATCH, :], where positions have an embedding.
-// `tokens` is transposed, [n_embd, vocab], as the product with it wants.
+// With PLACES, row t is at a position of its own. `tokens` is transposed, [n_embd, vocab], as the product with it wants.
 vec4 token(int id, int c4) {
   int c = 4 * c4, texel = id >> 2, lane = id & 3;
   return vec4(tokens_at(c, texel)[lane], tokens_at(c + 1, texel)[lane], tokens_at(c + 2, texel)[lane],
               tokens_at(c + 3, texel)[lane]);
 }
 
+#ifdef PLACES_W
+#define AT(t) int(PLACES(0, t, 0).x)
+#else
+#define AT(t) (pos + (t) / BATCH)
+#endif
 #ifdef POSITIONS_ROWS
-#define POSITION(t, c4) + positions_at(min(pos + (t) / BATCH, POSITIONS_ROWS - 1), c4)
+#define POSITION(t, c4) + positions_at(min(AT(t), POSITIONS_ROWS - 1), c4)
 #else
 #define POSITION(t, c4)
 #endif

@@ -3,11 +3,14 @@
 // gain w and bias w (+ the layer's own).
 // MOMENTS holds (mean, squared deviations, count) of slices of the row; they are added in one loop without a division.
 // Without these samplers the norm is an RMS norm: x' w = (x gain) w / root mean square.
+#ifndef BATCH_ROW
+#define BATCH_ROW 0
+#endif
 #ifndef GAIN_W_W
 vec2 mean_and_scale() {
   float sum = 0.0;
   for (int i = 0; i < MOMENTS_W; i++) {
-    vec4 m = MOMENTS(0, 0, i);
+    vec4 m = MOMENTS(0, BATCH_ROW, i);
     sum += m.y + m.z * m.x * m.x;
   }
   return vec2(0.0, 1.0 / sqrt(sum / float(WIDTH) + EPSILON));
@@ -16,10 +19,10 @@ vec2 mean_and_scale() {
 vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
 #else
 vec2 mean_and_scale() {
-  float origin = MOMENTS(0, 0, 0).x;  // sums about it lose nothing to a mean that all slices share
+  float origin = MOMENTS(0, BATCH_ROW, 0).x;  // sums about it lose nothing to a mean that all slices share
   vec3 sum = vec3(0.0);  // of deviations from it, of their squares, of squares within the slices
   for (int i = 0; i < MOMENTS_W; i++) {
-    vec4 m = MOMENTS(0, 0, i);
+    vec4 m = MOMENTS(0, BATCH_ROW, i);
     float d = m.x - origin;
     sum += vec3(m.z * d, m.z * d * d, m.y);
   }

@@ -1,5 +1,5 @@
 // Top-p: the search for the logit at which the nucleus ends. Each level weighs the tokens at 15 edges below the last
-// level's, and all of them; M1, M2, M3 are the weights that the levels so far found, four texels each.
+// level's, and all of them; M1 to M4 are the weights that the levels so far found, in rows to be added up.
 const float LEAST = -3.0e38;
 
 // A bracket is (upper, top, width, weight): tokens of `upper` and above weigh less than top_p of all, `weight`, and the
@@ -7,29 +7,39 @@ const float LEAST = -3.0e38;
 // it is computed.
 float edge(vec4 bracket, int i) { return bracket.y - bracket.z / 16.0 * float(i); }
 
-vec4 narrowed(vec4 bracket, vec4 m0, vec4 m1, vec4 m2, vec4 m3) {
-  float m[16] = float[16](m0.x, m0.y, m0.z, m0.w, m1.x, m1.y, m1.z, m1.w, m2.x, m2.y, m2.z, m2.w, m3.x, m3.y, m3.z, m3.w);
-  float wanted = top_p * m[15];
+vec4 narrowed(vec4 bracket, vec4 m[4]) {
+  float wanted = top_p * m[3].w;
   vec4 found = vec4(bracket.xy, bracket.z / 16.0, bracket.w);
   for (int i = 0; i < 15; i++) {
-    if (m[i] >= wanted) return found;
+    float weight = m[i / 4][i % 4];
+    if (weight >= wanted) return found;
     found.xy = vec2(edge(bracket, i + 1));
-    found.w = m[i];
+    found.w = weight;
   }
   return vec4(found.xy, bracket.z, found.w);
 }
 
-#define NARROWED(M) bracket = narrowed(bracket, M(0, 0, 0), M(0, 0, 1), M(0, 0, 2), M(0, 0, 3));
+#define NARROWED(M, ROWS) { \
+    vec4 m[4]; \
+    for (int k = 0; k < 4; k++) { \
+      m[k] = vec4(0.0); \
+      for (int y = 0; y < ROWS; y++) m[k] += M(0, y, k); \
+    } \
+    bracket = narrowed(bracket, m); \
+  }
 vec4 bracket() {
   vec4 bracket = vec4(3.0e38, BEST(0, 0, 0).y, nucleus_width, 0.0);
 #ifdef M1_W
-  NARROWED(M1)
+  NARROWED(M1, M1_H)
 #endif
 #ifdef M2_W
-  NARROWED(M2)
+  NARROWED(M2, M2_H)
 #endif
 #ifdef M3_W
-  NARROWED(M3)
+  NARROWED(M3, M3_H)
+#endif
+#ifdef M4_W
+  NARROWED(M4, M4_H)
 #endif
   return bracket;
 }

@@ -1,4 +1,11 @@
-// Adds up the partial sums of a one-row product for one texel of columns; `matvec.frag` says where they are.
+// Adds up the partial sums of a one-row product for one texel of columns; `matvec.frag` says where they are, and
+// `few_rows.frag` where those of row BATCH_ROW of several are.
+#ifndef ROW_GROUPS
+#define ROW_GROUPS 1
+#endif
+#ifndef BATCH_ROW
+#define BATCH_ROW 0
+#endif
 // A plain loop with a constant bound: drivers unroll it better than a hand does.
 vec4 sum_of_partial_sums(int c4) {
 #if SHARED > 1
@@ -14,7 +21,8 @@ vec4 sum_of_partial_sums(int c4) {
 #if SHARED > 1
   layer = layer * SHARED + c4 / TILE % SHARED;
 #endif
-  ivec2 at = ivec2(column / (4 * BY) * 4 + column % 4, column / 4 % BY);
+  layer += BATCH_ROW / ROW_GROUPS * PARTIAL_SUMS_TC;
+  ivec2 at = ivec2(column / (4 * BY) * 4 + column % 4, BATCH_ROW % ROW_GROUPS * (SPLIT_K * BY) + column / 4 % BY);
   vec4 sum = vec4(0.0);
   for (int s = 0; s < SPLIT_K; s++) sum += PARTIAL_SUMS(layer, s * BY + at.y, at.x);
   return sum;

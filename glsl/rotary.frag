@@ -1,5 +1,6 @@
 // y[t, head] = x[t, head], columns (i, i + D_HEAD / 2) rotated by the angle (pos + t / BATCH) * frequency[i].
-// With MOMENTS, x is the partial sums of one row before its norm, which is finished here.
+// With MOMENTS, x is the partial sums of one row before its norm, which is finished here. With PLACES, those of
+// several rows, BATCH_ROW of them: they go to texel rows row .., each rotated by its own position.
 #ifdef MOMENTS
 #include "folded_norm.glsl"
 #include "partial_sums.glsl"
@@ -20,12 +21,15 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
 #ifdef MOMENTS
-  vec2 row = mean_and_scale();
-#define VALUE(r, c4) normed(sum_of_partial_sums(c4), c4, row)
+  vec2 scale = mean_and_scale();
+#define VALUE(r, c4) normed(sum_of_partial_sums(c4), c4, scale)
 #else
 #define VALUE(r, c4) x_at(r, c4)
 #endif
-#ifdef FROM_ZERO
+#ifdef PLACES_W
+#define POSITION(r) int(PLACES(0, BATCH_ROW, 0).x)
+#define SOURCE(r) (r)
+#elif defined(FROM_ZERO)
 #define POSITION(r) ((r) / BATCH)
 #define SOURCE(r) (r)
 #else

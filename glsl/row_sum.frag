@@ -1,5 +1,6 @@
 // One row of the residual stream: row ROW of x, plus partial sums of a split product and its bias; beside it the row
-// times the next norm's gain, and the moments of what this fragment wrote. Without a gain, the row alone.
+// times the next norm's gain, and the moments of what this fragment wrote. Without a gain, the row alone. Or each row of
+// several.
 #include "moments.glsl"
 #ifdef PARTIAL_SUMS_W
 #include "partial_sums.glsl"

@@ -23,6 +23,7 @@ from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.model import GPT2
+from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
@@ -30,6 +31,12 @@ from glgpt.tuning.choice import FETCHES, DeviceSettings, as_dict, product_progra
 
 SHAPE = (768, 3072)  # K, N of the products: into GPT-2 124M's MLP
 ROWS = (64, 256, 1024)
+SAMPLERS = {  # a decoded token by what chooses it
+    "decode": Sampler(0),
+    "+ temp 0.8": Sampler(0.8, seed=1),
+    "+ top-k 40": Sampler(0.8, top_k=40, seed=1),
+    "+ top-p 0.9": Sampler(0.8, top_p=0.9, seed=1),
+}
 Report = Callable[[str], None]
 
 
@@ -170,13 +177,17 @@ def model_bench(
         for t in contexts:
             report(f"measuring a token after {t} others")
 
-            def step(pos: int = t) -> None:  # as `Decoder` does: a token is read while the next is under way
-                player.play("decode", pos=pos)
-                tokens.start()
-                if tokens.full:
-                    tokens.take()
+            for what, sampler in SAMPLERS.items():
 
-            measure.add(f"decode {t}", step)
+                def step(pos: int = t, sampler: Sampler = sampler) -> None:
+                    player.play("decode", pos=pos)  # as `Decoder` does: a token is read while the next is under way
+                    if sampler.entry:
+                        player.play(sampler.entry, **sampler.scalars(pos, c.vocab_size))
+                    tokens.start()
+                    if tokens.full:
+                        tokens.take()
+
+                measure.add(f"{what} {t}", step)
         seconds = measure.seconds()
         host = host_seconds(player, rounds)
         for t in lengths:
@@ -184,8 +195,9 @@ def model_bench(
             rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
         f32_bytes = 4 * c.parameter_count
         weights = 4 * f32_bytes // FORMATS[dtype].values_per_texel
-        for t in contexts:
-            rows.append(_read_row("decode", f"context {t}", seconds[f"decode {t}"], weights, peaks["read_gbs"]))
+        for what in SAMPLERS:
+            for t in contexts:
+                rows.append(_read_row(what, f"context {t}", seconds[f"{what} {t}"], weights, peaks["read_gbs"]))
         figures = {
             "name": model.name,
             "dtype": dtype,

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import math
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -97,10 +98,12 @@ def finite(figures: Any) -> Any:
 def run_generate(args: argparse.Namespace) -> int:
     """`glgpt generate`."""
     text = prompt_text(args, default=START)
-    sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "stop")}
+    sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "eos", "stop")}
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
+        if args.samples > 1:
+            return _samples(args, model, ids, start, sampling)
         run = model.generate(ids, args.tokens, seed=args.seed, **sampling)
 
         def show(piece: str) -> None:
@@ -126,6 +129,33 @@ def run_generate(args: argparse.Namespace) -> int:
         print(_speed(args, figures), file=sys.stderr)
         if split:
             print(render_split(split), file=sys.stderr)
+    return 0
+
+
+def _samples(args: argparse.Namespace, model: GPT2, ids: list[int], start: str, sampling: dict[str, Any]) -> int:
+    """Several continuations of one prompt, each of them printed under a heading when all before it are complete."""
+    first = secrets.randbelow(2**32) if args.seed is None else args.seed
+    begun = time.perf_counter()
+    seeds = range(first, first + args.samples)
+    runs = model.generate_batch([ids] * args.samples, args.tokens, seeds=seeds, **sampling)
+    shown = "" if args.prompt is None and args.ids is None else start
+    for i, run in enumerate(runs, 1):
+        with progress(f"continuing {args.samples} times", "token") as show:
+            for _ in run:
+                if show:
+                    show(len(run.ids), args.tokens)
+        if not args.json:
+            with named_errors(Path("stdout")):
+                print(f"--- sample {i} of {args.samples}, seed {run.seed}\n{shown}{run.text}\n", flush=True)
+    seconds = time.perf_counter() - begun
+    if args.json:
+        samples = [{"text": run.text, "ids": run.ids, **run.figures()} for run in runs]
+        report(args, {"prompt": start, "seconds": seconds, "context": model.config.n_positions, "samples": samples}, "")
+    else:
+        tokens = sum(len(run.ids) for run in runs)
+        full = sum(run.stats.stopped == "context" for run in runs)
+        ended = f", {full} stopped at the full context of {model.config.n_positions}" if full else ""
+        print(f"{args.samples} samples, {tokens} tokens at {tokens / seconds:.1f}/s{ended}", file=sys.stderr)
     return 0
 
 

@@ -41,8 +41,15 @@ def _generate(add: Add) -> None:
     p.add_argument("--temperature", type=not_negative, default=0.8, metavar="T", help="0 is greedy (default 0.8)")
     p.add_argument("--top-k", type=positive, metavar="K", help="sample from the K likeliest tokens")
     p.add_argument("--top-p", type=fraction, metavar="P", help="sample from the likeliest tokens that make up P")
+    p.add_argument(
+        "--min-p", type=fraction, metavar="P", help="sample from tokens at least P times the likeliest one's"
+    )
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
+    p.add_argument("--no-eos", dest="eos", action="store_false", help="go on where the model ends the text")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")
+    p.add_argument(
+        "--samples", type=positive, default=1, metavar="N", help="continuations side by side, of seeds S, S + 1, ..."
+    )
     _figures(p)
     split.add_client_options(p)
 

@@ -46,6 +46,7 @@ ADDRESS_SOCKETS = 128  # sockets of one address
 MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
 BYTES_PER_MEMBER = 4  # of unfinished uploads: times the bytes of the parameters, over all members
 SHOWN_ROUNDS = 500
+JUDGED = 120.0  # seconds that the end of a session waits for its last validation
 DASHBOARD = Path(__file__).parent / "dashboard"
 ENDED = "ended"  # a file: the host ended the session
 
@@ -80,6 +81,7 @@ class Client:
 
     def __init__(self, socket: WebSocket, member: Member) -> None:
         self.socket, self.member = socket, member
+        self.sent = ""  # the id of the round that went out on this socket
         self._lock = asyncio.Lock()  # frames belong to the text before them
 
     async def say(self, message: dict[str, Any], data: bytes | memoryview = b"") -> None:
@@ -107,6 +109,7 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._noted = 0.0
+        self._done_at = 0.0
 
     # -- rounds -----------------------------------------------------------------------------------------------------
 
@@ -192,10 +195,18 @@ class Gateway:
                 await self._tell({"type": "figures", "rounds": notes[-2:]})
             await self._tell({"type": "state", **self._state()})
             ended = (self.files.folder / ENDED).exists()
-            if not self.ended and (ended or self.files.round_of() >= self.session.rounds):
+            if not self.ended and (ended or await asyncio.to_thread(self._all_done)):
                 self.ended = True
                 why = "the host ended the session" if ended else "all rounds are done"
                 await self._tell({"type": "closed", "why": why})
+
+    def _all_done(self) -> bool:
+        """Whether the last round is done, and its validation known to all; that may take a while, but not for ever."""
+        if self.files.round_of() < self.session.rounds:
+            return False
+        self._done_at = self._done_at or time.monotonic()
+        judged = any(note["round"] == self.session.rounds and "step" in note for note in self.files.notes())
+        return judged or time.monotonic() - self._done_at > JUDGED
 
     def _state(self) -> dict[str, Any]:
         status = self.rounds.status()
@@ -220,9 +231,10 @@ class Gateway:
         for client in list(self.clients):
             self._spawn(self._offer(client))
 
-    async def _offer(self, client: Client) -> None:
+    async def _offer(self, client: Client, again: bool = False) -> None:
         message = self.rounds.offer(client.member)
-        if message is not None and self.rounds.open is not None:
+        if message is not None and self.rounds.open is not None and (again or client.sent != message["attempt"]):
+            client.sent = message["attempt"]
             await client.say(message, self.rounds.open.parameters.astype("<f4").tobytes())
 
     # -- sockets ----------------------------------------------------------------------------------------------------
@@ -237,8 +249,11 @@ class Gateway:
         self._sockets[address] += 1
         client = None
         try:
-            client = await self._joined(socket)
-            if client is not None:
+            admitted = await self._admitted(socket)
+            if admitted is not None:
+                client, key = Client(socket, admitted[0]), admitted[1]
+                client.member.connections += 1
+                await self._welcome(client, key)
                 await self._listen(client)
         except (WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):
             pass
@@ -255,29 +270,28 @@ class Gateway:
             return True
         return origin in self.origins or urlsplit(origin).netloc == socket.headers.get("host")
 
-    async def _joined(self, socket: WebSocket) -> Client | None:
+    async def _admitted(self, socket: WebSocket) -> tuple[Member, str] | None:
         text = await asyncio.wait_for(socket.receive_text(), HELLO)
         try:
             said = protocol.parsed(text[: protocol.MOST_TEXT])
             if not isinstance(said, Join):
                 raise GlgptError("a client begins with join")
-            member, key = self.rounds.admit(said)
+            return self.rounds.admit(said)
         except GlgptError as error:
             await socket.close(protocol.NO_TOKEN, str(error)[:120])
-            return None
         except Refused as refused:
             await socket.close(refused.code, str(refused)[:120])
-            return None
-        client = Client(socket, member)
-        member.connections += 1
-        self.clients.add(client)
+        return None
+
+    async def _welcome(self, client: Client, key: str) -> None:
+        member = client.member
         notes = await asyncio.to_thread(self.files.notes)
         welcome = {"type": "welcome", "member": member.number, "resume": key, "name": member.name}
         await client.say(welcome | {"rounds": notes[-SHOWN_ROUNDS:], "aside": member.aside, **self._state()})
+        self.clients.add(client)  # not before the welcome, which comes first
         if self.ended:
             await client.say({"type": "closed", "why": "all rounds are done"})
         await self._offer(client)
-        return client
 
     async def _listen(self, client: Client) -> None:
         bucket = Bucket()
@@ -370,7 +384,7 @@ class Gateway:
         message = {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
         await client.say(message)
         if rejected.stale:
-            await self._offer(client)
+            await self._offer(client, again=True)
 
     # -- REST -------------------------------------------------------------------------------------------------------
 

@@ -309,7 +309,7 @@ class Supervisor:
         host.chmod(0o600)
         links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={host_token}"}
         if (self.files.page / "index.html").is_file():
-            links["browser"] = f"{base}train/#view=train&together={token}"
+            links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"
         return links
 
     def run(self, ready: Callable[[dict[str, str]], None], stopped: Callable[[], bool]) -> bool:

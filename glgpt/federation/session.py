@@ -51,7 +51,6 @@ class Session(BaseModel):
     outer_lr: float
     outer_momentum: float
     public: bool  # clips and trims
-    noise: Annotated[float, Field(ge=0)] = 0.0  # differential privacy: its multiplier; 0: none
     dtype: Dtype
     shards: Annotated[int, Field(ge=1)]
     members: Annotated[int, Field(ge=1)]  # at most

@@ -64,6 +64,17 @@ class Decoder:
                 return
             ids.append(token)
 
+    def first(self, ids: list[int], samplers: Sequence[Sampler]) -> list[int]:
+        """The token behind `ids` for each of some samplers. The caches then hold `ids`, of no generation."""
+        self.forget()
+        self._prefill(ids)
+        self._chosen.drop()
+        best, found = self.player.read("token")[0], list[int]()
+        for sampler in samplers:
+            self.player.write("token", 0, best)  # in place of what the one before drew
+            found.append(self._next(ids, True, 1, sampler, 0))
+        return found
+
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
         """Token `step`, the one behind `ids`; from the second on, with the one behind that under way."""
         if refilled:

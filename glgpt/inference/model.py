@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,14 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference import programs
+from glgpt.inference.batch import BatchDecoder
 from glgpt.inference.capture import Captures, RawTexture
+from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Generation, Run, TokenStream
 from glgpt.inference.interventions import Edits, Intervention, Patch
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
+from glgpt.inference.windows import Windows
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.choice import DeviceSettings, as_dict
@@ -35,6 +38,9 @@ class GPT2:
 
     It is used in the thread that loaded it, where its GL context is current; elsewhere GlgptError is raised.
     """
+
+    _batch: BatchDecoder | None = None  # where there is none, several texts take their turns
+    _windows: Windows | None = None
 
     def __init__(
         self,
@@ -56,7 +62,10 @@ class GPT2:
         )
         self.player = Player(self.device, program, self.choice.options)
         self._decoder: Decoder | Pipeline = Decoder(self.player, self.config.n_positions, self._check_open)
+        self._windows = Windows(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
+        self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, dtype, max_texture_memory)
+        self._extras = (self._batch, self._windows, self._captures)  # that take textures when they are used
         try:
             self._edited: dict[tuple[str, ...], tuple[Player, Decoder]] = {}
             programs.load_weights(self.player, checkpoint, progress)
@@ -88,6 +97,35 @@ class GPT2:
             return cls(checkpoint, tokenizer, dtype, settings=settings, **options)
 
     # -- public -------------------------------------------------------------------------------------------------
+
+    def logits_batch(self, prompts: Sequence[Sequence[int]]) -> list[Floats]:
+        """Logits of every position of several prompts, of any lengths, float32 `[T, vocab]` each, read side by side.
+
+        They do not depend on what else is in the batch. Raises GlgptError as `logits` does.
+        """
+        if self._windows is None:
+            return [self.logits(ids) for ids in prompts]
+        found = self._windows.logits([self.check_ids(ids) for ids in prompts]) if len(prompts) else []
+        if not all(np.isfinite(logits).all() for logits in found):
+            raise GlgptError(NOT_FINITE)
+        return found
+
+    def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
+        """What each token but the first of several texts costs, in nats, as float32 `[T - 1]`, text by text.
+
+        A text has 2 to n_positions + 1 ids. Many are read side by side. Raises GlgptError for unusable ids, and where
+        a loss is not a finite number.
+        """
+        for ids in texts:
+            self.check_ids(ids[:-1])
+            self.check_ids(ids[1:])
+        if self._windows is None:
+            yield from (_losses(self.logits(ids[:-1]), ids[1:]) for ids in texts)
+            return
+        for losses in self._windows.losses(texts) if len(texts) else ():
+            if not np.isfinite(losses).all():
+                raise GlgptError(NOT_FINITE)
+            yield losses
 
     def logits(self, ids: Sequence[int]) -> Floats:
         """Logits of every position, float32 `[T, vocab]`.
@@ -188,20 +226,24 @@ class GPT2:
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         seed: int | None = None,
         stop: str | Sequence[str] | None = None,
+        eos: bool = True,
         interventions: Sequence[Intervention] = (),
     ) -> Generation:
         """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
-        Ends early at the tokenizer's end of text, a full context, or before any text of `stop`. Temperature 0 is
-        greedy; without a `seed` a new one is drawn (see `Generation.seed`). Generations of one model may be
-        interleaved: each refills the caches as it needs. `interventions` (`glgpt.Ablate` and others) change the model
-        while it runs. Raises GlgptError for an unusable prompt or setting, or a part that the model lacks.
+        Ends early at the tokenizer's end of text (unless `eos` is False), a full context, or before any text of `stop`.
+        Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that make up p, min-p those at
+        least min_p times as likely as the likeliest. Without a `seed` a new one is drawn (see `Generation.seed`).
+        Generations of one model may be interleaved: each refills the caches as it needs. `interventions`
+        (`glgpt.Ablate` and others) change the model while it runs. Raises GlgptError for an unusable prompt or
+        setting, or a part that the model lacks.
         """
         seed = secrets.randbelow(2**32) if seed is None else seed
-        how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        stream = self.generate_ids(prompt, tokens, **how, interventions=interventions)
+        how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "eos": eos}
+        stream = self.generate_ids(prompt, tokens, **how, seed=seed, interventions=interventions)
         return Generation(stream, self.tokenizer, seed, stop)
 
     def generate_ids(
@@ -212,17 +254,53 @@ class GPT2:
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         seed: int | None = None,
+        eos: bool = True,
         interventions: Sequence[Intervention] = (),
     ) -> TokenStream:
         """As `generate`, but the result gives token ids; a character that spans tokens comes as its tokens."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         if whole("tokens", tokens) < 0:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
-        sampler, stats = Sampler(temperature, top_k, top_p, seed), Run(len(ids))
-        eos = self.tokenizer.eos if self.tokenizer else None
+        sampler, stats = Sampler(temperature, top_k, top_p, seed, min_p), Run(len(ids))
+        end = self.tokenizer.eos if self.tokenizer and eos else None
         decoder = self._decoder_of(Edits(self.config, interventions))
-        return TokenStream(decoder.generate(ids, tokens, sampler, eos, stats), stats)
+        return TokenStream(decoder.generate(ids, tokens, sampler, end, stats), stats)
+
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        tokens: int = 100,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seeds: Sequence[int] | None = None,
+        stop: str | Sequence[str] | None = None,
+    ) -> list[Generation]:
+        """Continues several prompts, of any lengths, side by side: a `Generation` for each, as `generate` gives it.
+
+        Each weight is read once for up to eight of them; more wait for a place. Asking any of them for text continues
+        all. A prompt's text is that of `generate` with its seed alone, whatever stands beside it. Without `seeds` new
+        ones are drawn. Raises GlgptError for an unusable prompt or setting, or not as many seeds as prompts.
+        """
+        texts = [self.check_ids(self.encode(p) if isinstance(p, str) else p) for p in prompts]
+        if whole("tokens", tokens) < 0:
+            raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
+        seeds = [secrets.randbelow(2**32) for _ in texts] if seeds is None else list(seeds)
+        if len(seeds) != len(texts):
+            raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
+        if self._batch is None:
+            settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop}
+            return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
+        rows = [Row(i, Sampler(temperature, top_k, top_p, s), tokens) for i, s in zip(texts, seeds, strict=True)]
+        eos = self.tokenizer.eos if self.tokenizer else None
+        batch = Continuations(self._batch, rows, self.config.n_positions, eos)
+        for row in rows if stop else ():
+            row.watch = watcher(self.tokenizer, stop)
+        streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
+        return [Generation(t, self.tokenizer, s, stop) for t, s in zip(streams, seeds, strict=True)]
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with what the tokenizer puts before one.
@@ -266,7 +344,7 @@ class GPT2:
     @property
     def texture_bytes(self) -> int:
         """Texture memory of this model at present, in bytes; 0 once it is closed."""
-        return self.player.program.nbytes() + self._captures.nbytes if self.player.textures else 0
+        return self.player.program.nbytes() + sum(x.nbytes for x in self._extras) if self.player.textures else 0
 
     def info(self) -> dict[str, Any]:
         """What was chosen and what it takes: kernels, passes, bytes by role."""
@@ -274,7 +352,8 @@ class GPT2:
 
     def close(self) -> None:
         """Releases every GL object of this model. Closing twice is harmless."""
-        self._captures.close()
+        for extra in self._extras:
+            extra.close()
         for player, _ in self._edited.values():
             player.close()
         self.player.close()
@@ -297,3 +376,10 @@ class GPT2:
                 f"they run from {known[0]}, {known[1]} to {known[-1]}"
             )
         return [n for n in known if n in asked or n == "logits"]
+
+
+def _losses(logits: Floats, targets: Sequence[int]) -> Floats:
+    """-log of the probability of each target `[T]` under logits `[T, vocab]`."""
+    rows = logits.astype(np.float64)
+    found: Floats = (np.logaddexp.reduce(rows, axis=1) - rows[np.arange(len(rows)), targets]).astype(np.float32)
+    return found

@@ -19,7 +19,7 @@ SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
 SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries
 COLDEST = 1e-30  # the least temperature that makes a difference in float32
 FARTHEST = 3e38  # a margin below which no logit is
-REACHED = 1 - 2.0**-22  # of top-p: a sum that reaches it exactly must do so in float32 too
+REACHED = 1 - 2.0**-22  # of top-p and min-p: what reaches it exactly must do so in float32 too
 ON_HOST = 0xD1CE  # tells the host's random numbers from the device's
 
 
@@ -55,9 +55,10 @@ def draw_seed(seed: int) -> int:
 
 
 class Sampler:
-    """Temperature, top-k and nucleus (top-p, Holtzman et al. 2020) sampling; the same seed gives the same choices.
+    """Temperature, top-k, nucleus (top-p, Holtzman et al. 2020) and min-p (Nguyen et al. 2024) sampling.
 
-    Temperature 0 is greedy. Raises GlgptError for values out of range.
+    Each cuts what the one before leaves. The same seed gives the same choices. Temperature 0 is greedy. Raises
+    GlgptError for values out of range.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Sampler:
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | None = None,
+        min_p: float | None = None,
     ) -> None:
         if not (isinstance(temperature, SupportsFloat) and np.isfinite(temperature) and temperature >= 0):
             raise GlgptError(f"temperature is {temperature!r}; it must be 0 (greedy) or above")
@@ -73,9 +75,12 @@ class Sampler:
             raise GlgptError(f"top-k is {top_k}; it must be 1 or more")
         if top_p is not None and not (isinstance(top_p, SupportsFloat) and 0 < top_p <= 1):
             raise GlgptError(f"top-p is {top_p}; it must be in (0, 1]")
+        if min_p is not None and not (isinstance(min_p, SupportsFloat) and 0 <= min_p <= 1):
+            raise GlgptError(f"min-p is {min_p}; it must be in [0, 1]")
         if seed is not None and whole("seed", seed) < 0:
             raise GlgptError(f"seed is {seed}; it must be 0 or above")
-        self.temperature, self.top_k, self.top_p = float(temperature), top_k, top_p
+        self.temperature, self.top_k = float(temperature), top_k
+        self.top_p, self.min_p = top_p, min_p or 0.0
         self.seed = int(np.random.default_rng().integers(2**32)) if seed is None else whole("seed", seed)
 
     @property
@@ -98,7 +103,7 @@ class Sampler:
             "draw_seed": seed - (seed >> 31 << 32),  # as a signed number
             "draw_step": step,
             "inverse_temperature": 1 / temperature,
-            "margin": FARTHEST,
+            "margin": min(FARTHEST, temperature * -math.log(self.min_p) / REACHED) if self.min_p else FARTHEST,
             "nucleus_width": nucleus_width(temperature, p, vocab),
             "top_k": min(k, 2**31 - 1),
             "top_p": p if p == 1 else p * REACHED,
@@ -115,6 +120,7 @@ class Sampler:
         weights = np.exp(scaled[order] - scaled[order[0]])
         if self.top_p is not None:  # the shortest list of best tokens that reaches top_p
             weights[int(np.searchsorted(np.cumsum(weights), self.top_p * weights.sum())) + 1 :] = 0
+        weights[weights < self.min_p] = 0  # the best one weighs 1
         out = np.zeros(len(logits))
         out[order] = weights / weights.sum()
         return out

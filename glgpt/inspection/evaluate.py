@@ -46,25 +46,14 @@ def evaluate(
     if predicted < 1:
         raise GlgptError(f"the text has {len(ids)} token(s); at least 2 are needed")
     start, nats = time.perf_counter(), 0.0
-    for first in range(0, predicted, window):
-        chunk = ids[first : first + window + 1]
-        nats += nats_of(model.logits(chunk[:-1].tolist()), chunk[1:])
+    windows = [ids[first : first + window + 1].tolist() for first in range(0, predicted, window)]
+    for first, losses in zip(range(0, predicted, window), model.losses(windows), strict=True):
+        nats += float(losses.sum(dtype=np.float64))
         if progress:
-            progress(first + len(chunk) - 1, predicted)
+            progress(first + len(losses), predicted)
     seconds = time.perf_counter() - start
     size = len(text.encode())
     loss = nats / predicted
     perplexity = math.exp(loss) if loss < 700 else math.inf
     rate = predicted / seconds
     return Evaluation(loss, nats / math.log(2) / size, perplexity, predicted, size, window, seconds, rate)
-
-
-def nats_of(logits: np.ndarray, targets: np.ndarray) -> float:
-    """The summed cross entropy of `targets` [T] under `logits` [T, vocab], in float64, a few rows at a time."""
-    total = 0.0
-    for i in range(0, len(targets), 64):
-        rows = logits[i : i + 64].astype(np.float64)
-        rows -= rows.max(axis=1, keepdims=True)
-        picked = np.take_along_axis(rows, targets[i : i + 64, None], axis=1)
-        total += float((np.log(np.exp(rows).sum(axis=1, keepdims=True)) - picked).sum())
-    return total

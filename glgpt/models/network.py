@@ -39,6 +39,14 @@ class SupportsEdits(Protocol):
         """The activation x after its edits."""
 
 
+@dataclass(frozen=True)
+class SideBySide:
+    """`size` texts that are decoded side by side over caches of `height` rows that they share (`ops.Rows`)."""
+
+    size: int
+    height: int
+
+
 class Network(ABC):
     """A model recorded with one kernel and dtype; `names` are the activations to keep, which also stay unfused.
 
@@ -47,6 +55,7 @@ class Network(ABC):
     attention stay f32.
 
     With a `batch`, `prefill` runs one. `role` is that of the parameters' textures: "state" where training writes them.
+    With `SideBySide` in place of a batch, `decode` takes a token of each text.
     With a `part`, the passes are those of that part alone: see `Part`.
     A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
@@ -60,13 +69,16 @@ class Network(ABC):
         kernel: Kernel,
         dtype: str = "f32",
         names: Container[str] = (),
-        batch: Batch | None = None,
+        batch: Batch | SideBySide | None = None,
         role: str = "weight",
         part: Part | None = None,
     ) -> None:
         self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
         self.part = part or Part.whole(config)
+        self.texts = batch if isinstance(batch, SideBySide) else None
+        batch = None if isinstance(batch, SideBySide) else batch
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
+        self.rows = self._rows(self.texts) if self.texts else None
         self.format = FORMATS[dtype]
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.edits: SupportsEdits | None = None
@@ -101,8 +113,8 @@ class Network(ABC):
         """The state that holds q, k or v of layer i for every position; q is shared by all layers unless kept."""
         name = in_block(i, f"attn.{part}")
         shared = part == "q" and name not in self.names
-        layout = Layout(self.config.n_positions, self.heads_width(name))
-        return self.rec.fixed("q" if shared else name, layout, "state")
+        layout = Layout(self.texts.height if self.texts else self.config.n_positions, self.heads_width(name))
+        return self.rec.fixed(("texts." if self.texts else "") + ("q" if shared else name), layout, "state")
 
     def heads_width(self, name: str) -> int:
         """Columns of q, k or v: heads side by side, each padded to whole texels."""
@@ -111,12 +123,18 @@ class Network(ABC):
 
     @property
     def token(self) -> Tensor:
-        """The token chosen last, a state: texel (id, logit, not finite, undecided), and what `sample` adds."""
+        """The token chosen last, a state: texel (id, logit, not finite, undecided), and what `sample` adds.
+
+        Of texts side by side the first texel of each.
+        """
+        if self.rows:
+            return self.rec.fixed(f"token.{self.rows.size}", Layout(self.rows.size, 4), "state")
         return self.rec.fixed("token", ops.TOKEN, "state")
 
     def chosen(self, logits: Tensor) -> None:
-        """Keeps a row of logits in the state `logits`, and its best token in `token`."""
-        ops.argmax(self.rec, self.rec.output(self.rec.store(logits, "logits"), "logits"), self.token)
+        """Keeps a row of logits in the state `logits`, and its best token in `token`; of texts, those of each."""
+        state = f"logits.{self.rows.size}" if self.rows else "logits"
+        ops.argmax(self.rec, self.rec.output(self.rec.store(logits, state), "logits"), self.token)
 
     def best(self) -> None:
         """The best token of the state `logits` into `token`."""
@@ -125,6 +143,11 @@ class Network(ABC):
     def sample(self, nucleus: bool) -> None:
         """Draws from the state `logits` into `token`; with top-p and no top-k the `nucleus` is searched for."""
         ops.sample(self.rec, self.rec.kept("logits"), self.token, self.token, nucleus)
+
+    def _rows(self, texts: SideBySide) -> ops.Rows:
+        places = self.rec.fixed(f"places.{texts.size}", Layout(texts.size, 4), "state")
+        table = self.rec.fixed(f"table.{texts.size}", Layout(texts.size, self.config.n_positions), "state")
+        return ops.Rows(texts.size, places, table)
 
     def scale(self, i: int) -> float:
         """What the scores of layer i are multiplied with."""
@@ -266,10 +289,11 @@ class Network(ABC):
     def decode(self) -> None:
         """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
 
-        A part takes and gives a hidden state `[1, C]` where it lacks the embedding or the head.
+        A part takes and gives a hidden state `[1, C]` where it lacks the embedding or the head. With texts side by
+        side, all this is of a row of each.
         """
-        part, stream = self.part, Layout(1, self.config.n_embd)
-        x = self.embed_token() if part.embed else self.hidden_state(1, stream)
+        part, stream = self.part, self.one(self.config.n_embd)
+        x = self.embed_token() if part.embed else self.hidden_state(stream.rows, stream)
         norms = [in_block(i, FIRST_NORM) for i in part.blocks] + [FINAL_NORM] * part.head
         if not norms:
             self.rec.output(x, HIDDEN)
@@ -287,6 +311,25 @@ class Network(ABC):
         """The least number of keys that one fragment of a row's attention takes."""
         return self.config.n_positions if self.kernel.contiguous else ops.KEYS
 
+    def one(self, cols: int) -> Layout:
+        """The layout of what `decode` computes of the one token, or of that of each text."""
+        return Layout(self.rows.size if self.rows else 1, cols)
+
+    def scores_of(self, q: Tensor, k: Tensor, i: int) -> Tensor:
+        """The scores of layer i of the one query, or of that of each text."""
+        name, n_head = in_block(i, "attn.scores"), self.config.n_head
+        if self.rows:
+            return ops.scores_rows(self.rec, q, k, n_head, self.scale(i), name, self.rows)
+        return ops.scores(self.rec, q, k, 1, 1, n_head, self.scale(i), name)
+
+    def adopt(self, size: int, own: Network) -> None:
+        """Copies `size` rows of keys and values from the caches of another network to those of the texts."""
+        for i in range(self.config.n_layer):
+            k, v, shared_k, shared_v = (network.cache(i, part) for network in (own, self) for part in "kv")
+            ops.adopt(self.rec, k, v, shared_k, shared_v, size)
+
     def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
-        """Partial sums of one row times a weight."""
+        """Partial sums of one row, or of the few that are decoded side by side, times a weight."""
+        if self.rows and isinstance(x, Tensor):
+            return ops.few_rows(self.rec, x, w, name, self.kernel.contiguous)
         return ops.matvec(self.rec, x, w, name, contiguous=self.kernel.contiguous)

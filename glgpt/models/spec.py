@@ -22,7 +22,7 @@ from glgpt.program.formats import Floats
 from glgpt.program.layout import texels
 
 if TYPE_CHECKING:
-    from glgpt.models.network import Batch, Network
+    from glgpt.models.network import Batch, Network, SideBySide
     from glgpt.models.part import Part
     from glgpt.program.kernel import Kernel
     from glgpt.program.recorder import Recorder
@@ -251,7 +251,7 @@ class ModelConfig(ABC):
         kernel: Kernel,
         dtype: str = "f32",
         names: Container[str] = (),
-        batch: Batch | None = None,
+        batch: Batch | SideBySide | None = None,
         role: str = "weight",
         part: Part | None = None,
     ) -> Network:

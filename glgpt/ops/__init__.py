@@ -2,13 +2,14 @@
 
 from glgpt.ops.adamw import adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax
-from glgpt.ops.attention import KEYS, attend, attend_row, score_tiles, scores, softmax, split_qkv
+from glgpt.ops.attention import KEYS, adopt, attend, attend_row, score_tiles, scores, scores_rows, softmax, split_qkv
 from glgpt.ops.embed import embed, index_layouts, sorted_index
-from glgpt.ops.loss import cross_entropy
+from glgpt.ops.few_rows import MOST_ROWS, few_rows
+from glgpt.ops.loss import cross_entropy, cross_entropy_rows
 from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
-from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row
-from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, edit, multiply, place_row, transpose
+from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row, Rows
+from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, edit, multiply, place_row, take_row, transpose
 from glgpt.ops.rotary import rotary
 from glgpt.ops.sample import ALTERNATIVES, TOKEN, sample
 
@@ -17,24 +18,29 @@ __all__ = [
     "ALTERNATIVES",
     "CONTIGUOUS",
     "KEYS",
+    "MOST_ROWS",
     "TOKEN",
     "AttendedRow",
     "Normed",
     "NormedRow",
     "PartialSums",
     "Row",
+    "Rows",
     "act",
     "adamw",
     "add",
+    "adopt",
     "argmax",
     "attend",
     "attend_row",
     "combine",
     "copy",
     "cross_entropy",
+    "cross_entropy_rows",
     "dropout",
     "edit",
     "embed",
+    "few_rows",
     "folded_norm",
     "gradient_norm",
     "index_layouts",
@@ -52,9 +58,11 @@ __all__ = [
     "sample",
     "score_tiles",
     "scores",
+    "scores_rows",
     "softmax",
     "sorted_index",
     "split_k_for",
     "split_qkv",
+    "take_row",
     "transpose",
 ]

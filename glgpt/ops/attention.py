@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glgpt.ops.matmul import norm_inputs
-from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row
+from glgpt.ops.partial_sums import EACH_NEW_ROW, AttendedRow, Normed, PartialSums, Row, Rows
 from glgpt.ops.pointwise import copy, plus
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout
@@ -30,20 +30,23 @@ def split_qkv(
     v: Tensor,
     label: str,
     normed: Normed | None = None,
+    rows: Rows | None = None,
 ) -> None:
     """Writes rows pos.. of the states q, k, v `[n_positions, n_head * d]` from x `[T, 3 * n_head * d]`.
 
-    Partial sums of one row come with `normed`, and are finished here as in `combine`. Where q, k and v are scratch,
+    Partial sums of one row come with `normed`, and are finished here as in `combine`; with `rows`, they go to
+    rows row... Where q, k and v are scratch,
     they hold the rows of x.
     """
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):
-        inputs, defines, rows = x.inputs | inputs, x.defines | defines, 1
+        inputs, defines = x.inputs | inputs, x.defines | defines | (EACH_NEW_ROW if rows else {})
     else:
-        inputs, rows = {"x": x}, x.rows
+        inputs = {"x": x}
     outputs = {"q": q, "k": k, "v": v}
     if q.role == "state":
-        rec.emit("split_qkv", inputs, outputs, defines, label=label, window=Window((q.layout.width, rows), "pos"))
+        window = Window((q.layout.width, x.rows), "row" if rows else "pos")
+        rec.emit("split_qkv", inputs, outputs, defines, label=label, window=window)
         return
     rec.emit("split_qkv", inputs, outputs, defines, label=label)
 
@@ -171,17 +174,55 @@ def attend(
 
 
 def attend_row(
-    rec: Recorder, score: Tensor, v: Tensor, n_head: int, name: str, least: int = KEYS, group: int = 1
+    rec: Recorder,
+    score: Tensor,
+    v: Tensor,
+    n_head: int,
+    name: str,
+    least: int = KEYS,
+    group: int = 1,
+    rows: Rows | None = None,
 ) -> Row:
     """z of one row straight from its scores `[n_head, n_positions]`, by ranges of at least `least` keys.
 
     One row has too few columns to fill a GPU: ranges are computed in parallel, and the product that reads z weighs
-    them. On software GL one range of all keys is faster. `group` heads share one head of v.
+    them. On software GL one range of all keys is faster. `group` heads share one head of v. With `rows`, z of each,
+    `[size, n_head * d]`, from scores `[size * n_head, n_positions]`, already weighed.
     """
-    keys = max(least, 16 * -(-v.rows // (16 * RANGES)))
-    layout = Layout(-(-v.rows // keys), v.cols * group)
+    keys = max(least, 16 * -(-score.cols // (16 * RANGES)))
+    ranges = -(-score.cols // keys)
+    layout = Layout(ranges * (rows.size if rows else 1), v.cols * group)
     y, logs = rec.scratch(name, layout), rec.scratch(f"{name}.logs", layout)
-    outputs = {"y": y, "logs": logs} if layout.rows > 1 else {"y": y}
-    defines = {"D4": layout.cols // n_head // 4, "KEYS": keys, "GROUP": group}
-    rec.emit("attend_row", {"x": score, "v": v}, outputs, defines, cost=Cost(2 * v.rows * layout.cols))
-    return AttendedRow(y, logs, keys) if layout.rows > 1 else y
+    outputs = {"y": y, "logs": logs} if ranges > 1 else {"y": y}
+    inputs, defines = {"x": score, "v": v}, {"D4": layout.cols // n_head // 4, "KEYS": keys, "GROUP": group}
+    if rows:
+        inputs |= {"places": rows.places, "table": rows.table}
+        defines |= {"N_HEAD": n_head, "RANGES": ranges}
+    rec.emit("attend_row", inputs, outputs, defines, cost=Cost(2 * score.rows // n_head * score.cols * layout.cols))
+    if ranges == 1:
+        return y
+    if not rows:
+        return AttendedRow(y, logs, keys)
+    weighed = rec.scratch(f"{name}.weighed", Layout(rows.size, layout.cols))
+    inputs = {"x": y, "logs": logs, "places": rows.places}
+    rec.emit("weigh_ranges", inputs, {"y": weighed}, {"KEYS": keys, "RANGES": ranges})
+    return weighed
+
+
+def scores_rows(rec: Recorder, q: Tensor, k: Tensor, n_head: int, scale: float, name: str, rows: Rows) -> Tensor:
+    """scores[row * n_head + head, s] = scale * q[row] . key s of that row, `MASKED` beyond its position.
+
+    q of the rows is in rows row.. of the state q; `[size * n_head, n_positions]`.
+    """
+    y = rec.scratch(name, Layout(rows.size * n_head, rows.table.cols))
+    defines = {"N_HEAD": n_head, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": MASKED}
+    inputs = {"q": q, "k": k, "places": rows.places, "table": rows.table}
+    cost = Cost(2 * rows.size * rows.table.cols * q.cols)
+    rec.emit("scores_rows", inputs, {"y": y}, defines | {"K_GROUP": q.cols // k.cols}, cost=cost)
+    return y
+
+
+def adopt(rec: Recorder, k: Tensor, v: Tensor, shared_k: Tensor, shared_v: Tensor, size: int) -> None:
+    """Copies `size` rows pos.. of a text's keys and values to rows row.. of the states that several texts share."""
+    inputs, outputs = {"k": k, "v": v}, {"shared_k": shared_k, "shared_v": shared_v}
+    rec.emit("adopt", inputs, outputs, label=shared_k.name, window=Window((k.layout.width, size), "row"))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from glgpt.ops.partial_sums import Rows
 from glgpt.program.layout import Layout, fold, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
@@ -20,16 +21,19 @@ def embed(
     positions: Tensor | None,
     out: Layout,
     name: str = "embed",
-    batch: int = 1,
+    batch: int | Rows = 1,
     index: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """y[t] = tokens[:, ids[t]] + positions[pos + t // batch], or without `positions` the first term alone.
 
     ids are `[T, 1]`, tokens `[n_embd, vocab]`, positions `[n_positions, n_embd]`; `out` is the layout of y,
-    `[T, n_embd]`. To be differentiated it needs the `sorted_index` of the ids.
+    `[T, n_embd]`. With `Rows` in place of a batch, each row is at its own position. To be differentiated it needs the
+    `sorted_index` of the ids.
     """
     y = rec.scratch(name, out)
     inputs = {"ids": ids, "tokens": tokens} | ({"positions": positions} if positions else {})
+    batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
+    inputs |= {"places": rows.places} if rows and positions else {}
     rec.emit("embed", inputs, {"y": y}, {"BATCH": batch})
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:

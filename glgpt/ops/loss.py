@@ -19,12 +19,7 @@ def cross_entropy(rec: Recorder, x: Tensor, targets: Tensor, scale: float, name:
     targets is `[M, 1]`; a row whose target is below zero counts nothing. What it gives back is the gradient of
     `scale` times the sum, and it takes none: it is where the backward pass begins.
     """
-    c4 = -(-x.cols // 4)
-    slice_texels = -(-c4 // SLICES)
-    stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // slice_texels)))
-    rec.emit("cross_entropy_stats", {"x": x}, {"y": stats}, {"SLICE": slice_texels, "C4": c4})
-    rows = rec.scratch(f"{name}.rows", Layout(x.rows, 4))
-    rec.emit("cross_entropy", {"x": x, "stats": stats, "targets": targets}, {"y": rows})
+    rows = cross_entropy_rows(rec, x, targets, name)
     y = column_sums(rec, rows, name)
 
     def vjp(_: Sequence[Tensor], __: Gradients) -> Gradients:
@@ -34,3 +29,14 @@ def cross_entropy(rec: Recorder, x: Tensor, targets: Tensor, scale: float, name:
 
     rec.differentiable(y, (x,), vjp)
     return y
+
+
+def cross_entropy_rows(rec: Recorder, x: Tensor, targets: Tensor, name: str) -> Tensor:
+    """`[M, 4]`: (-log softmax(x)[target], 1, ..) of each row of x `[M, V]`; zeros for a target below zero."""
+    c4 = -(-x.cols // 4)
+    slice_texels = -(-c4 // SLICES)
+    stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // slice_texels)))
+    rec.emit("cross_entropy_stats", {"x": x}, {"y": stats}, {"SLICE": slice_texels, "C4": c4})
+    rows = rec.scratch(f"{name}.rows", Layout(x.rows, 4))
+    rec.emit("cross_entropy", {"x": x, "stats": stats, "targets": targets}, {"y": rows})
+    return rows

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row
+from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row, each_row
 from glgpt.ops.pointwise import activation_defines, column_sums, copy, plus, transpose
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, fold, in_panels, texels
@@ -161,14 +162,10 @@ def matvec(
     up the partial sums. A fragment takes `contiguous` neighbouring texels of a row of w (faster on software GL), or
     with 0 two that are half the row apart, or one of a wide row. Of packed weights it always takes one.
     """
-    shared = w.layout.format.column_tiles_per_texel
-    k4, across = -(-x.cols // 4), w.layout.row_texels if shared > 1 else -(-w.cols // 4)
-    if shared > 1:
-        contiguous = 1
-    texels = contiguous or (1 if across >= WIDE else 2)  # of a row of w, for each fragment
-    columns = stride = -(-across // texels)
-    by, slice_texels = _slices(rec, k4, columns, slice_texels, w.layout.stack > 1)
-    split_k = -(-k4 // slice_texels)
+    shared, k4 = w.layout.format.column_tiles_per_texel, -(-x.cols // 4)
+    contiguous, texels, columns = columns_of(w, contiguous)
+    by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout.stack > 1)
+    split_k, stride = -(-k4 // slice_texels), columns
     y = rec.scratch(name, Layout(split_k * by, 16 * texels * shared * -(-columns // (4 * by)), (1, texels * shared)))
     place: dict[str, int | float | str] = {"BY": by, "STRIDE": stride, "CONTIGUOUS": contiguous}
     defines = place | {"K4": k4, "SLICE": slice_texels}
@@ -180,7 +177,17 @@ def matvec(
     return PartialSums(y, w.cols, place | {"SPLIT_K": split_k, "SHARED": shared, "TILE": w.layout.width})
 
 
-def _slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, stacked: bool) -> tuple[int, int]:
+def columns_of(w: Tensor, contiguous: int) -> tuple[int, int, int]:
+    """Of a one-row product: (contiguous, texels of a row of w for each fragment, columns of fragments)."""
+    shared = w.layout.format.column_tiles_per_texel
+    across = w.layout.row_texels if shared > 1 else -(-w.cols // 4)
+    if shared > 1:
+        contiguous = 1
+    texels = contiguous or (1 if across >= WIDE else 2)
+    return contiguous, texels, -(-across // texels)
+
+
+def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, stacked: bool) -> tuple[int, int]:
     """(rows of a block of pixels, texels of K in a slice) of a one-row product of `columns` columns of fragments."""
     by, limit = 2, rec.limits.max_texture_size
     if slice_texels is None and stacked and columns < 1024:
@@ -207,15 +214,15 @@ def combine(
     normed: Normed | None = None,
     times: Tensor | None = None,
 ) -> Tensor:
-    """y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`.
+    """y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or each row of a few.
 
     With `normed` = (the row, its folded norm), the sum is the product of `row.scaled` and becomes that of its norm.
     """
     least = 4 if normed and x.cols >= 64 else 1  # few fragments: each takes the row's moments for itself
-    y = rec.scratch(name, fold(1, x.cols, rec.limits.max_texture_size, least))
+    y = rec.scratch(name, replace(fold(1, x.cols, rec.limits.max_texture_size, least), rows=x.rows))
     inputs, defines = norm_inputs(normed)
     inputs |= {"times": times} if times else {}
-    rec.emit("combine", x.inputs | inputs, {"y": y}, activation_defines(act) | x.defines | defines)
+    rec.emit("combine", x.inputs | inputs, {"y": y}, activation_defines(act) | x.defines | defines | each_row(x.rows))
     return y
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glgpt.ops.partial_sums import NormedRow, PartialSums
+from glgpt.ops.partial_sums import NormedRow, PartialSums, each_row
 from glgpt.ops.pointwise import add_slices, slice_rows
 from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Cost, Recorder
@@ -76,18 +76,19 @@ def row_sum(
     name: str,
     product: PartialSums | None = None,
     shift: Tensor | None = None,
-    row: str | int = 0,
+    row: str | int | None = 0,
 ) -> NormedRow:
-    """One row of x, ready for the norm of this gain: `row` is its number, or the scalar that holds it.
+    """One row of x, ready for the norm of this gain: `row` is its number, or the scalar that holds it; None: each row.
 
     Without a gain no norm follows, and the row is the sum alone. The partial sums of a product and its bias `[1, C]`
     are added to it, where given.
     """
     tiles = (1, 2 if x.cols > 4 and rec.limits.max_draw_buffers >= 5 else 1)
-    y, scaled = rec.scratch(name, Layout(1, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(1, x.cols, tiles))
-    moments = rec.scratch(f"{name}.moments", Layout(1, 4 * y.layout.width))
+    n, number = (1, row) if row is not None else (x.rows, "int(gl_FragCoord.y)" if x.rows > 1 else 0)
+    y, scaled = rec.scratch(name, Layout(n, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(n, x.cols, tiles))
+    moments = rec.scratch(f"{name}.moments", Layout(n, 4 * y.layout.width))
     inputs = {"x": x} | ({"gain": gain} if gain else {})
-    defines: dict[str, int | float | str] = {"ROW": row}
+    defines: Defines = {"ROW": number, **each_row(n)}
     if product:
         inputs |= product.inputs | ({"shift": shift} if shift else {})
         defines |= product.defines

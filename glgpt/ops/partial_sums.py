@@ -1,4 +1,4 @@
-"""What ops on one row hand to each other: partial sums, a row before its norm, attention by ranges of keys."""
+"""What ops on one row, or on a few, hand to each other: partial sums, rows before a norm, ranges of keys, positions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from glgpt.program.tensor import Tensor
 
 @dataclass(frozen=True)
 class PartialSums:
-    """A one-row product split along K: `cols` columns of partial sums, placed in `tensor` as `defines` say."""
+    """A product of few rows split along K: `cols` columns of partial sums, placed in `tensor` as `defines` say."""
 
     tensor: Tensor
     cols: int
     defines: dict[str, int | float | str]
+    rows: int = 1
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -53,3 +54,25 @@ class AttendedRow:
 
 
 Row = Tensor | AttendedRow  # what a product of one row takes
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Several texts that are decoded side by side, each at a position of its own, over caches that they share.
+
+    `size` of them. `places` `[size, 4]` holds (position, ..) of each, `table` `[size, n_positions]` for every position
+    the row of the caches that holds its key and value. The runtime scalar `row` is the first of the `size` rows of the
+    caches that the new tokens are written to.
+    """
+
+    size: int
+    places: Tensor
+    table: Tensor
+
+
+def each_row(rows: int) -> dict[str, int | float | str]:
+    """Which row a fragment finishes, for `partial_sums.glsl` and `folded_norm.glsl`, where there are several."""
+    return {"BATCH_ROW": "int(gl_FragCoord.y)"} if rows > 1 else {}
+
+
+EACH_NEW_ROW: dict[str, int | float | str] = {"BATCH_ROW": "(int(gl_FragCoord.y) - row)"}  # in the caches

@@ -142,6 +142,11 @@ def place_row(rec: Recorder, x: Tensor, out: Tensor, row: str) -> None:
     rec.emit("place_row", {"x": x}, {"y": out}, window=Window((out.layout.width, 1), row))
 
 
+def take_row(rec: Recorder, x: Tensor, out: Tensor) -> None:
+    """Writes the row of x `[.., N]` that the scalar `row` names to the state `out` `[1, ..]`, zeros beyond it."""
+    rec.emit("take_row", {"x": x}, {"y": out})
+
+
 def add_slices(rec: Recorder, slices: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
     """The sum of the rows of a tensor of few rows, plus `so_far`."""
     y = rec.scratch(name, Layout(1, slices.cols))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glgpt.ops.matmul import norm_inputs
-from glgpt.ops.partial_sums import Normed, PartialSums
+from glgpt.ops.partial_sums import EACH_NEW_ROW, Normed, PartialSums, Rows
 from glgpt.ops.pointwise import plus
 from glgpt.program.recorder import Recorder, Window
 from glgpt.program.tape import Gradients
@@ -19,23 +19,28 @@ def rotary(
     d_head: int,
     frequencies: Sequence[float],
     label: str,
-    batch: int = 1,
+    batch: int | Rows = 1,
     normed: Normed | None = None,
 ) -> None:
     """Writes rows pos.. of `out` `[.., heads * d]` from x `[T, heads * d]`, each head rotated by its position's angles.
 
     Columns i and i + d_head / 2 of a head are a pair, rotated by (pos + t) * frequencies[i] in radians. Without
     frequencies the rows are copied. Partial sums of one row come with `normed`, and are finished here as in `combine`.
-    Where `out` is scratch, it holds the rows of x, t * batch + sequence, from position 0.
+    With `Rows` in place of a batch, they go to rows row.., each rotated by its own position. Where `out` is scratch, it
+    holds the rows of x, t * batch + sequence, from position 0.
     """
+    batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):
-        inputs, defines, rows = x.inputs | inputs, x.defines | defines, 1
+        inputs, defines = x.inputs | inputs, x.defines | defines
     else:
-        inputs, rows = {"x": x}, x.rows
+        inputs = {"x": x}
     defines |= {"BATCH": batch, **_turn(d_head, frequencies)}
+    if rows:
+        inputs, defines = inputs | {"places": rows.places}, defines | EACH_NEW_ROW
     if out.role == "state":
-        rec.emit("rotary", inputs, {"y": out}, defines, label=label, window=Window((out.layout.width, rows), "pos"))
+        window = Window((out.layout.width, x.rows), "row" if rows else "pos")
+        rec.emit("rotary", inputs, {"y": out}, defines, label=label, window=window)
         return
     rec.emit("rotary", inputs, {"y": out}, defines | {"FROM_ZERO": 1}, label=label)
 

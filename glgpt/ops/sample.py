@@ -15,13 +15,12 @@ from glgpt.program.tensor import Tensor
 
 ALTERNATIVES = 8  # likeliest tokens that come with a drawn one
 TOKEN = Layout(1, 4 * (1 + ALTERNATIVES + 1))  # the drawn one, the likeliest, and sums of weights (`draw.frag`)
-LEVELS = 3  # of the search for the nucleus: each divides its range by 16
+LEVELS = 4  # of the search for the nucleus: each divides its range by 16
 SITE = "0x5eedu"  # tells these random numbers from those of dropout and of fresh weights
-BEST_OF_BLOCK = 7  # candidates of a block: with the block's sums they fill four targets
-CANDIDATE_BLOCKS = (8, 8)  # rows and columns of pixels, each of which takes a block
-WEIGHT_BLOCKS = (8, 32)
-SUM_BLOCKS = (8, 16)
-AT_ONCE = 4  # texels that a block fetches before it compares them
+BLOCKS = (8, 64)  # rows and columns of pixels at most, each of which takes a block of the row
+MERGED_BLOCKS = (8, 8)  # those that candidates are merged into
+PARTS = 8  # of the candidates, looked through side by side
+CANDIDATES = 7  # of a merged block: with the block's sums they fill four targets
 
 
 def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -> None:
@@ -39,37 +38,41 @@ def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -
         for _ in range(LEVELS):
             levels.append(_weights(rec, x, best, levels))
         low = _ranked(rec, _candidates(rec, x, best, levels), best)
-    threshold = rec.scratch("sample.threshold", Layout(1, 4))
+    blocks, threshold = _blocks(x), rec.scratch("sample.threshold", Layout(1, 4 * (PARTS + 1)))
     inputs = {"ranked": low or ranked, "best": best} | _levels(levels)
     rec.emit("threshold", inputs, {"y": threshold}, {"COLS": x.cols})
-    blocks = _blocks(SUM_BLOCKS, x)
-    sums = rec.scratch("sample.sums", Layout(blocks[0], 4 * blocks[1]))
-    rec.emit("kept_sums", {"x": x, "threshold": threshold}, {"y": sums}, _walk(x, blocks))
-    inputs = {"x": x, "threshold": threshold, "sums": sums, "ranked": ranked, "candidates": top}
-    rec.emit("draw", inputs, {"y": out}, _walk(x, blocks) | {"SITE": SITE}, label="draw")
+    winners = rec.scratch("sample.winners", Layout(blocks[0] * out.rows, 4 * blocks[1]))
+    rows: dict[str, int | float | str] = {"BLOCK_ROWS": blocks[0], "NUCLEUS": str(nucleus).lower()}
+    rec.emit("race", {"x": x, "threshold": threshold}, {"y": winners}, _walk(x) | rows | {"SITE": SITE})
+    inputs = {"threshold": threshold, "winners": winners, "ranked": ranked, "candidates": top}
+    rec.emit("draw", inputs, {"y": out}, rows, label="draw")
 
 
 def _candidates(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    blocks, targets = _blocks(CANDIDATE_BLOCKS, x), (BEST_OF_BLOCK + 1) // 2
-    y = rec.scratch("sample.candidates", Layout(blocks[0], 4 * blocks[1] * targets, (1, targets)))
-    defines = _walk(x, blocks) | {"N_BEST": BEST_OF_BLOCK, "AT_ONCE": AT_ONCE}
-    rec.emit("candidates", {"x": x, "best": best} | _levels(levels), {"y": y}, defines)
+    """The likeliest tokens of merged blocks; with `levels`, of those below the bracket that they found."""
+    rows, cols = _blocks(x)
+    first = rec.scratch("sample.first", Layout(rows, 12 * cols, (1, 3)))
+    rec.emit("candidates", {"x": x, "best": best} | _levels(levels), {"y": first}, _walk(x))
+    cols, targets = min(cols, MERGED_BLOCKS[1]), (CANDIDATES + 1) // 2
+    y = rec.scratch("sample.candidates", Layout(MERGED_BLOCKS[0], 4 * cols * targets, (1, targets)))
+    rec.emit("merge_candidates", {"x": first}, {"y": y}, {"BLOCKS": MERGED_BLOCKS[0] * cols})
     return y
 
 
 def _ranked(rec: Recorder, candidates: Tensor, best: Tensor) -> Tensor:
     blocks = candidates.layout.height * candidates.layout.width
-    y = rec.scratch("sample.ranked", Layout(BEST_OF_BLOCK, 4 * blocks))
+    y = rec.scratch("sample.ranked", Layout(CANDIDATES, 4 * blocks))
     rec.emit("rank", {"x": candidates, "best": best}, {"y": y})
     return y
 
 
 def _weights(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    blocks = _blocks(WEIGHT_BLOCKS, x)
-    parts = rec.scratch("sample.parts", Layout(blocks[0], 16 * blocks[1], (1, 4)))
-    rec.emit("nucleus_weights", {"x": x, "best": best} | _levels(levels), {"y": parts}, _walk(x, blocks))
-    y = rec.scratch("sample.weights", Layout(1, 16))
-    rec.emit("sum_texels", {"x": parts}, {"y": y}, label="sample.weights")
+    """What the tokens above each edge of the next level weigh, in rows to be added up."""
+    rows, cols = _blocks(x)
+    parts = rec.scratch("sample.parts", Layout(rows, 16 * cols, (1, 4)))
+    rec.emit("nucleus_weights", {"x": x, "best": best} | _levels(levels), {"y": parts}, _walk(x))
+    y = rec.scratch("sample.weights", Layout(rows, 16))
+    rec.emit("sum_row", {"x": parts}, {"y": y}, label="sample.weights")
     return y
 
 
@@ -77,11 +80,11 @@ def _levels(levels: Sequence[Tensor]) -> dict[str, Tensor]:
     return {f"m{i}": level for i, level in enumerate(levels, 1)}
 
 
-def _blocks(most: tuple[int, int], x: Tensor) -> tuple[int, int]:
-    """Rows and columns of blocks: as many as there are texels, at most `most`."""
-    rows, cols = most
-    return rows, max(1, min(cols, -(-x.cols // (4 * rows))))
+def _blocks(x: Tensor) -> tuple[int, int]:
+    """Rows and columns of blocks: as many as there are texels, at most `BLOCKS`."""
+    return BLOCKS[0], max(1, min(BLOCKS[1], -(-x.cols // (4 * BLOCKS[0]))))
 
 
-def _walk(x: Tensor, blocks: tuple[int, int]) -> dict[str, int | float | str]:
-    return {"C4": -(-x.cols // 4), "BLOCKS": blocks[0] * blocks[1]}
+def _walk(x: Tensor) -> dict[str, int | float | str]:
+    rows, cols = _blocks(x)
+    return {"C4": -(-x.cols // 4), "BLOCKS": rows * cols}

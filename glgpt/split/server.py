@@ -217,21 +217,20 @@ class _Uvicorn(uvicorn.Server):
     app: Application
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Notes the signal, which its own handler has once the server has ended."""
+        """Begins to drain; the signal's own handler has it once the server has ended."""
         if self.app.draining:
             super().handle_exit(sig, frame)
             self.force_exit = True
             return
         self.app.draining = True
-        self._captured_signals.append(sig)
-        asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain)
+        asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain, sig)
 
-    def _begin_drain(self) -> None:
-        self._draining = asyncio.ensure_future(self._drain())
+    def _begin_drain(self, sig: int) -> None:
+        self._draining = asyncio.ensure_future(self._drain(sig))  # held, so that it is not collected
 
-    async def _drain(self) -> None:
+    async def _drain(self, sig: int) -> None:
         await self.app.drain()
-        self.should_exit = True
+        super().handle_exit(sig, None)
 
 
 class StageServer:

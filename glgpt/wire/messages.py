@@ -49,6 +49,7 @@ class Ask(_Message):
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     top_k: Annotated[int, Field(ge=1, le=2**31)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     draw: Count = 0
     guesses: Annotated[tuple[Count, ...], Field(max_length=MOST_GUESSES, strict=False)] = ()

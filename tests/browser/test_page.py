@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from browser import FLAGS
 
+from glgpt.inference.sampling import Sampler
+
 pytestmark = pytest.mark.slow
 
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
@@ -79,7 +81,12 @@ def test_every_intermediate(exported: Path, serve: Serve, browse: Browse, deskto
 def test_sampling_draws_what_the_desktop_draws(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
-    for settings in ({"temperature": 0.8, "seed": 1}, {"temperature": 1.2, "seed": 7, "topK": 20, "topP": 0.9}):
+    for settings in (
+        {"temperature": 0.8, "seed": 1},
+        {"temperature": 1.2, "seed": 7, "topK": 20, "topP": 0.9},
+        {"temperature": 0.9, "seed": 2**40 + 3, "topP": 0.9},
+        {"temperature": 1.0, "seed": 2, "topK": 900},  # more than the candidates: drawn from the row
+    ):
         names = {"topK": "top_k", "topP": "top_p"}
         ids = desktop.encode(PROMPT)
         expected = list(desktop.generate_ids(ids, 40, **{names.get(k, k): v for k, v in settings.items()}))
@@ -228,10 +235,34 @@ def test_single_file_from_disk(browse: Browse, exported: Path, tmp_path: Path, d
     assert_same(page, desktop)
 
 
-def test_greedy_text_reads_one_texel_a_token(exported: Path, serve: Serve, browse: Browse) -> None:
+def test_alternatives_are_those_of_the_logits(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
+    """A probability beside a token is not the model's, or not that with which it was sampled."""
+    page, ids = browse(serve(exported)), desktop.encode(PROMPT)
+    page.evaluate("glgpt.ready")
+    script = """async (o) => {
+      const seen = [];
+      await glgpt.generate({...o, onToken: (t) => seen.push(t)});
+      return seen;
+    }"""
+    for temperature, top_p, count in ((0.8, 0.7, 8), (1.0, None, 8), (0, None, 8), (0.8, 0.7, 12)):
+        options = {"prompt": PROMPT, "tokens": 5, "temperature": temperature, "topP": top_p, "seed": 3}
+        seen = page.evaluate(script, options | {"alternatives": count})
+        rows = desktop.logits([*ids, *(t["id"] for t in seen)])[len(ids) - 1 : -1]
+        for token, row in zip(seen, rows, strict=True):
+            p = Sampler(1.0).probabilities(row)
+            sampled = Sampler(temperature, None, top_p).probabilities(row)
+            top = [c["id"] for c in token["top"]]
+            assert top == np.argsort(-row, kind="stable")[:count].tolist()
+            for c in (*token["top"], token):
+                assert c["p"] == pytest.approx(p[c["id"]], rel=1e-3)
+                assert c["sampled"] == pytest.approx(sampled[c["id"]], rel=1e-3)
+
+
+def test_a_token_costs_a_few_texels_of_reading(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported) + "#tokens=1")
     page.evaluate("glgpt.ready")
     script = """async (options) => {
+      await glgpt.generate({prompt: 'To be', tokens: 1});  // behind what the page writes by itself
       const gl = WebGL2RenderingContext.prototype, get = gl.getBufferSubData;
       let bytes = 0;
       gl.getBufferSubData = function (target, offset, into) {
@@ -242,10 +273,10 @@ def test_greedy_text_reads_one_texel_a_token(exported: Path, serve: Serve, brows
       gl.getBufferSubData = get;
       return bytes / 20;
     }"""
-    vocab = page.evaluate("glgpt.info().config.vocab_size")
-    assert page.evaluate(script, {"temperature": 0}) == 16
-    assert page.evaluate(script, {"temperature": 1, "seed": 1}) == 4 * vocab
-    assert page.evaluate(script, {"temperature": 0, "alternatives": 8}) == 16 + 4 * vocab
+    assert page.evaluate(script, {"temperature": 0}) == 160
+    assert page.evaluate(script, {"temperature": 1, "seed": 1}) == 160
+    for more in ({"temperature": 0}, {"temperature": 0.8, "topP": 0.9}):
+        assert page.evaluate(script, {"alternatives": 8, **more}) == 160
 
 
 def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:

@@ -418,3 +418,18 @@ def test_a_measurement_ends_in_time(device: Device) -> None:
     measure = Measure(device, 50, time.monotonic() + 0.3)
     measure.add("slow", lambda: (played.append(0.0), time.sleep(0.05)), repeats=1)
     assert measure.seconds()["slow"] > 0 and 1 < len(played) < 20
+
+
+def test_samples_are_those_of_their_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Samples are others than their seeds give alone, or are printed in another order."""
+    asked = ["generate", "To be", "--tokens", "6", "--device", "software"]
+    assert main([*asked, "--seed", "7", "--samples", "3", "--json"]) == 0
+    samples = json.loads(capsys.readouterr().out)["samples"]
+    assert [sample["seed"] for sample in samples] == [7, 8, 9]
+    assert main([*asked, "--seed", "7", "--samples", "3"]) == 0
+    shown = capsys.readouterr()
+    for i, sample in enumerate(samples, 1):
+        assert main([*asked, "--seed", str(sample["seed"]), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["text"] == sample["text"]
+        assert f"--- sample {i} of 3, seed {sample['seed']}\nTo be{sample['text']}\n" in shown.out
+    assert shown.err.startswith("3 samples, ")

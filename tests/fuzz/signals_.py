@@ -88,7 +88,11 @@ def training(folder: Path, draw: random.Random, number: int) -> str:
     except Exception as error:
         return f"the state is lost: {error}"
     again = started([FAKE, "train", "--resume", "run", "--steps", str(reached + 3), "--warmup", "0"], folder)
-    _, err = again.communicate(timeout=120)
+    try:
+        _, err = again.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        again.send_signal(signal.SIGABRT)
+        return f"resuming takes more than five minutes: {again.communicate()[1][-3000:]}"
     if draw.random() < 0.2:
         shutil.rmtree(run)
     return "" if again.returncode == 0 else f"resuming: exit {again.returncode}: {err[-300:]!r}"

@@ -108,6 +108,8 @@ def test_the_smallest_temperatures_leave_the_best(temperature: float) -> None:
         ({"top_k": 0}, "top-k is 0"),
         ({"top_p": 0.0}, "top-p is 0.0"),
         ({"top_p": 1.01}, "top-p is 1.01"),
+        ({"min_p": 1.5}, "min-p is 1.5"),
+        ({"min_p": -0.1}, "min-p is -0.1"),
         ({"top_p": math.nan}, "top-p is nan"),
         ({"seed": -1}, "seed is -1"),
         ({"temperature": "a"}, "temperature is 'a'"),

@@ -16,6 +16,8 @@ import reference as ref
 from cases import CASES, Want
 from cases_llama import LLAMA, LLAMA_VJPS
 from cases_llama import SHAPE as LLAMA_SHAPE
+from cases_rows import ROWS
+from cases_rows import SHAPE as ROWS_SHAPE
 from cases_training import TRAINING
 from cases_vjp import VJPS, backward
 from hypothesis import example, given, seed, settings
@@ -156,8 +158,9 @@ SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2
     **{"batch": 2, "rate": 0.3, "seed": 5, "tensors": 3, "clip": 1.0, "so_far": True, "plain_dy": False},
     **{"per": 2, "first": 1, "end": 6},
     **LLAMA_SHAPE,
+    **ROWS_SHAPE,
 }
-EVERY = CASES | TRAINING | LLAMA
+EVERY = CASES | TRAINING | LLAMA | ROWS
 SLOW = {"8x4", "1x4", "split", "f16 4x8", "f16 folded", "f16 split"}  # to compile; the others cross all with all
 CROSSED = [
     pytest.param(case, style, marks=[pytest.mark.slow] * (style in SLOW))

@@ -19,8 +19,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 
 Array = NDArray[Any]
-ROWS = 4000  # draws of one play
-DRAWS = 100_000
+ROWS = 500  # draws of one play
 RANDOM = np.random.default_rng(3)
 LOGITS = {
     "flat": np.zeros(50),
@@ -36,6 +35,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "k": {"temperature": 1.3, "top_k": 5},
     "p": {"temperature": 0.8, "top_p": 0.9},
     "low p": {"temperature": 2.0, "top_p": 0.3},
+    "min p": {"temperature": 1.5, "min_p": 0.2},
+    "p and min p": {"top_p": 0.95, "min_p": 0.1},
     "k and p": {"top_k": 20, "top_p": 0.55},
 }
 
@@ -73,14 +74,14 @@ def draw(player: Player, sampler: Sampler, step: int = 0) -> Array:
 def test_tokens_come_as_often_as_they_should(device: Device, logits: Array, settings: dict[str, Any]) -> None:
     """A token is cut off or kept wrongly, a block or its tokens are weighed wrongly, random numbers depend."""
     sampler = Sampler(**settings, seed=3)
-    p = sampler.probabilities(np.float32(logits))
+    p, draws = sampler.probabilities(np.float32(logits)), 100_000 if len(logits) <= 1000 else 3_000
     with drawing(device, logits, rows=ROWS) as player:
-        texels = [draw(player, sampler, step) for step in range(0, DRAWS, ROWS)]
+        texels = [draw(player, sampler, step) for step in range(0, draws, ROWS)]
     assert not any(t[:, 0, 2:].any() for t in texels)
     counts = np.bincount(np.concatenate([t[:, 0, 0] for t in texels]).astype(int), minlength=len(p))
     assert not counts[p == 0].any()
-    often = p * DRAWS >= 5
-    classes = np.append(counts[often], counts[~often].sum()), np.append(p[often], p[~often].sum()) * DRAWS
+    often = p * draws >= 5
+    classes = np.append(counts[often], counts[~often].sum()), np.append(p[often], p[~often].sum()) * draws
     observed, expected = (c[classes[1] > 0] for c in classes)
     free = len(expected) - 1
     chi_square = ((observed - expected) ** 2 / expected).sum()
@@ -96,6 +97,8 @@ def test_exactly_these_tokens_are_kept(device: Device, options: Options) -> None
             *({"top_k": k} for k in (2, 3, 17, 40, 64)),
             *({"top_p": p} for p in (1e-6, 0.2, 0.4999, 0.77, 0.93)),
             *({"top_k": 30, "top_p": p} for p in (0.1, 0.5, 0.9)),
+            *({"min_p": p} for p in (0.01, 0.25, float(np.exp(-1)), 1.0)),
+            *({"min_p": p, "top_p": 0.7} for p in (0.05, 0.5)),
         ):
             for temperature in (0.5, 1.0, 1.7):
                 sampler = Sampler(temperature, seed=1, **settings)

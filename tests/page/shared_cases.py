@@ -104,13 +104,15 @@ def samplers() -> list[dict[str, Any]]:
         {"temperature": 1.3, "top_k": 5},
         {"temperature": 2.0, "top_k": 12, "top_p": 0.7},
         {"temperature": 1.0, "top_k": 1},
+        {"temperature": 1.7, "min_p": 0.2},
+        {"temperature": 1.2, "min_p": 0.05, "top_p": 0.95},
         {"temperature": 1e-40},
     ):
         sampler = Sampler(**settings, seed=11)
         found.append(
             {
                 "logits": logits.tolist(),
-                "settings": {"temperature": 1.0, "top_k": None, "top_p": None, **settings, "seed": 11},
+                "settings": {"temperature": 1.0, "top_k": None, "top_p": None, "min_p": None, **settings, "seed": 11},
                 "probabilities": sampler.probabilities(logits).tolist(),
                 "ids": [sampler.choose(logits, step) for step in range(12)],
                 "entry": sampler.entry,

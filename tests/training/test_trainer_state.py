@@ -192,7 +192,7 @@ def test_a_step_that_is_not_finite_changes_nothing(name: str, value: float, firs
     [
         ({"context": 11}, "context of 11 tokens is beyond"), ({"context": 0}, "context is 0"),
         ({"batch": 0}, "batch is 0"), ({"batch": 2.5}, "batch is 2.5"),
-        ({"accumulate": 0}, "accumulate is 0"), ({"accumulate": 257}, "257 parts"),
+        ({"accumulate": 0}, "accumulate is 0"), ({"accumulate": 257}, "257 micro-batches"),
         ({"dropout": 1.0}, "dropout is 1.0"), ({"dropout": -0.1}, "dropout"), ({"clip": np.nan}, "clip is nan"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"betas": 0.9}, "betas are 0.9"), ({"betas": (0.9, "x")}, "two numbers"),

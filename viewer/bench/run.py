@@ -127,7 +127,8 @@ def finish(result: dict[str, Any]) -> dict[str, Any]:
             raise GlgptError(f"the products {what} differ by {apart:.3g}")
     theirs = {(r["name"], r["shape"]): r["ms"] for r in result["rows"] if r["engine"] == "tfjs"}
     for row in result["rows"]:
-        row["ratio"] = theirs[row["name"], row["shape"]] / row["ms"]
+        other = theirs.get((row["name"], row["shape"]))
+        row["ratio"] = other / row["ms"] if other else None  # tfjs's model draws no tokens
     if "tokens" in result:
         expected, found = (ids for _, ids in sorted(result["tokens"].items(), reverse=True))
         result["same_tokens"] = sum(a == b for a, b in zip(expected, found, strict=True)) / len(expected)
@@ -139,8 +140,8 @@ def table(result: dict[str, Any]) -> str:
     lines = [result["renderer"], result["browser"], ""]
     for r in sorted(result["rows"], key=lambda r: (r["name"], r["shape"], r["engine"] != "tfjs")):
         rate = f"{r['gflops']:9.1f} GFLOPS" if "gflops" in r else " " * 16
-        ratio = "" if r["engine"] == "tfjs" else f"{r['ratio']:8.2f}x"
-        lines.append(f"{r['name']:8} {r['shape']:22} {r['engine']:10} {r['ms']:10.2f} ms {rate} {ratio}")
+        ratio = "" if r["engine"] == "tfjs" or r["ratio"] is None else f"{r['ratio']:8.2f}x"
+        lines.append(f"{r['name']:11} {r['shape']:22} {r['engine']:10} {r['ms']:10.2f} ms {rate} {ratio}")
     lines += ["", "x: how many times as fast as tfjs"]
     if "same_tokens" in result:
         lines += [f"{result['same_tokens']:.0%} of the greedy tokens are the same on both sides"]

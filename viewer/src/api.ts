@@ -22,6 +22,9 @@ export interface GenerateOptions {
   temperature?: number;
   topK?: number | null;
   topP?: number | null;
+  minP?: number | null;
+  /** Whether the model's end of text ends it (true). */
+  eos?: boolean;
   seed?: number;
   /** Tokens that this seed has given already: the text goes on as if it had never stopped. */
   drawn?: number;
@@ -118,7 +121,7 @@ export class Glgpt {
 
   private async run(options: GenerateOptions): Promise<Generated> {
     const { tokens = 100, temperature = 0.8, stop, onToken, signal } = options;
-    const { topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = options;
+    const { topK = null, topP = null, minP = null, eos = true, seed = Math.floor(Math.random() * 2 ** 32) } = options;
     if (!(Number.isInteger(tokens) && tokens >= 0)) throw new PageError(`tokens is ${tokens}; it must be a whole number from 0.`);
     if (stop !== undefined && typeof stop !== "string") throw new PageError("stop must be a text.");
     const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
@@ -129,7 +132,7 @@ export class Glgpt {
     let stopped: Generated["stopped"] = "tokens";
     const start = performance.now();
     let first = start;
-    const settings = { tokens, temperature, topK, topP, seed, drawn: options.drawn ?? 0, alternatives: options.alternatives ?? 0 };
+    const settings = { tokens, temperature, topK, topP, minP, eos, seed, drawn: options.drawn ?? 0, alternatives: options.alternatives ?? 0 };
     for await (const token of model.generate(prompt, signal ? { ...settings, signal } : settings)) {
       if (!ids.length) first = performance.now();
       ids.push(token.id);

@@ -34,8 +34,8 @@ describe("cases shared with Python", () => {
   });
 
   it.each(shared.samplers)("sampling by $settings", ({ logits, settings, probabilities, ids, entry, scalars }) => {
-    const { temperature, top_k: topK, top_p: topP, seed } = settings;
-    const sampler = new Sampler({ temperature, topK, topP, seed });
+    const { temperature, top_k: topK, top_p: topP, min_p: minP, seed } = settings;
+    const sampler = new Sampler({ temperature, topK, topP, minP, seed });
     const row = Float32Array.from(logits);
     const draws = ids.map((_, step) => sampler.draw(row, step));
     expect(draws.map((draw) => draw.id)).toEqual(ids);

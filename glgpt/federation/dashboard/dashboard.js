@@ -146,7 +146,7 @@ function host() {
     const asked = { hours: Number($("hours").value) || 168, ...($("once").checked ? { uses: 1 } : {}) };
     const made = await (await act("v1/invitations", "POST", asked))?.json();
     if (!made) return;
-    $("url").value = new URL(`train/#view=train&together=${made.token}`, location.href.split("#")[0]).href;
+    $("url").value = new URL(`train/#view=train&tokens=1&together=${made.token}`, location.href.split("#")[0]).href;
     $("link").hidden = false;
   };
   $("copy").onclick = async () => {
@@ -171,7 +171,7 @@ if (token) host();
 else if (fragment.includes(".")) {
   $("guest").hidden = false;
   $("now").textContent = "";
-  $("open").href = `train/#view=train&together=${fragment}`;
+  $("open").href = `train/#view=train&tokens=1&together=${fragment}`;
   $("command").textContent = `glgpt federate join '${location.href}'`;
 } else {
   $("nobody").hidden = false;

@@ -120,6 +120,7 @@ class Pipeline:
             temperature=float(sampler.temperature),
             top_k=sampler.top_k,
             top_p=sampler.top_p,
+            min_p=sampler.min_p,
             seed=draw_seed(sampler.seed),
             draw=draw,
             guesses=tuple(guesses),

@@ -143,14 +143,14 @@ class Stage:
         self.feed(pos, x)
         if ask is None:
             return Answer()
-        sampler = Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed)
+        sampler = Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed, ask.min_p)
         answer = Answer(logits=self.logits() if ask.logits else None)
         self._draw(answer, sampler, ask, 0)
         return answer
 
     def _checked(self, logits: Floats, ask: Ask) -> Answer:
         """The token behind each row, up to the first row whose guess was missed."""
-        answer, sampler = Answer(), Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed)
+        answer, sampler = Answer(), Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed, ask.min_p)
         view = self.player.program.views[LOGITS]
         for i, row in enumerate(logits):
             self.player.write_matrix(view.texture, view, row[None])

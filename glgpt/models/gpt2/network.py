@@ -76,20 +76,19 @@ class GPT2Network(Network):
     def embed_token(self) -> Tensor:
         """The embedding of the one token in `token`, and of position pos."""
         wte, wpe = self.parameter("wte.weight"), self.parameter("wpe.weight")
-        return ops.embed(self.rec, self.token, wte, wpe, Layout(1, self.config.n_embd))
+        return ops.embed(self.rec, self.token, wte, wpe, self.one(self.config.n_embd), batch=self.rows or 1)
 
     def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
         """Block i for one row at position pos.
 
-        Norms are applied behind the products they feed (`prepare`), since one pass cannot both write a row and know
-        its mean, and every pass counts.
+        With texts side by side, a row of each. Norms are applied behind the products they feed (`prepare`), since one
+        pass cannot both write a row and know its mean, and every pass counts.
         """
         rec, c, h = self.rec, self.config, in_block(i, "")
         q, k, v = (self.cache(i, part) for part in "qkv")
         sums, normed = self.scaled(row, h + "attn.c_attn")
-        ops.split_qkv(rec, sums, q, k, v, h + "attn.qkv", normed)
-        s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
-        z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys)
+        ops.split_qkv(rec, sums, q, k, v, h + "attn.qkv", normed, self.rows)
+        z = ops.attend_row(rec, self.scores_of(q, k, i), v, c.n_head, h + "attn.z", self.keys, rows=self.rows)
         row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, h + "attn.c_proj")
         sums, normed = self.scaled(row, h + "mlp.c_fc")
         m = ops.combine(rec, sums, h + "mlp.act", act=c.activation_function, normed=normed)
@@ -101,9 +100,9 @@ class GPT2Network(Network):
         """x + linear(y) of one row, ready for the norm that follows."""
         gain, eps = self.parameter(f"{norm}.weight") if norm else None, self.config.layer_norm_epsilon
         if y is None or linear is None:
-            return ops.row_sum(self.rec, x, gain, eps, name)
+            return ops.row_sum(self.rec, x, gain, eps, name, row=None)
         w, b = self.linear(linear)
-        return ops.row_sum(self.rec, x, gain, eps, name, self.matvec(y, w, linear), b)
+        return ops.row_sum(self.rec, x, gain, eps, name, self.matvec(y, w, linear), b, None)
 
     def scaled(
         self, row: ops.NormedRow, linear: str

@@ -76,22 +76,22 @@ class LlamaNetwork(Network):
     def embed_token(self) -> Tensor:
         """The embedding of the one token in `token`."""
         tokens = self.parameter("embed_tokens.weight")
-        return ops.embed(self.rec, self.token, tokens, None, Layout(1, self.config.n_embd))
+        return ops.embed(self.rec, self.token, tokens, None, self.one(self.config.n_embd), batch=self.rows or 1)
 
     def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
         """Block i for one row at position pos.
 
-        A norm's division is applied behind the products it feeds, since one pass cannot both write a row and know its
-        mean square.
+        With texts side by side, a row of each. A norm's division is applied behind the products it feeds, since one
+        pass cannot both write a row and know its mean square.
         """
         rec, c, h, layer = self.rec, self.config, in_block(i, ""), f"layers.{i}."
         q, k, v = (self.cache(i, part) for part in "qkv")
         for part, cache in (("q", q), ("k", k), ("v", v)):
             y = self.product(row.scaled, f"{layer}self_attn.{part}_proj")
             frequencies = () if part == "v" else c.frequencies
-            ops.rotary(rec, y, cache, c.d_head, frequencies, f"{h}attn.{part}", normed=(row, None))
-        s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
-        z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group)
+            ops.rotary(rec, y, cache, c.d_head, frequencies, f"{h}attn.{part}", self.rows or 1, (row, None))
+        s = self.scores_of(q, k, i)
+        z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group, self.rows)
         row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, layer + "self_attn.o_proj")
         gate, up = (self.product(row.scaled, f"{layer}mlp.{part}_proj") for part in ("gate", "up"))
         factor = ops.combine(rec, gate, h + "mlp.gate", act="silu", normed=(row, None))
@@ -108,7 +108,7 @@ class LlamaNetwork(Network):
         """x + linear(y) of one row, ready for the norm that follows."""
         product = None if y is None or linear is None else self.product(y, linear)
         gain = self.gain(norm) if norm else None
-        return ops.row_sum(self.rec, x, gain, self.config.layer_norm_epsilon, name, product)
+        return ops.row_sum(self.rec, x, gain, self.config.layer_norm_epsilon, name, product, row=None)
 
     def last_logits(self, x: Tensor, row: str) -> None:
         """The logits of the row of x that the scalar `row` names, and its best token."""

@@ -56,6 +56,8 @@ export interface Run extends Partial<Settings> {
   /** Tokens that were sampled with this seed before: as many draws are left out. */
   drawn?: number;
   alternatives?: number;
+  /** Whether the model's end of text ends it (true). */
+  eos?: boolean;
   signal?: AbortSignal;
 }
 
@@ -81,6 +83,8 @@ export class Model {
   private generation = -1;
   private captured: Capture | null = null;
   private known: number[] = [];
+  /** Of the last text. */
+  private sampler = new Sampler({ temperature: 0.8, topK: null, topP: 0.9, seed: 1 });
   times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
 
   private constructor(
@@ -255,8 +259,8 @@ export class Model {
   /** Continues `ids`; a token comes as soon as it is known. Resumes if the context is lost and restored. */
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
     this.check(ids);
-    const { temperature = 1, topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
-    const sampler = new Sampler({ temperature, topK, topP, seed });
+    const { temperature = 1, topK = null, topP = null, minP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
+    const sampler = (this.sampler = new Sampler({ temperature, topK, topP, minP, seed }));
     const text = [...ids];
     let left = Math.min(run.tokens, this.manifest.config.n_positions - ids.length + 1);
     while (left > 0 && !run.signal?.aborted) {
@@ -266,7 +270,7 @@ export class Model {
           ? this.crossing(text, left, run, sampler.settings, drawn)
           : this.stream(text, left, run, sampler, drawn)) {
           left--;
-          if (token.id === this.tokenizer?.eos) return;
+          if (run.eos !== false && token.id === this.tokenizer?.eos) return;
           yield token;
           text.push(token.id);
           if (run.signal?.aborted) return;
@@ -314,8 +318,7 @@ export class Model {
     const rows = weighed > MOST_ALTERNATIVES ? this.logitsRow() : null;
     const entry = sampler.entry ?? (weighed && !rows ? "sample" : null);
     if (entry) {
-      const scalars = sampler.scalars(step, this.manifest.config.vocab_size);
-      for (const [name, value] of Object.entries(scalars)) this.player.set(name, value);
+      this.tell(sampler, step);
       this.player.play(entry);
     }
     const [texels, logits] = await Promise.all([this.player.read("token"), rows]);
@@ -325,6 +328,12 @@ export class Model {
     if (!logits) return { id: found.id, ...found.weighed(weighed) };
     const draw = sampler.greedy ? certain(found.id) : sampler.draw(logits, step);
     return { id: found.id, ...alternatives(logits, weighed, found.id, draw) };
+  }
+
+  /** Sets the scalars of the entries that draw. */
+  private tell(sampler: Sampler, step: number): void {
+    const scalars = sampler.scalars(step, this.manifest.config.vocab_size);
+    for (const [name, value] of Object.entries(scalars)) this.player.set(name, value);
   }
 
   /** The token behind `text` where the device could not decide; `again`: its logits are no longer there. */
@@ -344,7 +353,12 @@ export class Model {
     const { temperature, topK, topP, seed } = settings;
     const ask = { temperature, top_k: topK, top_p: topP, seed, alternatives: run.alternatives ?? 0 };
     for (let taken = 0; taken < count; taken++) {
-      yield await this.cross(text, { ...ask, draw: drawn + taken }, run.signal);
+      try {
+        yield await this.cross(text, { ...ask, draw: drawn + taken }, run.signal);
+      } catch (error) {
+        if (run.signal?.aborted) return; // given up while the server was away
+        throw error;
+      }
     }
   }
 
@@ -483,6 +497,10 @@ export class Model {
     } else {
       this.writeToken(ids.at(-1)!);
       this.player.set("pos", ids.length - 1);
+    }
+    if (entry.startsWith("sample")) {
+      this.player.play("decode"); // the logits, and the best token
+      this.tell(this.sampler, ids.length);
     }
   }
 

@@ -7,7 +7,7 @@ import { must, PageError } from "../gl/errors";
 export const MOST_ALTERNATIVES = 8; // that come with a drawn token
 const COLDEST = 1e-30; // the least temperature that makes a difference in 32-bit floats
 const FARTHEST = 3e38; // a margin below which no logit is
-const REACHED = 1 - 2 ** -22; // of top-p: a sum that reaches it exactly must do so in 32-bit floats too
+const REACHED = 1 - 2 ** -22; // of top-p and min-p: what reaches it exactly must do so in 32-bit floats too
 const ON_HOST = 0xd1ce; // tells the host's random numbers from the device's
 
 /** Four pseudo-random 32-bit numbers of four, as `glsl/hash.glsl` makes them. */
@@ -36,6 +36,8 @@ export interface Settings {
   temperature: number;
   topK: number | null;
   topP: number | null;
+  /** Keeps tokens at least so many times as likely as the likeliest. */
+  minP?: number | null;
   seed: number;
 }
 
@@ -93,13 +95,14 @@ export function alternatives(logits: Float32Array, count: number, chosen: number
 
 export class Sampler {
   constructor(readonly settings: Settings) {
-    const { temperature, topK, topP, seed } = settings;
+    const { temperature, topK, topP, minP = null, seed } = settings;
     if (!(Number.isFinite(temperature) && temperature >= 0)) {
       throw new PageError(`Temperature is ${temperature}; it must be 0 (greedy) or above.`);
     }
     if (topK !== null && !(Number.isInteger(topK) && topK >= 1))
       throw new PageError(`Top-k is ${topK}; it must be 1 or more.`);
-    if (topP !== null && !(topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must lie in (0, 1].`);
+    if (topP !== null && !(topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must be in (0, 1].`);
+    if (minP !== null && !(minP >= 0 && minP <= 1)) throw new PageError(`Min-p is ${minP}; it must be in [0, 1].`);
     if (!(Number.isSafeInteger(seed) && seed >= 0))
       throw new PageError(`Seed is ${seed}; it must be a whole number from 0.`);
   }
@@ -117,14 +120,14 @@ export class Sampler {
 
   /** What `entry` is told, to draw token `step` of this seed from `vocab` logits. */
   scalars(step: number, vocab: number): Record<string, number> {
-    const { temperature, topK, topP, seed } = this.settings;
+    const { temperature, topK, topP, minP, seed } = this.settings;
     const p = topP ?? 1;
     const range = temperature * Math.log((2 * vocab) / Math.max(1 - p, 2 ** -24));
     return {
       draw_seed: drawSeed(seed) | 0,
       draw_step: step,
       inverse_temperature: this.greedy ? 1 : 1 / temperature,
-      margin: FARTHEST,
+      margin: minP ? Math.min(FARTHEST, (temperature * -Math.log(minP)) / REACHED) : FARTHEST,
       nucleus_width: this.greedy ? 1 : 2 ** Math.ceil(Math.log2(range)), // a power of two beyond what top-p may keep
       top_k: this.greedy ? 1 : Math.min(topK ?? 0, 2 ** 31 - 1),
       top_p: p === 1 ? p : p * REACHED,
@@ -156,8 +159,15 @@ export class Sampler {
     return { id, sampled: (other) => (!kept || kept.includes(other) ? weight(other) / total : 0) };
   }
 
-  /** The tokens that top-k and top-p leave, best first; null: all. `p` is what a token weighs. */
+  /** The tokens that top-k, top-p and min-p leave; null: all. `p` is what a token weighs, the best one 1. */
   private candidates(logits: Float32Array, p: (id: number) => number): number[] | null {
+    const { minP } = this.settings;
+    const kept = this.likeliest(logits, p);
+    return minP ? (kept ?? Array.from(logits.keys())).filter((id) => p(id) >= minP) : kept;
+  }
+
+  /** The tokens that top-k and top-p leave, best first; null: all. */
+  private likeliest(logits: Float32Array, p: (id: number) => number): number[] | null {
     const { topK, topP } = this.settings;
     const best = topK === null ? null : order(logits, topK);
     if (topP === null || topP === 1) return best;

@@ -119,6 +119,8 @@ function describe(entry: string): string {
   if (entry === "decode") return `All passes of decoding one token: here the last one of the text, “${label}”.`;
   if (entry === "prepare") return "Played once after the weights are loaded: folds each layer norm into the matrix product after it.";
   if (entry === "lens") return "What the Blocks tab plays: the logits after every block, not only the last.";
+  if (entry === "sample") return "Draws the token from the logits, which decoding left: candidates, the threshold of top-k, a race of all kept tokens.";
+  if (entry === "sample_nucleus") return "The same with top-p, where the kept tokens may be thousands: narrows the logits among which the nucleus ends.";
   return `All passes of prefilling ${entry.replace(/\D+/, "")} tokens of a prompt at once.`;
 }
 

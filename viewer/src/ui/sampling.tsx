@@ -37,6 +37,7 @@ export function Sampling() {
       <Slider label="Temperature" of={settings.temperature} min={0} max={2} step={0.05} hint="Below 1 the likely grows likelier, above 1 the unlikely does; 0 always takes the likeliest" />
       <Slider label="Top-k" of={settings.topK} min={0} max={50} step={1} hint="Draw among the k likeliest; 0: among all" none={0} />
       <Slider label="Top-p" of={settings.topP} min={0.05} max={1} step={0.01} hint="Draw among the likeliest that make up p; 1: among all" none={1} />
+      <Slider label="Min-p" of={settings.minP} min={0} max={1} step={0.01} hint="Draw among tokens at least so many times as likely as the likeliest; 0: among all" none={0} />
       {tok && <Bars tok={tok} of={live ? redistributed(live, tok.id) : (tok.top ?? [])} left={live ? live.length - BARS : 0} />}
     </fieldset>
   );
@@ -73,9 +74,9 @@ function Slider({ label, of, min, max, step, hint, none }: SliderProps) {
 
 /** The likeliest tokens, and `id` among them, with the probability that each would be drawn with now. */
 function redistributed(all: readonly Candidate[], id: number): Candidate[] {
-  const { temperature, topK, topP } = state.settings;
+  const { temperature, topK, topP, minP } = state.settings;
   const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)));
-  const sampler = new Sampler({ temperature: temperature.value, topK: topK.value || null, topP: topP.value, seed: 0 });
+  const sampler = new Sampler({ temperature: temperature.value, topK: topK.value || null, topP: topP.value, minP: minP.value, seed: 0 });
   const { sampled } = sampler.draw(logits, 0); // ids are places in the list here
   const shown = all.map((c, i) => [c, i] as const).filter(([c, i]) => i < BARS || c.id === id);
   return shown.map(([c, i]) => ({ ...c, sampled: sampled(i) }));

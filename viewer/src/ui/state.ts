@@ -44,6 +44,7 @@ export const settings = {
   temperature: signal(0),
   topK: signal(0),
   topP: signal(0),
+  minP: signal(0),
   seed: signal(0),
   stop: signal(""),
 };
@@ -83,6 +84,7 @@ function readText(link: URLSearchParams): void {
   settings.temperature.value = numberIn(link, "temperature", 0.8);
   settings.topK.value = numberIn(link, "k", 0);
   settings.topP.value = numberIn(link, "p", 0.9); // fewer words that are none
+  settings.minP.value = numberIn(link, "minp", 0);
   settings.seed.value = numberIn(link, "seed", 1);
   settings.stop.value = link.get("stop") ?? "";
   cuts.value = (link.get("cut") ?? "").split(",").filter(Boolean);
@@ -218,6 +220,7 @@ export function share(): void {
     temperature: String(settings.temperature.value),
     k: String(settings.topK.value),
     p: String(settings.topP.value),
+    ...(settings.minP.value ? { minp: String(settings.minP.value) } : {}),
     seed: String(settings.seed.value),
   };
   if (settings.stop.value) fields["stop"] = settings.stop.value;
@@ -342,6 +345,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       temperature: settings.temperature.value,
       topK: settings.topK.value || null,
       topP: settings.topP.value < 1 ? settings.topP.value : null,
+      minP: settings.minP.value || null,
       seed,
       ...(settings.stop.value ? { stop: settings.stop.value } : {}),
       alternatives: WEIGHED,

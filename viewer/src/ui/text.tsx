@@ -322,7 +322,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
           <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
         </span>
       )}
-      {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k and top-p; – is cut off.</small>}
+      {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k, top-p and min-p; – is cut off.</small>}
       <button class="again" disabled={state.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>
@@ -336,7 +336,7 @@ function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }
     <>
       <span class="percent">{percent(p)}</span>
       {sampled !== undefined && (
-        <span class="sampled" title={sampled ? "sampled with this probability" : "cut off by top-k or top-p, or never drawn at temperature 0"}>
+        <span class="sampled" title={sampled ? "sampled with this probability" : "cut off by top-k, top-p or min-p, or never drawn at temperature 0"}>
           {sampled ? percent(sampled) : "–"}
         </span>
       )}

@@ -1,0 +1,120 @@
+"""Texts read side by side from their first token, without caches: their logits, or what each token of them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from glgpt import ops
+from glgpt.errors import GlgptError
+from glgpt.gl.player import Player
+from glgpt.inference.programs import own_bytes
+from glgpt.models.network import Batch
+from glgpt.models.spec import ModelConfig
+from glgpt.program.formats import Floats
+from glgpt.program.kernel import Kernel
+from glgpt.program.layout import Layout
+from glgpt.program.recorder import Recorder
+from glgpt.program.spec import Limits, Program
+
+MOST_TEXTS = 16
+ROWS, SOFTWARE_ROWS = 2048, 512  # tokens of a batch: enough to fill a GPU, and a batch's share of a text on software GL
+SHORTEST = 16  # tokens that a text is padded to at least
+LOGITS_BYTES = 1 << 28  # of the logits of a batch
+
+
+def windows_program(
+    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, texts: int, tokens: int, losses: bool
+) -> Program:
+    """Entry `read`: `texts` sequences of `tokens` ids (rows t * texts + text of `ids.N`) from position 0.
+
+    It lists `logits` `[tokens * texts, vocab]`, or with `losses` of each row (-log of the probability of its token in
+    `targets`, 1, ..), zeros where that is below zero.
+    """
+    rec = Recorder(limits)
+    network = config.network(rec, kernel, dtype, batch=Batch(texts))
+    with rec.entry("read"):
+        logits = network.logits(network.prefill(tokens))
+        if losses:
+            targets = rec.fixed("targets", Layout(tokens * texts, 1), "input")
+            rec.output(ops.cross_entropy_rows(rec, logits, targets, "losses"), "losses")
+    return rec.program()
+
+
+class Windows:
+    """Reads many texts over the weights of a player, as many at once as fill the device."""
+
+    def __init__(self, player: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
+        self.main, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
+        self._known: dict[tuple[int, int, bool], Player] = {}  # by texts, tokens, whether for losses; one at a time
+
+    def logits(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
+        """The logits of every position of each text, `[T, vocab]`. They do not depend on the texts beside it."""
+        return [found for _, found in self._read([(text, None) for text in texts])]
+
+    def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
+        """For each text -log of the probability of each token but the first, float32 `[T - 1]`, as they are found."""
+        for _, found in self._read([(text[:-1], text[1:]) for text in texts]):
+            yield found
+
+    def _read(self, texts: Sequence[tuple[Sequence[int], Sequence[int] | None]]) -> Iterator[tuple[int, Floats]]:
+        losses = texts[0][1] is not None
+        player, size, tokens = self._player(len(texts), max(len(ids) for ids, _ in texts), losses)
+        view = player.entry("read").outputs["losses" if losses else "logits"]
+        for first in range(0, len(texts), size):
+            batch = texts[first : first + size]
+            ids, targets = np.zeros((tokens, size)), np.full((tokens, size), -1.0)
+            for i, (given, wanted) in enumerate(batch):
+                ids[: len(given), i] = given
+                if wanted is not None:
+                    targets[: len(wanted), i] = wanted
+            for name, numbers in [(f"ids.{tokens * size}", ids), *([("targets", targets)] if losses else [])]:
+                texels = np.zeros((tokens * size, 1, 4), np.float32)
+                texels[:, 0, 0] = numbers.ravel()
+                player.write(name, 0, texels)
+            player.play("read")
+            rows = view.unpack(player.read(view.texture)).reshape(tokens, size, -1)
+            for i, (given, _) in enumerate(batch):
+                yield first + i, rows[: len(given), i, 0] if losses else np.ascontiguousarray(rows[: len(given), i])
+
+    def _player(self, texts: int, longest: int, losses: bool) -> tuple[Player, int, int]:
+        """(a player, texts of its batch, tokens of each) for so many texts of at most `longest` tokens."""
+        tokens = min(self.config.n_positions, max(SHORTEST, 1 << (longest - 1).bit_length()))
+        if losses:  # many of one length: without padding
+            tokens = min(self.config.n_positions, -(-longest // SHORTEST) * SHORTEST)
+        size = min(MOST_TEXTS, 1 << (texts - 1).bit_length(), self._room(tokens, losses))
+        while True:
+            key = (size, tokens, losses)
+            if key not in self._known:
+                limits = self.main.device.limits
+                program = windows_program(self.config, limits, self.kernel, self.dtype, size, tokens, losses)
+                needed = self.main.program.nbytes() + own_bytes(program)
+                if self.most is not None and needed > self.most:
+                    if size == 1:
+                        raise GlgptError(
+                            f"reading this takes {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
+                            f"{self.most / 2**20:.0f} MiB; allow more"
+                        )
+                    size //= 2
+                    continue
+                self.close()
+                self._known[key] = Player(self.main.device, program, self.main.options, self.main.shared())
+            return self._known[key], size, tokens
+
+    def _room(self, tokens: int, losses: bool) -> int:
+        """The most texts of a batch: a power of two."""
+        device = self.main.device
+        rows = min(SOFTWARE_ROWS if device.software else ROWS, device.limits.max_texture_size)
+        rows = min(rows, LOGITS_BYTES // (4 * self.config.vocab_size))
+        return 1 << max(0, (rows // tokens).bit_length() - 1) if rows >= tokens else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Texture memory at present, in bytes, beyond the model's own."""
+        return sum(own_bytes(player.program) for player in self._known.values())
+
+    def close(self) -> None:
+        """Releases what was recorded."""
+        while self._known:
+            self._known.popitem()[1].close()

@@ -1,0 +1,10 @@
+// Rows row .. of y, from rows pos .. of x: keys and values of a prompt go to the caches that several texts share.
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  int from = min(pos + p.y - row, K_H - 1);
+  vec4 k[1], v[1];
+  k[0] = K(0, from, p.x);
+  v[0] = V(0, from, p.x);
+  STORE_SHARED_K(k)
+  STORE_SHARED_V(v)
+}

@@ -1,0 +1,37 @@
+// A few rows times a matrix, K cut into SPLIT_K slices as `matvec.frag` does it for one row, with the same sums: each row
+// tile of y holds ROW_GROUPS rows, whose partial sums follow each other. So a fragment multiplies a texel of w, or some
+// texels of its row, with Y_NR rows of x.
+#define COLUMNS (Y_NC / W_SHARED)  // texels of a row of w
+
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY % SPLIT_K, group = p.y / (BY * SPLIT_K);
+  vec4 acc[Y_N];
+  ivec3 at[COLUMNS];  // where in w
+#define START(n, i, j) acc[n] = vec4(0.0);
+  Y_TILES(START)
+  for (int n = 0; n < COLUMNS; n++) {
+    int texel = min(CONTIGUOUS > 0 ? CONTIGUOUS * column + n : column + n * STRIDE, W_TEXELS - 1);
+    at[n] = W_AT(texel);
+  }
+  int end = min((slice + 1) * SLICE, K4);
+  for (int k4 = slice * SLICE; k4 < end; k4++) {
+    int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row_of_w = 4 * k4 - tile * W_H;
+    W_TEXEL w[4 * COLUMNS];
+    for (int o = 0; o < 4; o++) {
+      for (int n = 0; n < COLUMNS; n++) w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row_of_w + o, at[n].x);
+    }
+    vec4 x[Y_NR];
+#define LOAD(n, i) x[n] = x_at(min(i * ROW_GROUPS + group, X_ROWS - 1), k4);
+    Y_ROWTILES(LOAD)
+    vec4 v[4 * Y_NC];
+#define ROW(n, o) W_DECODE(w[4 * (n / W_SHARED) + o], n % W_SHARED)
+#define DECODE(n, j) for (int o = 0; o < 4; o++) v[4 * n + o] = ROW(n, o);
+    Y_COLTILES(DECODE)
+#define ADD(n, i, j) \
+    acc[n] += x[i - Y_I].x * v[4 * (j - Y_J)] + x[i - Y_I].y * v[4 * (j - Y_J) + 1] \
+      + x[i - Y_I].z * v[4 * (j - Y_J) + 2] + x[i - Y_I].w * v[4 * (j - Y_J) + 3];
+    Y_TILES(ADD)
+  }
+  STORE_Y(acc)
+}

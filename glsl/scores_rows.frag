@@ -1,0 +1,19 @@
+// One query of each of several texts, score rows text * n_head + head: y[s] = SCALE * q . k[s], beyond the text's
+// position MASKED. PLACES has the positions, TABLE for four keys the rows of k that hold them; q is in rows row .. .
+// With K_GROUP, heads share one of k. The sums are those of `scores.frag`, in the same order.
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  int head = p.y % N_HEAD, text = p.y / N_HEAD, first = 4 * p.x, last = int(PLACES(0, text, 0).x);
+  vec4 acc[1];
+  acc[0] = vec4(0.0);
+  if (first <= last) {
+    ivec4 at = ivec4(TABLE(0, text, p.x));
+    for (int d = 0; d < D4; d++) {
+#define KEY(s) K(0, s, head / K_GROUP * D4 + d)
+      vec4 k0 = KEY(at.x), k1 = KEY(at.y), k2 = KEY(at.z), k3 = KEY(at.w), q = Q(0, row + text, head * D4 + d);
+      acc[0] += vec4(dot(q, k0), dot(q, k1), dot(q, k2), dot(q, k3));
+    }
+  }
+  acc[0] = mix(acc[0] * SCALE, vec4(MASKED), greaterThan(first + ivec4(0, 1, 2, 3), ivec4(last)));
+  STORE_Y(acc)
+}

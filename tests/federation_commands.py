@@ -1,0 +1,64 @@
+"""glgpt's commands in processes of their own, whose JSON lines a test reads while they run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+PATIENCE = 300.0  # seconds
+
+
+class Command:
+    """`glgpt federate …` with `--json`."""
+
+    def __init__(self, *args: str) -> None:
+        command = [sys.executable, "-m", "glgpt", "federate", *args, "--json"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.lines: list[dict[str, Any]] = []
+        self.errors: list[str] = []
+        for stream, take in ((self.process.stdout, self._line), (self.process.stderr, self.errors.append)):
+            threading.Thread(target=lambda s=stream, t=take: [t(line) for line in s], daemon=True).start()
+
+    def _line(self, text: str) -> None:
+        self.lines.append(json.loads(text))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line.get("event") == name]
+
+    def wait(self, done: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+        """What `done` gives, as soon as that is something."""
+        end = time.monotonic() + seconds
+        while not (found := done()):
+            ended = self.process.poll()
+            if ended is not None:
+                time.sleep(0.5)  # for its last lines
+                if found := done():
+                    return found
+            assert ended is None and time.monotonic() < end, (ended, self.lines[-3:], self.errors)
+            time.sleep(0.1)
+        return found
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Callable[..., Command]]:
+    """Starts commands, and ends those that still run when the block does."""
+    started: list[Command] = []
+
+    def start(*args: str) -> Command:
+        started.append(Command(*args))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for command in started:
+            if command.process.poll() is None:
+                command.process.terminate()
+        for command in started:
+            command.process.wait(60)

@@ -1,0 +1,227 @@
+"""Several texts at once: each gives what it gives alone, whatever stands beside it, comes, goes or waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from reference import within
+from test_model import ATOL, GOLDENS, RTOL, load, reference_of
+
+from glgpt.errors import GlgptError
+from glgpt.inference.batch import BatchDecoder, Heap, Text
+from glgpt.inference.model import GPT2
+from glgpt.inference.sampling import Sampler
+
+Array = NDArray[Any]
+SAMPLED = {"temperature": 0.9, "top_p": 0.95}
+
+
+def prompts_for(model: GPT2, count: int, seed: int = 3) -> list[list[int]]:
+    """Prompts of different lengths, one of them repeated and one as long as the context allows."""
+    rng, most = np.random.default_rng(seed), model.config.n_positions
+    lengths = [1 + int(n) % most for n in rng.integers(0, most, count)]
+    prompts = [rng.integers(0, model.config.vocab_size, n).tolist() for n in (most, *lengths)]
+    return [*prompts[: count - 1], prompts[1]]
+
+
+def batch_of(model: GPT2) -> BatchDecoder:
+    assert model._batch
+    return model._batch
+
+
+def alone(model: GPT2, prompts: list[list[int]], tokens: int, **sampling: Any) -> list[tuple[list[int], str]]:
+    found = []
+    for seed, prompt in enumerate(prompts):
+        stream = model.generate_ids(prompt, tokens, seed=seed, **sampling)
+        found.append((list(stream), stream.stats.stopped))
+    return found
+
+
+def together(model: GPT2, prompts: list[list[int]], tokens: int, **sampling: Any) -> list[tuple[list[int], str]]:
+    runs = model.generate_batch(prompts, tokens, seeds=range(len(prompts)), **sampling)
+    for run in runs:
+        run.read()
+    return [(run.ids, run.stats.stopped) for run in runs]
+
+
+FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # the others take as long and are compiled anew
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in FEW)) for n in GOLDENS])
+def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> None:
+    """A neighbour, a batch's size, a place in the shared caches or a row that ended changes a text."""
+    with load(goldens / name) as model:
+        wanted = reference_of(goldens / name)
+        prompts = prompts_for(model, 11)
+        for sampling in ({"temperature": 0}, SAMPLED):
+            assert together(model, prompts, 7, **sampling) == alone(model, prompts, 7, **sampling)
+        prompt = max(1, min(len(wanted["tokens"]) // 2, len(wanted["tokens"]) - 1))
+        ids = wanted["greedy"].tolist()
+        found = together(model, [ids[:prompt]] * 3, len(ids) - prompt, temperature=0)
+        assert [run for run, _ in found] == [ids[prompt:]] * 3  # as transformers continues it
+
+
+@pytest.mark.parametrize("name", ["dhead2-gelu", "llama-grouped"])
+def test_halves_continue_as_they_do_alone(goldens: Path, name: str) -> None:
+    """Eight rows of packed weights, which a fragment takes by fours, meet the wrong sums."""
+    with load(goldens / name, "f16") as model:
+        prompts = prompts_for(model, 9)
+        assert together(model, prompts, 5, temperature=0) == alone(model, prompts, 5, temperature=0)
+
+
+@pytest.mark.parametrize("kernel", ["4x4", "8x4"])
+def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: str) -> None:
+    """A row's sums depend on how many rows there are, or on what these hold."""
+    with load(goldens / "wide", kernel=kernel) as model:
+        prompts = prompts_for(model, 9)[1:]  # all but the one that fills the context
+        prompts = [ids[: model.config.n_positions - 4] for ids in prompts]
+        decoder, rows = batch_of(model), list[Array]()
+        decoder.reserve(400)
+        for count in (8, 3, 1):
+            texts = [decoder.begin(ids, [Sampler(0)])[0][0] for ids in prompts[:count]]
+            for token in (1, 2, 0):
+                decoder.step(texts, [token] * count)
+            rows.append(decoder.logits())
+            for text in texts:
+                decoder.end(text)
+        assert np.array_equal(rows[0][:3], rows[1]) and np.array_equal(rows[0][:1], rows[2])
+        for ids, ours in zip(prompts, rows[0], strict=True):
+            within(ours, model.logits([*ids, 1, 2, 0])[-1], ATOL, RTOL)
+
+
+def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
+    """A text that was left out of steps, moved to another place or was read in again continues another text."""
+    with load(goldens / "dhead3-relu") as model:
+        decoder, most = batch_of(model), model.config.n_positions
+        prompts = [ids[: most // 2] for ids in prompts_for(model, 4)]
+        decoder.reserve(1)
+        texts = [decoder.begin(ids, [Sampler(0)])[0][0] for ids in prompts]
+        for i in range(12):
+            chosen = [text for n, text in enumerate(texts) if (i + n) % (n + 2) and len(text.ids) < most][::-1]
+            if i == 6:
+                decoder.reserve(2 * len(decoder._heap.uses))  # all of them are read in again
+            if chosen:
+                decoder.step(chosen, [(i + len(text.ids)) % 7 % model.config.vocab_size for text in chosen])
+                for text, ours in zip(chosen, decoder.logits(), strict=True):
+                    within(ours, model.logits(text.ids)[-1], ATOL, RTOL)
+
+
+def test_idle_texts_make_room(goldens: Path) -> None:
+    """Full caches refuse a text although others are idle, or take the rows of one in use."""
+    with load(goldens / "dhead2-gelu") as model:
+        decoder = batch_of(model)
+        decoder.reserve(1)
+        height, ids = len(decoder._heap.uses), prompts_for(model, 2)[0][:40]
+        texts = [decoder.begin(ids, [Sampler(0)])[0][0] for _ in range(height // 16)]
+        assert any(not text.rows for text in texts) and texts[-1].rows
+        decoder.step(texts[:1], [0])  # read in again
+        within(decoder.logits()[0], model.logits([*ids, 0])[-1], ATOL, RTOL)
+
+
+def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
+    """A batch under way loses its place when another generation uses the model's caches."""
+    with load(goldens / "dhead2-gelu") as model:
+        prompts = [ids[:9] for ids in prompts_for(model, 3)]
+        wanted = alone(model, prompts, 8, **SAMPLED)
+        runs = model.generate_batch(prompts, 8, seeds=range(3), **SAMPLED)
+        other = model.generate_ids(prompts[0], 8, seed=0, **SAMPLED)
+        more = model.generate_batch(prompts[::-1], 8, seeds=[2, 1, 0], **SAMPLED)
+        mixed = [list[int](), list[int]()]
+        for _ in range(8):
+            next(runs[1], None)
+            mixed[0].append(next(other))
+            next(more[0], None)
+        assert mixed[0] == wanted[0][0]
+        for run, back, (ids, _) in zip(runs, more[::-1], wanted, strict=True):
+            run.read()
+            back.read()
+            assert run.ids == ids and back.ids == ids
+
+
+def test_a_stop_text_ends_its_row_alone() -> None:
+    """A row goes on behind its stop text because nobody reads it, or ends the others."""
+    with load(None) as model:
+        sampling: dict[str, Any] = {"temperature": 0, "stop": ["\n"]}
+        prompts = ["First Citizen:\nBefore", "ROMEO:", "To be"]
+        wanted = [model.generate(prompt, 20, **sampling).read() for prompt in prompts]
+        runs = model.generate_batch(prompts, 20, **sampling)
+        assert runs[2].read() == wanted[2]
+        for run in runs:
+            run.read()
+        assert [run.text for run in runs] == wanted
+        assert "text" in {run.stats.stopped for run in runs}
+
+
+def test_what_cannot_be_continued_is_refused(goldens: Path) -> None:
+    """A batch begins with a prompt or a setting that cannot be used."""
+    with load(goldens / "dhead2-gelu") as model:
+        for prompts, options, words in (
+            ([[1], []], {}, "the prompt is empty"),
+            ([[1], [10**6]], {}, "outside the vocabulary"),
+            ([[1], [2]], {"seeds": [1]}, "1 seeds were given for 2 prompts"),
+            ([[1]], {"tokens": -1}, "tokens is -1"),
+            ([[1]], {"temperature": -1}, "temperature"),
+        ):
+            with pytest.raises(GlgptError, match=words):
+                model.generate_batch(prompts, **options)
+        assert model.generate_batch([]) == [] and model.generate_batch([[1]], 0)[0].read() == ""
+        runs = model.generate_batch([[1], [2]], 3)
+    with pytest.raises(GlgptError, match="closed"):
+        runs[0].read()
+
+
+def test_a_texture_limit_is_kept(goldens: Path) -> None:
+    """Shared caches go beyond --max-texture-memory, or a refusal spoils the model."""
+    with load(goldens / "wide") as model:
+        needed = model.texture_bytes
+    with load(goldens / "wide", max_texture_memory=needed + 1000) as model:
+        with pytest.raises(GlgptError, match="several texts at once take"):
+            model.generate_batch([[1], [2]], 3)[0].read()
+        assert list(model.generate_ids([1], 2))
+
+
+def test_a_heap_gives_rows_below_each_other() -> None:
+    """A row is given to two texts, or one that is free is never found again."""
+    heap = Heap(10)
+    assert (heap.take(4, 3), heap.take(4, 4), heap.take(4, 4)) == (0, 3, None)
+    assert heap.room() == 3
+    heap.release([0, 1, 2])
+    assert (heap.take(3, 3), heap.take(3, 1), heap.take(3, 3)) == (7, 0, None)
+    heap.release(range(3, 7))
+    assert heap.room() == 6 and heap.take(6, 6) == 1
+
+
+def test_a_text_is_itself() -> None:
+    """Two samples of one prompt are taken for the same text."""
+    assert Text([1]) != Text([1])
+
+
+@pytest.mark.parametrize("name", ["dhead3-relu", "llama-grouped", "one-f16"])
+def test_logits_of_several_prompts_are_theirs(goldens: Path, name: str) -> None:
+    """A shorter prompt reads its padding, or a neighbour's ids."""
+    with load(goldens / name) as model:
+        prompts = prompts_for(model, 5)
+        found = model.logits_batch(prompts)
+        for ids, logits in zip(prompts, found, strict=True):
+            within(logits, model.logits(ids), ATOL, RTOL)
+        changed = [[(i + 1) % model.config.vocab_size for i in ids] for ids in prompts]
+        again = model.logits_batch([prompts[0], *changed[1:]])
+        assert np.array_equal(again[0], found[0])  # whatever stands beside it
+        assert model.logits_batch([]) == []
+
+
+@pytest.mark.parametrize("name", ["dhead2-gelu", "llama3-untied"])
+def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
+    """A token's loss is taken from another row, or padding counts."""
+    with load(goldens / name) as model:
+        texts = [ids for ids in prompts_for(model, 6) if len(ids) > 1]
+        for ids, losses in zip(texts, model.losses(texts), strict=True):
+            logits = model.logits(ids[:-1]).astype(np.float64)
+            wanted = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(ids) - 1), ids[1:]]
+            within(losses, wanted, ATOL, RTOL)
+        with pytest.raises(GlgptError, match="outside the vocabulary"):
+            list(model.losses([[1, 10**6]]))

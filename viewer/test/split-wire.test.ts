@@ -1,0 +1,49 @@
+import { describe, expect, it } from "vitest";
+import { decode, encode, half, packStates } from "../src/engine/split-wire";
+
+describe("messages of a split model", () => {
+  it("are read as they were written", () => {
+    const message = encode({ op: "step", pos: 3 }, new Uint8Array([1, 2, 3]));
+    const { header, payload } = decode(message.buffer);
+    expect(header).toEqual({ op: "step", pos: 3 });
+    expect([...payload]).toEqual([1, 2, 3]);
+  });
+
+  it("are refused where they are cut off or none", () => {
+    const message = encode({ op: "step" });
+    for (const wrong of [new ArrayBuffer(0), message.buffer.slice(0, 8), encode({} as never).buffer]) {
+      expect(() => decode(wrong)).toThrow("does not understand");
+    }
+  });
+});
+
+describe("hidden states as bytes", () => {
+  it("rounds halves to the nearest, to even where two are as near", () => {
+    const cases: [number, number][] = [
+      [0, 0],
+      [1, 0x3c00],
+      [-2, 0xc000],
+      [65504, 0x7bff],
+      [1 + 2 ** -11, 0x3c00],
+      [1 + 3 * 2 ** -11, 0x3c02],
+      [2 ** -14, 0x0400],
+      [2 ** -24, 0x0001],
+      [2 ** -25, 0x0000],
+      [3 * 2 ** -25, 0x0002],
+    ];
+    for (const [x, bits] of cases) expect(half(x), String(x)).toBe(bits);
+    expect(() => half(65520)).toThrow("f16");
+  });
+
+  it("scales each row of int8 by its own peak", () => {
+    const data = packStates(new Float32Array([127, -63.5, 0, 1, 0, 0, 0, 0, 2, 2, -2, 1]), 3, "int8");
+    const scales = new DataView(data.buffer);
+    expect([0, 4, 8].map((at) => scales.getFloat32(at, true))).toEqual([1, 1, Math.fround(2 / 127)]);
+    expect([...new Int8Array(data.buffer, 12)]).toEqual([127, -64, 0, 1, 0, 0, 0, 0, 127, 127, -127, 64]);
+  });
+
+  it("copies f32 as it is", () => {
+    const states = new Float32Array([1.5, -2.25]);
+    expect([...new Float32Array(packStates(states, 1, "f32").buffer as ArrayBuffer)]).toEqual([1.5, -2.25]);
+  });
+});
