@@ -38,14 +38,15 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> 
     page.wait_for_function("document.querySelector('.cells')?.dataset.drawn > 0")
     assert page.locator(".machine .stage").count() == 6 * layers + 2
     painted = """() => {
-      const canvas = document.querySelector('.cells canvas'), flat = new OffscreenCanvas(canvas.width, canvas.height);
-      flat.getContext('2d').drawImage(canvas, 0, 0);
+      const canvas = document.querySelector('.cells canvas'), flat = new OffscreenCanvas(canvas.width, canvas.height)
+        .getContext('2d', {willReadFrequently: true}); // many reads: Chromium warns otherwise
+      flat.drawImage(canvas, 0, 0);
       const frame = document.querySelector('.cells .over').getBoundingClientRect();
       const [x, y] = [canvas.width / frame.width, canvas.height / frame.height];
       return [...document.querySelectorAll('.machine .stage')].map((cell) => {
         const box = cell.getBoundingClientRect();
         const at = [(box.x - frame.x) * x, (box.y - frame.y) * y, box.width * x, box.height * y].map(Math.round);
-        const {data} = flat.getContext('2d').getImageData(...at);
+        const {data} = flat.getImageData(...at);
         return data.some((value, i) => i % 4 === 3 && value > 8);
       });
     }"""
