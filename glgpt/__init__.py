@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from glgpt.errors import ArgumentError, DeviceError, FileError, GlgptError
     from glgpt.inference.capture import RawTexture
     from glgpt.inference.generation import Generation, Run, TokenStream
+    from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
     from glgpt.inference.model import GPT2
     from glgpt.models.gpt2.config import GPT2Config
     from glgpt.models.spec import ModelConfig
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GPT2",
+    "Ablate",
     "ArgumentError",
+    "Attend",
     "DeviceError",
     "DeviceSettings",
     "FileError",
@@ -27,8 +30,11 @@ __all__ = [
     "Generation",
     "GlgptError",
     "ModelConfig",
+    "Patch",
     "RawTexture",
     "Run",
+    "Scale",
+    "Steer",
     "StepResult",
     "StreamDecoder",
     "TokenStream",
@@ -39,6 +45,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "Steer": "inference.interventions",
+    "Scale": "inference.interventions",
+    "Patch": "inference.interventions",
+    "Attend": "inference.interventions",
+    "Ablate": "inference.interventions",
     "ArgumentError": "errors",
     "DeviceError": "errors",
     "DeviceSettings": "tuning.choice",

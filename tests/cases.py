@@ -254,6 +254,15 @@ def add(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(y, b.held["x"] + b.held["z"])]
 
 
+def edit(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """Rows of gain and shift repeat from the first position on; rows of other positions stay as they are."""
+    x = b.normal("x", s.rows * s.per, s.cols, b.stream(s.rows * s.per, s.cols))
+    gain, shift = (b.normal(name, rows * s.per, s.cols) for name, rows in (("gain", 1), ("shift", s.end - s.first)))
+    b.pos = s.pos
+    y = ops.edit(b, x, gain, shift, (s.first, s.end), s.per)
+    return [Want(y, ref.edit(b.held["x"], b.held["gain"], b.held["shift"], (s.first - s.pos, s.end - s.pos), s.per))]
+
+
 def argmax(b: Bench, s: SimpleNamespace) -> list[Want]:
     layout = Layout(1, s.vocab, (1, s.tiles))
     x = b.given("x", b.rng.integers(-9, 9, (1, s.vocab)), layout)  # whole numbers: many are equal
@@ -317,6 +326,11 @@ CASES = {
     "attend_row": Case(shapes(**ATTENTION | RANGES | {"contiguous": CONTIGUOUS}), attend_row, (2e-5, 8)),
     "act": Case(shapes(**MATRIX, act=ACTS.filter(bool)), act, (2e-6, 8)),
     "add": Case(shapes(**MATRIX), add, (0.0, 1)),
+    "edit": Case(
+        shapes(**MATRIX, per=st.integers(1, 3), pos=st.integers(0, 5), first=st.integers(0, 8), end=st.integers(9, 20)),
+        edit,
+        (1e-6, 8),
+    ),
     "sample": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), sample, (0.0, 8)),
     "argmax": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), argmax, (0.0, 0)),
 }

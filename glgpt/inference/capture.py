@@ -10,6 +10,7 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk, Rows, plan, upload_hidden, upload_ids
+from glgpt.inference.interventions import Edits
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import LOGITS, ModelConfig
@@ -47,9 +48,10 @@ class Captures:
         dtype: str,
         most: int | None,
         part: Part | None = None,
+        edits: Edits | None = None,
     ) -> None:
         self.player, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
-        self.part = part or Part.whole(config)
+        self.part, self.edits = part or Part.whole(config), edits
         self.end = LOGITS if self.part.head else HIDDEN
         self._players: dict[tuple[frozenset[str], tuple[int, ...]], Player] = {}
 
@@ -80,12 +82,16 @@ class Captures:
             if key in self._players:
                 return self._players[key], chunks
             device = self.player.device
-            program = capture_program(self.config, device.limits, self.kernel, self.dtype, names, key[1], self.part)
+            kept = names | self.edits.names if self.edits else names
+            how = (self.config, device.limits, self.kernel, self.dtype, kept, key[1])
+            program = capture_program(*how, part=self.part, edits=self.edits)
             needed = self.player.program.nbytes() + own_bytes(program)
             if self.most is None or needed <= self.most:
                 self._keep(1 if self.most is None else 0)
                 made = Player(self.player.device, program, self.player.options, self.player.shared())
                 self._players[key] = made
+                if self.edits:
+                    self.edits.upload(made)
                 return made, chunks
         raise GlgptError(
             f"looking at this takes {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "

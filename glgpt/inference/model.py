@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Generation, Run, TokenStream
+from glgpt.inference.interventions import Edits, Intervention, Patch
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
 from glgpt.inference.windows import Windows
 from glgpt.program.formats import FORMATS, Floats
@@ -27,6 +28,9 @@ from glgpt.tuning.choice import DeviceSettings, as_dict
 
 if TYPE_CHECKING:
     from glgpt.inference.stages.pipeline import Pipeline
+
+Hook = Callable[[Floats], Any]
+EDITED_KEPT = 2  # players with interventions that are kept for the next generation
 
 
 class GPT2:
@@ -63,6 +67,7 @@ class GPT2:
         self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._extras = (self._batch, self._windows, self._captures)  # that take textures when they are used
         try:
+            self._edited: dict[tuple[str, ...], tuple[Player, Decoder]] = {}
             programs.load_weights(self.player, checkpoint, progress)
         except BaseException:
             self.close()
@@ -134,24 +139,74 @@ class GPT2:
         return logits
 
     def run_with_cache(
-        self, ids: Sequence[int], names: Iterable[str] | None = None
+        self,
+        ids: Sequence[int],
+        names: Iterable[str] | None = None,
+        *,
+        interventions: Sequence[Intervention] = (),
     ) -> tuple[Floats, dict[str, Floats]]:
         """Logits `[T, vocab]` and the intermediates of these dotted names (None: all of them).
 
         `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`, `attn.q`, `k` and `v`
-        `[n_head, T, d_head]`, all others `[T, width]`. Raises GlgptError for unusable ids or an unknown name.
+        `[n_head, T, d_head]`, all others `[T, width]`. With `interventions` (`glgpt.Ablate` and others) of a model that
+        they change. Raises GlgptError for unusable ids, an unknown name or part.
         """
         names = {names} if isinstance(names, str) else None if names is None else set(names)
         wanted = self._wanted(names)
         ids = self.check_ids(ids)
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
-        for chunk, name, raw in self._captures.play(ids, wanted):
+        edits = Edits(self.config, interventions)
+        captures = self._edited_captures(edits) if edits else self._captures
+        for chunk, name, raw in captures.play(ids, wanted):
             matrix = raw.view.unpack(raw.texels)
             pieces[name].append(self.config.activations[name].natural(matrix, chunk.start, chunk.valid, total))
+        if edits:
+            captures.close()
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
         logits = joined["logits"]
         return logits, {n: joined[n] for n in wanted if names is None or n in names}
+
+    def run_with_hooks(
+        self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Iterable[str] = ()
+    ) -> tuple[Floats, dict[str, Floats]]:
+        """As `run_with_cache`, of a model in which functions change activations by name.
+
+        A function takes the activation in its natural shape, as the hooks before it in the order of computation left
+        it, and returns one of the same shape; an `Intervention` under a name is applied with the others. A function
+        costs a run of its own. Raises GlgptError for a name that cannot be changed or another shape.
+        """
+        order = {name: i for i, name in enumerate(self.config.activations)}
+        if unknown := sorted(set(hooks) - set(order)):
+            raise GlgptError(f"{unknown[0]!r} is not an activation of {self.name}")
+        applied: list[Intervention] = []
+        for name, hook in sorted(hooks.items(), key=lambda item: order[item[0]]):
+            if isinstance(hook, Intervention):
+                applied.append(hook)
+            else:
+                value = self.run_with_cache(ids, [name], interventions=applied)[1][name]
+                changed = np.asarray(hook(value.copy()))
+                if changed.shape != value.shape:
+                    raise GlgptError(f"the hook of {name} returned shape {changed.shape} in place of {value.shape}")
+                applied.append(Patch(name, changed))
+        return self.run_with_cache(ids, names, interventions=applied)
+
+    def _edited_captures(self, edits: Edits) -> Captures:
+        return Captures(self.player, self.config, self.choice.kernel, self.dtype, None, edits=edits)
+
+    def _decoder_of(self, edits: Edits) -> Decoder | Pipeline:
+        """A decoder whose player makes these edits; the last few are kept."""
+        if not edits:
+            return self._decoder
+        if edits.key not in self._edited:
+            while len(self._edited) >= EDITED_KEPT:
+                self._edited.pop(next(iter(self._edited)))[0].close()
+            program = programs.edited_program(self.config, self.device.limits, self.choice.kernel, self.dtype, edits)
+            player = Player(self.device, program, self.choice.options, self.player.shared())
+            edits.upload(player)
+            player.play("prepare")
+            self._edited[edits.key] = player, Decoder(player, self.config.n_positions, self._check_open)
+        return self._edited[edits.key][1]
 
     def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
         """The textures of these names exactly as they are in memory, one for each chunk of the prompt."""
@@ -175,18 +230,20 @@ class GPT2:
         seed: int | None = None,
         stop: str | Sequence[str] | None = None,
         eos: bool = True,
+        interventions: Sequence[Intervention] = (),
     ) -> Generation:
         """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
         Ends early at the tokenizer's end of text (unless `eos` is False), a full context, or before any text of `stop`.
         Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that make up p, min-p those at
         least min_p times as likely as the likeliest. Without a `seed` a new one is drawn (see `Generation.seed`).
-        Generations of one model may be interleaved: each refills the caches as it needs. Raises GlgptError for an
-        unusable prompt or setting.
+        Generations of one model may be interleaved: each refills the caches as it needs. `interventions`
+        (`glgpt.Ablate` and others) change the model while it runs. Raises GlgptError for an unusable prompt or
+        setting, or a part that the model lacks.
         """
         seed = secrets.randbelow(2**32) if seed is None else seed
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        stream = self.generate_ids(prompt, tokens, **sampling, seed=seed, eos=eos)  # type: ignore[arg-type]
+        how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "eos": eos}
+        stream = self.generate_ids(prompt, tokens, **how, seed=seed, interventions=interventions)
         return Generation(stream, self.tokenizer, seed, stop)
 
     def generate_ids(
@@ -200,6 +257,7 @@ class GPT2:
         min_p: float | None = None,
         seed: int | None = None,
         eos: bool = True,
+        interventions: Sequence[Intervention] = (),
     ) -> TokenStream:
         """As `generate`, but the result gives token ids; a character that spans tokens comes as its tokens."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
@@ -207,7 +265,8 @@ class GPT2:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
         sampler, stats = Sampler(temperature, top_k, top_p, seed, min_p), Run(len(ids))
         end = self.tokenizer.eos if self.tokenizer and eos else None
-        return TokenStream(self._decoder.generate(ids, tokens, sampler, end, stats), stats)
+        decoder = self._decoder_of(Edits(self.config, interventions))
+        return TokenStream(decoder.generate(ids, tokens, sampler, end, stats), stats)
 
     def generate_batch(
         self,
@@ -298,6 +357,8 @@ class GPT2:
         """Releases every GL object of this model. Closing twice is harmless."""
         for extra in self._extras:
             extra.close()
+        for player, _ in self._edited.values():
+            player.close()
         self.player.close()
 
     def __enter__(self) -> GPT2:

@@ -11,6 +11,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import chunk_sizes
+from glgpt.inference.interventions import Edits
 from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING
 from glgpt.models.network import Network
 from glgpt.models.part import Part
@@ -55,6 +56,15 @@ def generation_program(
     return rec.program()
 
 
+def edited_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, edits: Edits) -> Program:
+    """`generation_program` with edits of activations, which stay unfused, in `decode` too."""
+    rec = Recorder(limits)
+    network = config.network(rec, kernel, dtype, edits.names)
+    network.edits = edits
+    record_generation(network)
+    return rec.program()
+
+
 def record_generation(network: Network) -> tuple[int, ...]:
     """Records the entries of `generation_program`; returns the chunk sizes, greatest first, 1 (`decode`) the last."""
     rec = network.rec
@@ -65,7 +75,10 @@ def record_generation(network: Network) -> tuple[int, ...]:
     with rec.entry("prepare"):
         network.prepare()
     with rec.entry("decode"):
-        network.decode()
+        if network.edits:
+            network.decode_unfused()
+        else:
+            network.decode()
     for entry in SAMPLING if network.part.head else ():
         with rec.entry(entry):
             network.sample(nucleus=entry == SAMPLE_NUCLEUS)
@@ -111,6 +124,7 @@ def capture_program(
     names: Container[str],
     sizes: Iterable[int],
     part: Part | None = None,
+    edits: Edits | None = None,
 ) -> Program:
     """Entries `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these intermediates.
 
@@ -119,6 +133,7 @@ def capture_program(
     """
     rec = Recorder(limits)
     network = config.network(rec, kernel, dtype, names, part=part)
+    network.edits = edits or None
     for size in sizes:
         with rec.entry(f"logits_{size}"):
             x = network.prefill(size)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from glgpt import ops
 from glgpt.models.part import HIDDEN, Part
@@ -29,6 +30,13 @@ class Batch:
     size: int
     dropout: float = 0.0
     recompute: bool = False
+
+
+class SupportsEdits(Protocol):
+    """Changes of activations, recorded where they are computed."""
+
+    def apply(self, network: Network, x: Tensor) -> Tensor:
+        """The activation x after its edits."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,8 @@ class Network(ABC):
         self.rows = self._rows(self.texts) if self.texts else None
         self.format = FORMATS[dtype]
         self.kernel = kernel.for_format(self.format, rec.limits)
+        self.edits: SupportsEdits | None = None
+        self.decoding = False  # whether the ids are the token in `token`
         self.stream: list[Tensor] = []  # the residual stream of the last `prefill`, as `ModelConfig.stream` names it
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -144,7 +154,9 @@ class Network(ABC):
         return float(self.config.d_head**-0.5)
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Lists a tensor among the entry's outputs if it is wanted."""
+        """The tensor after its edits; lists it among the entry's outputs if it is wanted."""
+        if self.edits and tensor.role == "scratch":
+            tensor = self.edits.apply(self, tensor)
         return self.rec.output(tensor) if tensor.name in self.names else tensor
 
     def drop(self, x: Tensor, site: int) -> Tensor:
@@ -211,6 +223,13 @@ class Network(ABC):
             self.stream.append(x)
         return x
 
+    def decode_unfused(self) -> None:
+        """As `decode`, with a tensor for each activation, as `prefill` has them: what an edit needs."""
+        self.decoding = True
+        x = self.prefill(1)
+        self.decoding = False
+        self.finish(x, "0")
+
     def hidden_state(self, t: int, layout: Layout) -> Tensor:
         """The input that holds the residual stream of t tokens before the part's first block."""
         return self.rec.fixed(f"{HIDDEN}.{t}", layout, "input")
@@ -231,6 +250,8 @@ class Network(ABC):
     def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """The input that holds the ids of t tokens of each sequence and, for the backward pass, their sorted index."""
         rec, rows = self.rec, t * self.batch.size
+        if self.decoding:
+            return self.token, None
         ids = rec.fixed(f"ids.{rows}", Layout(rows, 1), "input")
         if not rec.tape:
             return ids, None

@@ -9,7 +9,7 @@ from glgpt.ops.loss import cross_entropy, cross_entropy_rows
 from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row, Rows
-from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, multiply, place_row, take_row, transpose
+from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, edit, multiply, place_row, take_row, transpose
 from glgpt.ops.rotary import rotary
 from glgpt.ops.sample import ALTERNATIVES, TOKEN, sample
 
@@ -38,6 +38,7 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_rows",
     "dropout",
+    "edit",
     "embed",
     "few_rows",
     "folded_norm",

@@ -74,6 +74,21 @@ def multiply(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Ten
     return y
 
 
+def edit(
+    rec: Recorder, x: Tensor, gain: Tensor, shift: Tensor, positions: tuple[int, int], per_position: int
+) -> Tensor:
+    """y = x gain + shift on the rows of positions first .. end - 1 of the sequence, x elsewhere.
+
+    A position has `per_position` rows; rows of `gain` and `shift` repeat from the first on. There is no derivative.
+    """
+    if gain.cols != x.cols or shift.cols != x.cols:
+        raise ValueError(f"gain and shift have {gain.cols} and {shift.cols} columns, {x.name} has {x.cols}")
+    y = rec.scratch(x.name, x.layout)
+    defines = {"FIRST": positions[0], "END": positions[1], "PER": per_position}
+    rec.emit("edit", {"x": x, "gain": gain, "shift": shift}, {"y": y}, defines, label=f"{x.name}.edit")
+    return y
+
+
 def dropout(rec: Recorder, x: Tensor, rate: float, site: int, name: str) -> Tensor:
     """x with a share `rate` of its values dropped and the others scaled up (Srivastava et al. 2014).
 

@@ -26,7 +26,7 @@ from glgpt.inference.programs import weight_layouts
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
-from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.programs import Cuts, capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.recorded import recorded_json
 from glgpt.page.split import SplitPage
 from glgpt.page.training import Size, training_files
@@ -53,7 +53,7 @@ TRAINED_ON = "the plays of Shakespeare"  # the embedded model
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 WRITTEN = re.compile(  # by any export, directly in its folder
     r"assets|index\.html|sw\.js|glgpt\.js|(manifest|recorded|reference|tokenizer|training)\.json"
-    r"|(capture|probe|program)-[\w-]+\.json|(training|weights)-[\w-]+\.bin"
+    r"|(capture|probe|program)-[\w-]+\.json|(cut|training|weights)-[\w-]+\.bin"
 )
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
 
@@ -209,6 +209,7 @@ def _write(
     split = wishes.split
     part = split.part(config) if split else Part.whole(config)
     programs, listed = _recordings(config, dtype, part)
+    packed = {recording["cut"]: programs[recording["cut"]] for recording in listed if "cut" in recording}
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
@@ -221,9 +222,9 @@ def _write(
         documents["recorded.json"] = _json(recorded)
     if tokenizer:
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
-    packed: dict[str, Program] = {}
     if train:
-        packed, index = training_files(train)
+        trained, index = training_files(train)
+        packed |= trained
         documents["training.json"] = _json(index)
     programs |= packed
     documents |= {name: program.to_json() for name, program in programs.items()}
@@ -273,6 +274,9 @@ def _recordings(config: ModelConfig, dtype: str, part: Part) -> tuple[dict[str, 
         }
         programs[files["generate"]] = generate_program(config, recording, dtype, part)
         programs[files["capture"]] = capture_recording(config, recording, dtype, part)
+        if part == Part.whole(config):
+            files["cut"] = f"cut-{recording.name}.bin"
+            programs[files["cut"]] = generate_program(config, recording, dtype, part, Cuts(config))
         probes = probe_programs(recording, dtype)
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})

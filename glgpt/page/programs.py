@@ -12,8 +12,10 @@ from glgpt.models.part import Part
 from glgpt.models.spec import PATTERN, SCORES, ModelConfig, Q, in_block
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
+from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
+from glgpt.program.tensor import Tensor
 from glgpt.tuning.choice import product_program, row_product_program, variants
 
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
@@ -59,17 +61,42 @@ def page_recordings(dtype: str) -> list[Recording]:
     return list(own.values())
 
 
-def generate_program(config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None) -> Program:
+class Cuts:
+    """Edits of every part that a page can cut, by states that it writes: `cut.NAME.gain` and `cut.NAME.shift`.
+
+    Parts are the heads of each layer and what attention and MLP add to the residual stream.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        parts = (a for a in config.activations.values() if a.kind == "heads" or a.name.endswith(".out"))
+        self.names = frozenset(a.name for a in parts)
+        self.positions = 0, config.n_positions
+
+    def apply(self, network: Network, x: Tensor) -> Tensor:
+        """x gain + shift, where x is one of them."""
+        if x.name not in self.names:
+            return x
+        rec, layout = network.rec, Layout(1, x.cols)
+        gain, shift = (rec.fixed(f"cut.{x.name}.{part}", layout, "state") for part in ("gain", "shift"))
+        return ops.edit(rec, x, gain, shift, self.positions, 1)
+
+
+def generate_program(
+    config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None, cuts: Cuts | None = None
+) -> Program:
     """`generation_program` with a query cache for every layer, and entries that look inside.
 
     `attention_I_N` lists `h.I.attn.scores` and `h.I.attn.pattern` of N rows from `pos`, `ahead_I_N` the scores that
     the mask hides (`h.I.attn.ahead`: of N keys from `pos`, each with every query up to its own position). `lens` plays
     the token in `ids.1` at `pos` and lists after every block the residual stream and the logits it would give if it
     were the last. None of them changes what outlives it. Of a `part`, the entries are those of its own blocks, and
-    `lens` is there only with the head.
+    `lens` is there only with the head. With `cuts`, every entry has them.
     """
     rec = Recorder(recording.limits)
-    network = config.network(rec, recording.kernel, dtype, {in_block(i, Q) for i in range(config.n_layer)}, part=part)
+    names = {in_block(i, Q) for i in range(config.n_layer)}
+    names |= cuts.names if cuts else set()
+    network = config.network(rec, recording.kernel, dtype, names, part=part)
+    network.edits = cuts
     sizes = record_generation(network)
     for i in network.part.blocks:
         q, k = network.cache(i, "q"), network.cache(i, "k")

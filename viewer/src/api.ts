@@ -97,8 +97,8 @@ export class Glgpt {
 
   /** Files that a later call may ask for on this device. */
   async later(): Promise<string[]> {
-    const { manifest } = this.model;
-    return [manifest.reference, ...(manifest.training ? [manifest.training, ...(await this.training.programs())] : [])];
+    const { manifest, recording } = this.model;
+    return [manifest.reference, ...(recording.cut ? [recording.cut] : []), ...(manifest.training ? [manifest.training, ...(await this.training.programs())] : [])];
   }
 
   encode(text: string): number[] {
@@ -175,7 +175,15 @@ export class Glgpt {
 
   /** Plays the desktop's reference run and compares. */
   parity(): Promise<Parity> {
-    return this.queued(() => parity(this.model));
+    return this.queued(() => {
+      if (this.model.cuts.length) throw new PageError("Parts of the model are cut; restore them to compare.");
+      return parity(this.model);
+    });
+  }
+
+  /** Switches off these parts, such as `h.3.attn.5` (a head), `h.3.attn`, `h.3.mlp` or `h.3`, and all others on again. */
+  cut(parts: readonly string[], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
+    return this.queued(() => this.model.cut(parts, onCompiled));
   }
 
   /** Work that needs the device between other calls. */

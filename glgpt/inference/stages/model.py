@@ -13,6 +13,8 @@ from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.inference.capture import Captures, RawTexture
+from glgpt.inference.decoder import Decoder
+from glgpt.inference.interventions import Edits, Intervention
 from glgpt.inference.model import GPT2
 from glgpt.inference.sampling import NOT_FINITE
 from glgpt.inference.stages.pipeline import Local, Pipeline
@@ -123,10 +125,25 @@ class SplitGPT2(GPT2):
             found.append({"part": part, "place": place, **did})
         return found
 
+    def _decoder_of(self, edits: Edits) -> Decoder | Pipeline:
+        """The pipeline. Raises GlgptError where there are edits."""
+        self._refuse(edits.list)
+        return self._decoder
+
+    @staticmethod
+    def _refuse(changes: Sequence[object]) -> None:
+        if changes:
+            raise GlgptError("a model that is split over stages takes no interventions; run it whole")
+
     def run_with_cache(
-        self, ids: Sequence[int], names: Iterable[str] | None = None
+        self,
+        ids: Sequence[int],
+        names: Iterable[str] | None = None,
+        *,
+        interventions: Sequence[Intervention] = (),
     ) -> tuple[Floats, dict[str, Floats]]:
-        """As `GPT2.run_with_cache`: each stage looks inside its own blocks."""
+        """As `GPT2.run_with_cache`: each stage looks inside its own blocks. Raises GlgptError for interventions."""
+        self._refuse(interventions)
         names = {names} if isinstance(names, str) else None if names is None else set(names)
         wanted = self._wanted(names)
         x: Any = self.check_ids(ids)

@@ -29,6 +29,8 @@ export interface Recording {
   capture: string;
   product: string;
   row: string;
+  /** `generate` with parts that can be cut. */
+  cut?: string;
 }
 
 /**

@@ -7,6 +7,7 @@ import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
 import { Capture, type Values } from "./capture";
 import { plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
+import { resolve, writeCuts } from "./cuts";
 import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
@@ -70,6 +71,10 @@ export class Model {
   reader!: Reader;
   probe: Record<string, number> = {};
   watcher: Watcher | null = null;
+  /** Parts that are cut at present. */
+  cuts: readonly string[] = [];
+  private whole: { player: Player; generate: Program } | null = null;
+  private cutting: { player: Player; generate: Program } | null = null;
   /** Tokens whose rows the caches hold. */
   cached: number[] = [];
   /** The server that runs the blocks which this page does not have; null where it has all. */
@@ -130,11 +135,12 @@ export class Model {
     this.reader = new Reader(device);
     this.captured = null;
     this.cached = [];
+    this.cutting = null;
+    if (this.whole) this.programs.generate = this.whole.generate;
     this.player = new Player(device, this.programs.generate, options, undefined, this.drawFlops, this.reader);
     this.player.onCompiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
     const start = performance.now();
-    const drawing = this.split ? [] : ["sample", "sample_nucleus"]; // else the server draws
-    const compiled = this.player.prepare("prepare", "decode", ...drawing, ...this.known.slice(0, -1).map((n) => `prefill_${n}`));
+    const compiled = this.player.prepare(...this.played);
     compiled.catch(() => {}); // awaited below
     let uploading = 0;
     for await (const { pieces, data } of this.loader.shards()) {
@@ -151,7 +157,39 @@ export class Model {
     device.still(generation);
     this.player.play("prepare");
     device.still(generation);
+    this.whole = { player: this.player, generate: this.programs.generate };
     this.generation = generation;
+    if (this.cuts.length) await this.cut(this.cuts);
+  }
+
+  /** Entries that generating plays. */
+  private get played(): string[] {
+    const drawing = this.split ? [] : ["sample", "sample_nucleus"]; // else the server draws
+    return ["prepare", "decode", ...drawing, ...this.known.slice(0, -1).map((n) => `prefill_${n}`)];
+  }
+
+  /**
+   * Switches parts off (`resolve`), and all others on again; caches begin anew. What every entry plays from then on is the
+   * program with cuts, recorded unfused; without any it is the model's own again.
+   */
+  async cut(parts: readonly string[], onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<void> {
+    const cuts = parts.flatMap((part) => resolve(this.manifest, part));
+    if (parts.length && !this.cutting) {
+      if (!this.recording.cut) throw new PageError("This page was exported without parts that can be cut.");
+      const generate = parseProgram(await this.loader.packed(this.recording.cut), this.recording.cut);
+      const player = new Player(this.device, generate, this.options, must(this.whole, "the whole model").player.shared(), this.drawFlops, this.reader);
+      player.onCompiled = onCompiled;
+      await player.prepare(...this.played);
+      player.onCompiled = () => {};
+      player.play("prepare");
+      this.cutting = { player, generate };
+    }
+    const now = must(parts.length ? this.cutting : this.whole, "the model");
+    if (parts.length) writeCuts(now.player, this.manifest, cuts);
+    this.player = now.player;
+    this.programs.generate = now.generate;
+    this.cuts = [...parts];
+    this.cached = [];
   }
 
   /** The most one draw may cost. */

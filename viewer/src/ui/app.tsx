@@ -6,11 +6,13 @@ import { AttentionView } from "./attention";
 import { BlocksView } from "./blocks";
 import { DeviceView } from "./device";
 import { PassesView } from "./passes";
+import { CutBar } from "./cuts";
 import { RecordedAttention } from "./recorded";
 import { RecordedText, TextView } from "./text";
 import { TrainView } from "./train";
 import { TexturesView } from "./textures";
 import { SplitStrip } from "./split/strip";
+import { openCard, Tour } from "./tour";
 import type { Progress } from "../engine/loader";
 import * as state from "./state";
 
@@ -39,6 +41,11 @@ export function App() {
           <Mark />
           <h1>glgpt</h1>
           {phase === "ready" && <CopyLink />}
+          {phase === "ready" && state.tour.value === 0 && (
+            <button class="quiet take" title="Ten cards beside the views" onClick={() => openCard(1)}>
+              Take the tour
+            </button>
+          )}
           <p class="about">{<About />}</p>
         </header>
         <nav aria-label="Views">
@@ -60,7 +67,7 @@ export function App() {
         The browser lost the graphics context. Work continues when it is restored.
       </p>
       {split && <SplitStrip model={state.engine().model} />}
-      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Coming view={view} />}</main>
+      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View /><Tour /></> : <Coming view={view} />}</main>
     </>
   );
 }

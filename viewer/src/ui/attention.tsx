@@ -5,6 +5,8 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { Kind } from "./drawing/attention";
 import type { Grid } from "./drawing/painter";
 import { legendPlace, TICKS } from "./drawing/scale";
+import { CutButton } from "./cuts";
+import { inBlock } from "./names";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
@@ -57,6 +59,9 @@ export function AttentionView() {
               ))}
             </select>
           </label>
+        </div>
+        <div class="buttons">
+          <CutButton part={inBlock(layer.value, `attn.${head.value}`)} />
         </div>
         <p class="dim explained">{EXPLAINED[kind.value]}</p>
         <Head row={row} />

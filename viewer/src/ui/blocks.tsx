@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { lens, type Block } from "../engine/lens";
 import { parts } from "./names";
+import { CutButtons } from "./cuts";
 import * as state from "./state";
 import { percent, short, useDevice } from "./tools";
 
@@ -28,7 +29,7 @@ export function BlocksView() {
   const done = useSignal(0); // columns computed, so that each is shown as it comes
   const last = Math.min(Math.max(end.value, 1), total);
   const first = Math.max(0, last - SHOWN);
-  const key = (t: number) => tokens.slice(0, t + 1).map((tok) => tok.id).join();
+  const key = (t: number) => state.applied.value + tokens.slice(0, t + 1).map((tok) => tok.id).join();
   const columns = tokens.slice(first, last).map((tok, i) => ({ tok, t: first + i, blocks: known.get(key(first + i)) }));
   useDevice(
     async (model) => {
@@ -150,6 +151,7 @@ export function BlocksView() {
                 </li>
               ))}
             </ol>
+            {parts(detail.name)[0] >= 0 && <CutButtons block={parts(detail.name)[0]} />}
             <p class="dim">
               The stream is {short(detail.norm)} long here
               {detail.change ? `; the block added ${short(detail.change)}` : ""}. Its numbers:{" "}

@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { Strip, stages, type Stage } from "./drawing/strip";
-import { meaning, parts, STAGES } from "./names";
+import { inBlock, meaning, parts, STAGES } from "./names";
 import * as state from "./state";
 import { drawing, percent, useDevice } from "./tools";
 
@@ -23,7 +23,7 @@ export function Machine() {
       >
         {open.value ? "Hide the machine" : "Show the machine"}
       </button>
-      {open.value && <Cells />}
+      {open.value && <Cells key={state.applied.value} />}
     </section>
   );
 }
@@ -32,6 +32,7 @@ function Cells() {
   const { model } = state.engine();
   const entry = model.programs.generate.entries[ENTRY]!;
   const canvas = useRef<HTMLCanvasElement>(null);
+  const there = () => canvas.current;
   const strip = useRef<Strip | null>(null);
   const width = useSignal(0);
   const shown = useSignal(0); // pictures drawn, which lights the cells up anew
@@ -53,9 +54,10 @@ function Cells() {
     async (m) => {
       if (!width.value || !canvas.current) return;
       const { painter } = await drawing(m);
-      if (!canvas.current) return; // the view was left meanwhile
-      const height = Math.round(canvas.current.clientHeight / STAGES.length / COARSE) * STAGES.length;
-      const made = new Strip(m, painter, list, canvas.current, [width.value, height]);
+      const target = there();
+      if (!target) return; // the view was left meanwhile
+      const height = Math.round(target.clientHeight / STAGES.length / COARSE) * STAGES.length;
+      const made = new Strip(m, painter, list, target, [width.value, height]);
       made.onDrawn = () => {
         if (!state.running.value) shown.value++; // while text comes, the picture alone changes
       };
@@ -141,7 +143,7 @@ function CellButton({ stage, at }: { stage: Stage; at: number }) {
   const where = block < 0 ? stage.name : `${stage.name} of block ${block}`;
   return (
     <button
-      class="stage"
+      class={`stage${isCut(stage) ? " cut" : ""}`}
       style={{ "--column": stage.column + 1, "--line": stage.line < 0 ? "1 / -1" : stage.line + 1, "--at": at }}
       title={`${where}: ${meaning(stage.label) || stage.label}. Open its pass, texture and shader.`}
       aria-label={`${where}: open its pass`}
@@ -152,6 +154,15 @@ function CellButton({ stage, at }: { stage: Stage; at: number }) {
       }}
     />
   );
+}
+
+/** Whether all or one head of what a stage shows is cut. */
+function isCut({ label }: Stage): boolean {
+  const [block, part] = parts(label);
+  const kind = part.split(".")[0]!;
+  const names = [inBlock(block, kind), `h.${block}`];
+  if (!/^(attn\.z|mlp\.act)/.test(part)) return false;
+  return state.cuts.value.some((cut) => names.includes(cut) || (kind === "attn" && cut.startsWith(`${names[0]}.`)));
 }
 
 /** What all this was for: the token that came out, and those that might have. */

@@ -29,11 +29,19 @@ const PARTS: Record<string, string> = {
 export const STAGES: readonly (readonly [RegExp, string])[] = [
   [/^attn\.(qkv|q)$/, "QKV"],
   [/^attn\.scores$/, "scores"],
-  [/^attn\.z$/, "mix"],
+  [/^attn\.z(\.edit)?$/, "mix"],
   [/^resid_mid$/, "residual"],
   [/^mlp\.act$/, "MLP"],
   [/^resid_post$/, "residual"],
 ];
+
+/** A part that can be cut, in words. */
+export function cutName(part: string): string {
+  const [block, rest] = parts(part);
+  if (block < 0) return `block ${part.replace(/\D+/g, "")}`;
+  const head = /^attn\.(\d+)$/.exec(rest)?.[1];
+  return head ? `head ${head} of block ${block}` : `${rest === "mlp" ? "the MLP" : "attention"} of block ${block}`;
+}
 
 /** A name taken apart: its block (-1: none) and the rest. */
 export function parts(name: string): [number, string] {

@@ -38,7 +38,7 @@ export function Sampling() {
       <Slider label="Top-k" of={settings.topK} min={0} max={50} step={1} hint="Draw among the k likeliest; 0: among all" none={0} />
       <Slider label="Top-p" of={settings.topP} min={0.05} max={1} step={0.01} hint="Draw among the likeliest that make up p; 1: among all" none={1} />
       <Slider label="Min-p" of={settings.minP} min={0} max={1} step={0.01} hint="Draw among tokens at least so many times as likely as the likeliest; 0: among all" none={0} />
-      {tok && <Bars tok={tok} of={live ? redistributed(live) : (tok.top ?? [])} left={live ? live.length : 0} />}
+      {tok && <Bars tok={tok} of={live ? redistributed(live, tok.id) : (tok.top ?? [])} left={live ? live.length - BARS : 0} />}
     </fieldset>
   );
 }
@@ -72,17 +72,18 @@ function Slider({ label, of, min, max, step, hint, none }: SliderProps) {
   );
 }
 
-/** The same tokens with the probability that each would be drawn with now. */
-function redistributed(all: readonly Candidate[]): Candidate[] {
+/** The likeliest tokens, and `id` among them, with the probability that each would be drawn with now. */
+function redistributed(all: readonly Candidate[], id: number): Candidate[] {
   const { temperature, topK, topP, minP } = state.settings;
   const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)));
   const sampler = new Sampler({ temperature: temperature.value, topK: topK.value || null, topP: topP.value, minP: minP.value, seed: 0 });
   const { sampled } = sampler.draw(logits, 0); // ids are places in the list here
-  return all.slice(0, BARS).map((c, i) => ({ ...c, sampled: sampled(i) }));
+  const shown = all.map((c, i) => [c, i] as const).filter(([c, i]) => i < BARS || c.id === id);
+  return shown.map(([c, i]) => ({ ...c, sampled: sampled(i) }));
 }
 
 function Bars({ tok, of, left }: { tok: state.Tok; of: readonly Candidate[]; left: number }) {
-  const shown = of.slice(0, BARS);
+  const shown = of.filter((c, i) => i < BARS || c.id === tok.id);
   const drawn = shown.find((c) => c.id === tok.id);
   const most = Math.max(1e-9, ...shown.map((c) => Math.max(c.p, c.sampled ?? 0)));
   return (
@@ -106,7 +107,7 @@ function Bars({ tok, of, left }: { tok: state.Tok; of: readonly Candidate[]; lef
         ))}
       </ol>
       <p class="dim key-line">
-        <i class="plain" /> model <i class="drawn" /> with these settings{left > BARS && `; ${left - BARS} more are less likely`}
+        <i class="plain" /> model <i class="drawn" /> with these settings{left > 0 && `; ${left} more are less likely`}
       </p>
     </>
   );

@@ -73,6 +73,8 @@ function readPlace(link: URLSearchParams): void {
   place.texture.value = link.get("texture") ?? "embed";
   place.entry.value = link.get("entry") ?? "decode";
   place.pass.value = whole("pass");
+  tour.value = whole("tour");
+  tourMoves.value = tour.value > 0 && !link.has("view");
 }
 
 /** Takes the prompt and its settings from there too; what is absent has its default. */
@@ -85,6 +87,7 @@ function readText(link: URLSearchParams): void {
   settings.minP.value = numberIn(link, "minp", 0);
   settings.seed.value = numberIn(link, "seed", 1);
   settings.stop.value = link.get("stop") ?? "";
+  cuts.value = (link.get("cut") ?? "").split(",").filter(Boolean);
 }
 
 const address = () => new URLSearchParams(location.hash.slice(1));
@@ -94,6 +97,16 @@ export const running = signal(false);
 export const note = signal("");
 export const speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
 export const chosen = signal<number | null>(null);
+/** The card of the tour that is open, from 1; 0: none. */
+export const tour = signal(0);
+/** A link named the card and no view: the card moves the views once it can. */
+export const tourMoves = signal(false);
+/** Parts that are cut (see `Glgpt.cut`), those that the engine has cut, and the text as the whole model wrote it. */
+export const cuts = signal<readonly string[]>([]);
+export const applied = signal("");
+export const before = signal<readonly Tok[] | null>(null);
+/** What there is to wait for until a cut is made, or why it was not. */
+export const cutting = signal("");
 /** Whether the machine is shown above the text. */
 export const machine = signal(true);
 /** The browser has taken the graphics context away. */
@@ -133,7 +146,7 @@ export function start(instance: Glgpt): void {
       effect(() => void (document.title = `${TITLES[view.value]} · ${model.manifest.model} · glgpt`));
       effect(() => void weigh());
       addEventListener("popstate", (event) => void follow(event.state !== null));
-      void write();
+      void begin();
     },
     (error: unknown) => {
       failure.value = error instanceof Error ? error.message : String(error);
@@ -184,20 +197,20 @@ function fit(): void {
 /** Shows what the address says after it has changed: an entry of this page's history, or a link that was pasted. */
 async function follow(own: boolean): Promise<void> {
   const link = address();
-  const before = wanted();
+  const earlier = wanted();
   batch(() => {
     readPlace(link);
     if (!own) readText(link); // going back changes the view and leaves the text alone
     fit();
   });
   share();
-  if (wanted() === before) return;
+  if (wanted() === earlier) return;
   await stop();
-  await write();
+  await begin();
 }
 
 /** The text that the settings ask for, as one string. */
-const wanted = () => JSON.stringify([prompt.value, ...Object.values(settings).map((setting) => setting.value)]);
+const wanted = () => JSON.stringify([prompt.value, cuts.value, ...Object.values(settings).map((setting) => setting.value)]);
 
 export function share(): void {
   const fields: Record<string, string> = {
@@ -211,6 +224,8 @@ export function share(): void {
     seed: String(settings.seed.value),
   };
   if (settings.stop.value) fields["stop"] = settings.stop.value;
+  if (tour.value) fields["tour"] = String(tour.value);
+  if (cuts.value.length) fields["cut"] = cuts.value.join();
   const { layer, head, kind, texture, entry, pass } = place;
   if (view.value === "attention")
     Object.assign(fields, { layer: String(layer.value), head: String(head.value), kind: kind.value });
@@ -257,6 +272,37 @@ export async function write(): Promise<void> {
     tokens.value = given(list);
     await go(settings.tokens.value);
   });
+}
+
+/** Writes what the link asks for: where parts are cut, the whole model's text first, to compare. */
+async function begin(): Promise<void> {
+  const wish = cuts.value;
+  if (applied.value) await setCuts([], false);
+  await write();
+  if (wish.length) await setCuts(wish);
+}
+
+/** Cuts a part, or restores it; the text is written again with the same seed, beside the whole model's. */
+export async function toggleCut(part: string): Promise<void> {
+  await setCuts(cuts.value.includes(part) ? cuts.value.filter((p) => p !== part) : [...cuts.value, part]);
+}
+
+/** Cuts these parts and no others. */
+export async function setCuts(parts: readonly string[], again = true): Promise<void> {
+  await stop();
+  if (parts.length && !before.value) before.value = tokens.value;
+  cuts.value = parts;
+  cutting.value = parts.length ? "Cutting…" : "";
+  try {
+    await glgpt.cut(parts, (compiled, shaders) => (cutting.value = `Compiling shaders ${compiled} of ${shaders}`));
+    cutting.value = "";
+  } catch (error) {
+    cuts.value = glgpt.model.cuts;
+    cutting.value = error instanceof Error ? error.message : String(error);
+  }
+  applied.value = glgpt.model.cuts.join();
+  if (!applied.value) before.value = null;
+  if (again) await write();
 }
 
 /** Generates `count` tokens after token `from` (default: the last), whose place `instead` takes if it is given. */

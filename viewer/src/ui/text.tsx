@@ -2,6 +2,7 @@
 
 import { Component } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
+import { Compared } from "./cuts";
 import { Machine, MachineOutline } from "./machine";
 import * as state from "./state";
 import { Sampling } from "./sampling";
@@ -18,6 +19,7 @@ export function TextView() {
     <section class="text" aria-label="Text">
       <Machine />
       <Text />
+      <Compared />
       <Prompt />
       <Guide />
     </section>
@@ -113,28 +115,33 @@ function Prompt() {
   );
 }
 
-/** What else there is to see, for whoever is here for the first time. */
+const EXAMPLES: readonly (readonly [string, string])[] = [
+  ["Juliet", state.SAMPLE],
+  ["A king speaks", "KING RICHARD III:\nNow is the winter of our discontent\n"],
+  ["A quarrel", "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\n"],
+  ["To be", "To be, or not to be"],
+];
+
+/** Prompts to begin with, and what else there is to see. */
 function Guide() {
-  const ways: [state.ViewName, string, string][] = [
-    ["attention", "Attention", "which earlier tokens each token attends to, in every layer and head"],
-    ["blocks", "Blocks", "what the model would predict after each of its blocks"],
-    ["passes", "Passes", "how one token is computed: step through the shaders and watch their textures fill"],
-    ["textures", "Textures", "every intermediate value, by name"],
-    ["device", "Device", "whether this browser computes the same as the desktop"],
-  ];
   return (
-    <nav class="panel guide" aria-label="Look inside">
-      <h2>Look inside</h2>
-      <ul>
-        {ways.map(([view, title, text]) => (
-          <li key={view}>
-            <button class="link" onClick={() => state.show(view)}>
-              {title}
-            </button>{" "}
-            {text}
-          </li>
+    <nav class="panel guide" aria-label="Examples">
+      <h2>Try</h2>
+      <div class="buttons">
+        {EXAMPLES.map(([name, text]) => (
+          <button
+            key={name}
+            class="quiet"
+            title={text}
+            onClick={() => {
+              state.prompt.value = text;
+              void state.stop().then(state.write);
+            }}
+          >
+            {name}
+          </button>
         ))}
-      </ul>
+      </div>
     </nav>
   );
 }

@@ -66,6 +66,7 @@ export function TexturesView() {
             ? `As pass ${state.place.pass.value + 1} of ${state.place.entry.value} leaves it; other passes use it for something else.`
             : meaning(name)}
         </p>
+        {isActivation && state.applied.value && <p class="dim">As the whole model computes it, without the cuts.</p>}
         <div class="buttons">
           <label class="inline">
             <input type="checkbox" checked={memory.value} onChange={(e) => (memory.value = e.currentTarget.checked)} />

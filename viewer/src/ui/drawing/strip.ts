@@ -30,7 +30,7 @@ export function stages(model: Model, entry: Entry): Stage[] {
   const { generate } = model.programs;
   const found: Stage[] = [];
   const add = (label: string, name: string, column: number, line: number) => {
-    const pass = entry.passes.findIndex((p) => p.label === label);
+    const pass = entry.passes.findLastIndex((p) => p.label === label);
     const texture = entry.passes[pass]?.outputs[0]?.[0];
     if (texture === undefined || found.length === CELLS) return;
     const view = generate.views[texture] ?? memoryView(model.player.spec(texture));
@@ -39,7 +39,7 @@ export function stages(model: Model, entry: Entry): Stage[] {
   add("embed", "embed", 0, -1);
   for (let block = 0; block < n_layer; block++) {
     STAGES.forEach(([of, name], line) => {
-      const pass = entry.passes.find((p) => parts(p.label)[0] === block && of.test(parts(p.label)[1]));
+      const pass = entry.passes.findLast((p) => parts(p.label)[0] === block && of.test(parts(p.label)[1]));
       if (pass) add(inBlock(block, parts(pass.label)[1]), name, 1 + block, line);
     });
   }

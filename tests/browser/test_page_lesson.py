@@ -1,0 +1,130 @@
+"""What one learns by: the machine, sampling that can be seen, the tour, and parts that can be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt import GPT2, Ablate
+from glgpt.inference.sampling import Sampler
+
+pytestmark = pytest.mark.slow
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+DONE = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length"
+PART = "h.3.attn.5"
+
+
+def go(page: Any, title: str) -> None:
+    page.get_by_role("navigation", name="Views").get_by_role("button", name=title, exact=True).click()
+
+
+@pytest.fixture
+def page(exported: Path, serve: Serve, browse: Browse) -> Any:
+    page = browse(serve(exported) + "#prompt=To+be&tokens=12&temperature=0.8&k=5&p=0.9&seed=3")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(DONE)
+    return page
+
+
+def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> None:
+    layers = page.evaluate("glgpt.info().config.n_layer")
+    page.wait_for_function("document.querySelector('.cells')?.dataset.drawn > 0")
+    assert page.locator(".machine .stage").count() == 6 * layers + 2
+    painted = """() => {
+      const canvas = document.querySelector('.cells canvas'), flat = new OffscreenCanvas(canvas.width, canvas.height)
+        .getContext('2d', {willReadFrequently: true}); // many reads: Chromium warns otherwise
+      flat.drawImage(canvas, 0, 0);
+      const frame = document.querySelector('.cells .over').getBoundingClientRect();
+      const [x, y] = [canvas.width / frame.width, canvas.height / frame.height];
+      return [...document.querySelectorAll('.machine .stage')].map((cell) => {
+        const box = cell.getBoundingClientRect();
+        const at = [(box.x - frame.x) * x, (box.y - frame.y) * y, box.width * x, box.height * y].map(Math.round);
+        const {data} = flat.getImageData(...at);
+        return data.some((value, i) => i % 4 === 3 && value > 8);
+      });
+    }"""
+    assert all(page.evaluate(painted))
+    word = page.locator(".word-out b").inner_text()
+    assert word == page.locator(".token").last.get_attribute("aria-label").rsplit(",", 1)[0]
+    page.get_by_role("button", name="MLP of block 2: open its pass").click()
+    assert page.locator(".passes ol .on code").inner_text() == "h.2.mlp.act"
+    page.go_back()
+    page.get_by_role("button", name="Hide the machine").click()
+    assert page.locator(".machine .stage").count() == 0 and page.evaluate("glgpt.model.watcher") is None
+
+
+def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
+    """At once, when a slider moves; what is cut off says so."""
+    ids = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0.8, topK: 5, topP: 0.9, seed: 3})")
+    with GPT2.from_pretrained() as desktop:
+        text = [*desktop.encode("To be"), *ids["ids"]]
+        logits = desktop.logits(text[:-1])[-1]
+    best = np.argsort(-logits, kind="stable")[:10]
+    page.wait_for_function("/more are less likely/.test(document.querySelector('.key-line')?.textContent)")
+    page.get_by_label("Temperature").fill("1.5")
+    page.get_by_label("Top-k").fill("6")
+    page.get_by_label("Top-p").fill("0.8")
+    drawn = Sampler(temperature=1.5, top_k=6, top_p=0.8).probabilities(logits)[best]
+    shown = page.locator(".chances li > span:last-child").all_inner_texts()[:10]
+    np.testing.assert_allclose([0 if s == "cut" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
+    assert page.locator(".chances .cut").count() >= 4
+    assert page.locator(".chances .taken code").inner_text() == page.locator(".word-out b").inner_text()
+
+
+def test_a_cut_head_writes_what_the_desktop_writes_without_it(page: Any) -> None:
+    asked = {"prompt": "To be", "tokens": 24, "temperature": 0}
+    script = "(o) => glgpt.generate(o).then((r) => r.ids)"
+    with GPT2.from_pretrained() as desktop:
+        ids = desktop.encode("To be")
+        whole = list(desktop.generate_ids(ids, 24, temperature=0))
+        for parts, cut in {
+            (PART,): [Ablate("h.3.attn", head=5)],
+            ("h.0.mlp", "h.2"): [Ablate("h.0.mlp"), Ablate("h.2")],
+        }.items():
+            page.evaluate("(parts) => glgpt.cut(parts)", list(parts))
+            assert page.evaluate(script, asked) == list(desktop.generate_ids(ids, 24, temperature=0, interventions=cut))
+        page.evaluate("glgpt.cut([])")
+        assert page.evaluate(script, asked) == whole
+    assert "no part of this model" in page.evaluate("glgpt.cut(['h.3.attn.99']).catch((error) => error.message)")
+
+
+def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> None:
+    whole = page.evaluate("document.querySelector('.stream').textContent")
+    go(page, "Attention")
+    page.get_by_role("combobox", name="Layer").select_option("0")
+    page.get_by_role("combobox", name="Head").select_option("1")
+    page.get_by_role("button", name="Cut head 1 of block 0").click()
+    page.wait_for_function("glgpt.model.cuts.length === 1")
+    assert "cut=h.0.attn.1" in page.url
+    go(page, "Text")
+    page.wait_for_function(f"{DONE} && document.querySelector('.compared')")
+    assert page.locator(".stream.still").inner_text().strip() == whole.strip()
+    assert page.locator(".machine .stage.cut").count() == 1
+    first, second = (page.locator(f".sides > div:nth-child({n}) .bars li").all_inner_texts() for n in (1, 2))
+    assert first and second and first != second
+    page.locator(".cut-bar button").first.click()
+    page.wait_for_function("!glgpt.model.cuts.length && !document.querySelector('.cut-bar')")
+    page.wait_for_function(DONE)
+    assert page.evaluate("document.querySelector('.stream').textContent") == whole and "cut=" not in page.url
+
+
+def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:
+    page.get_by_role("button", name="Take the tour").click()
+    titles = []
+    for number in range(1, 11):
+        assert f"tour={number}" in page.url
+        card = page.get_by_role("complementary", name="Tour")
+        titles.append(card.get_by_role("heading").inner_text())
+        assert card.locator(".question").inner_text().endswith("?")
+        card.get_by_role("button", name="Done" if number == 10 else "Next card").click()
+    assert len(set(titles)) == 10 and "tour=" not in page.url
+    page.evaluate("location.hash = '#prompt=To+be&tokens=3&tour=6'")
+    page.get_by_role("heading", name="The residual stream").wait_for()
+    assert page.get_by_role("region", name="Blocks").is_visible()

@@ -1,0 +1,192 @@
+"""Interventions against `transformers` with forward hooks, on the embedded model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt import GPT2, Ablate, Attend, Patch, Scale, Steer
+from glgpt.checkpoint.opening import embedded_weights
+from glgpt.errors import GlgptError
+from glgpt.inference.interventions import Intervention
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+TEXT = "JULIET:\nO Romeo, Romeo! wherefore art thou"
+ATOL = 1e-4
+
+
+@pytest.fixture
+def model() -> Iterator[GPT2]:
+    with GPT2.from_pretrained() as model:
+        yield model
+
+
+@pytest.fixture
+def ids(model: GPT2) -> list[int]:
+    return model.encode(TEXT)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    found = transformers.GPT2LMHeadModel.from_pretrained(embedded_weights(), attn_implementation="eager")
+    return found.double().eval()
+
+
+def hooked(reference: Any, ids: list[int], *hooks: tuple[str, str, Callable[[Any], Any]]) -> np.ndarray:
+    """Logits with changes of modules' inputs ("in") or outputs ("out"): (module, which, function)."""
+
+    def before(change: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda _, args: (change(args[0].clone()), *args[1:])
+
+    def after(change: Callable[[Any], Any]) -> Callable[..., Any]:
+        def hook(_: Any, __: Any, out: Any) -> Any:
+            return (change(out[0].clone()), *out[1:]) if isinstance(out, tuple) else change(out.clone())
+
+        return hook
+
+    handles = []
+    for name, which, change in hooks:
+        module = reference.get_submodule(f"transformer.{name}")
+        add = module.register_forward_pre_hook if which == "in" else module.register_forward_hook
+        handles.append(add((before if which == "in" else after)(change)))
+    try:
+        with torch.no_grad():
+            return np.asarray(reference(torch.tensor([ids])).logits[0])
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def zeroed(x: Any, *columns: slice) -> Any:
+    x[..., columns[0] if columns else slice(None)] = 0
+    return x
+
+
+DIRECTION = np.random.default_rng(0).normal(size=256)
+OTHER = np.random.default_rng(1).normal(size=(3, 256))
+
+
+def placed(x: Any) -> Any:
+    x[0, 2:5] = torch.tensor(OTHER)
+    return x
+
+
+def moved(x: Any) -> Any:
+    x[0, 4:] += torch.tensor(2 * DIRECTION)
+    return x
+
+
+CASES: dict[str, tuple[list[Intervention], list[tuple[str, str, Callable[[Any], Any]]]]] = {
+    "a head": ([Ablate("h.3.attn", head=5)], [("h.3.attn.c_proj", "in", lambda x: zeroed(x, slice(160, 192)))]),
+    "attention": ([Ablate("h.2.attn")], [("h.2.attn.c_proj", "out", zeroed)]),
+    "an MLP": ([Ablate("h.1.mlp")], [("h.1.mlp", "out", zeroed)]),
+    "a block": ([Ablate("h.4")], [("h.4.attn.c_proj", "out", zeroed), ("h.4.mlp", "out", zeroed)]),
+    "half an MLP": ([Scale("h.5.mlp", 0.5)], [("h.5.mlp", "out", lambda x: 0.5 * x)]),
+    "hidden": ([Ablate("h.0.mlp.act")], [("h.0.mlp.c_proj", "in", zeroed)]),
+    "steering": ([Steer("h.2.resid_post", DIRECTION, 2.0, first=4)], [("h.2", "out", moved)]),
+    "a patch": ([Patch("h.1.attn.out", OTHER, first=2)], [("h.1.attn.c_proj", "out", placed)]),
+    "two of them": (
+        [Ablate("h.3.attn", head=5), Scale("h.3.attn", 3.0, head=0)],
+        [("h.3.attn.c_proj", "in", lambda x: zeroed(torch.cat([3 * x[..., :32], x[..., 32:]], -1), slice(160, 192)))],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_transformers_with_hooks(model: GPT2, ids: list[int], reference: Any, case: str) -> None:
+    interventions, hooks = CASES[case]
+    expected = hooked(reference, ids, *hooks)
+    found, _ = model.run_with_cache(ids, (), interventions=interventions)
+    np.testing.assert_allclose(found, expected, atol=ATOL)
+    assert np.abs(expected - model.logits(ids)).max() > 0.1  # the change changes something
+
+
+@pytest.mark.parametrize("case", ["a head", "a block", "steering"])
+def test_generation_is_that_of_transformers_with_hooks(model: GPT2, ids: list[int], reference: Any, case: str) -> None:
+    """Tokens of a cache: what was changed in a prompt and what is changed in each token after it."""
+    interventions, hooks = CASES[case]
+    plain = list(model.generate_ids(ids, 12, temperature=0))
+    text = list(ids)
+    for _ in range(12):
+        text.append(int(hooked(reference, text, *hooks)[-1].argmax()))
+    found = list(model.generate_ids(ids, 12, temperature=0, interventions=interventions))
+    assert found == text[len(ids) :]
+    assert plain == list(model.generate_ids(ids, 12, temperature=0))  # the model itself is as it was
+
+
+@pytest.mark.parametrize("pattern", ["uniform", "previous", "first"])
+def test_a_pattern_is_replaced_in_one_head(model: GPT2, ids: list[int], pattern: str) -> None:
+    name, n = "h.2.attn.pattern", len(ids)
+    wanted = {"uniform": np.tril(np.ones((n, n))), "previous": np.eye(n, k=-1), "first": np.eye(1, n).repeat(n, 0)}[
+        pattern
+    ]
+    wanted[0, 0] = 1
+    wanted /= wanted.sum(1, keepdims=True)
+    plain = model.run_with_cache(ids, [name])[1][name]
+    _, found = model.run_with_cache(
+        ids, [name, "h.2.attn.z", "h.2.attn.v"], interventions=[Attend("h.2.attn", pattern, 3)]
+    )
+    np.testing.assert_allclose(found[name][3], wanted, atol=1e-6)
+    np.testing.assert_array_equal(np.delete(found[name], 3, 0), np.delete(plain, 3, 0))
+    np.testing.assert_allclose(found["h.2.attn.z"][:, 96:128], wanted @ found["h.2.attn.v"][3], atol=1e-5)
+
+
+def test_a_patch_of_another_prompt_brings_its_answer(model: GPT2, ids: list[int]) -> None:
+    """The whole stream of another text of the same length, before the last norm, gives that text's logits."""
+    other = model.encode("First Citizen:\nBefore we proceed any further, hear")[: len(ids)]
+    logits, found = model.run_with_cache(other, ["h.5.resid_post"])
+    patched, _ = model.run_with_cache(ids, (), interventions=[Patch("h.5.resid_post", found["h.5.resid_post"])])
+    np.testing.assert_allclose(patched, logits, atol=1e-5)
+
+
+def test_hooks_are_functions_in_the_order_of_computation(model: GPT2, ids: list[int], reference: Any) -> None:
+    seen: list[np.ndarray] = []
+
+    def doubled(z: np.ndarray) -> np.ndarray:
+        seen.append(z)
+        return 2 * z
+
+    hooks = {
+        "h.4.mlp.out": lambda x: x - x.mean(-1, keepdims=True),
+        "h.1.attn.z": doubled,
+        "h.2.attn": Ablate("h.2.attn"),
+    }
+    with pytest.raises(GlgptError, match="not an activation"):
+        model.run_with_hooks(ids, hooks)
+    hooks["h.2.attn.out"] = hooks.pop("h.2.attn")
+    found, caught = model.run_with_hooks(ids, hooks, ["h.1.attn.z"])
+    expected = hooked(
+        reference,
+        ids,
+        ("h.1.attn.c_proj", "in", lambda x: 2 * x),
+        ("h.2.attn.c_proj", "out", zeroed),
+        ("h.4.mlp", "out", lambda x: x - x.mean(-1, keepdim=True)),
+    )
+    np.testing.assert_allclose(found, expected, atol=ATOL)
+    np.testing.assert_allclose(caught["h.1.attn.z"], 2 * seen[0], atol=1e-6)
+    with pytest.raises(GlgptError, match="returned shape"):
+        model.run_with_hooks(ids, {"h.1.attn.z": lambda z: z[:1]})
+
+
+@pytest.mark.parametrize(
+    ("intervention", "said"),
+    [
+        (Ablate("h.9.attn"), "no part of this model"),
+        (Ablate("h.3.attn", head=8), "head 8 is not one of the 8"),
+        (Ablate("logits"), "cannot be changed"),
+        (Ablate("h.0.attn.k"), "cannot be changed"),
+        (Scale("h.0.mlp.out", 2, head=1), "has no heads"),
+        (Steer("h.0.resid_post", np.zeros(3)), "is 256 finite numbers"),
+        (Patch("h.0.resid_post", np.zeros((300, 256))), "within the context"),
+        (Attend("h.0.attn", "sideways"), "is not one of uniform"),
+        ("h.0", "is no intervention"),
+    ],
+)
+def test_what_cannot_be_done_is_said(model: GPT2, ids: list[int], intervention: Any, said: str) -> None:
+    with pytest.raises(GlgptError, match=said):
+        model.generate(TEXT, 1, interventions=[intervention])

@@ -1,0 +1,150 @@
+// A guided tour: cards beside the real views, each with a question that looking answers; `#tour=3` opens the third.
+
+import { useEffect } from "preact/hooks";
+import { inBlock } from "./names";
+import * as state from "./state";
+
+interface Card {
+  title: string;
+  text: string;
+  /** Answered by looking. */
+  question: string;
+  answer: string;
+  /** Where the card leads: a view, and a place in it. */
+  go: () => void;
+}
+
+const middle = (count: number) => Math.floor(count / 2);
+const layers = () => state.engine().model.manifest.config.n_layer;
+
+const CARDS: readonly Card[] = [
+  {
+    title: "Tokens",
+    text: "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: some are one token, rarer ones are several.",
+    question: "Which word of the prompt is cut into two tokens?",
+    answer: "In the first prompt it is “Romeo”: the pieces are “·Rome” and “o”.",
+    go: () => state.show("text"),
+  },
+  {
+    title: "Embedding",
+    text: "Each token becomes a row of numbers, its vector, to which one for its position is added. A row of this picture is a token of the text; blue is above zero, orange below.",
+    question: "Do two rows of the same token look the same?",
+    answer: "Alike, and not the same: their positions differ.",
+    go: () => state.showTexture("embed"),
+  },
+  {
+    title: "Attention",
+    text: "Each head of each layer lets a token take something from the tokens before it. A row of a square says how much from whom; it adds up to 100%.",
+    question: "Find a head that only looks one token back.",
+    answer: "It has a bright line right below the diagonal. Look in the first layers.",
+    go: () => {
+      state.show("attention");
+      state.place.kind.value = "pattern";
+    },
+  },
+  {
+    title: "A head with a job",
+    text: "Some heads look for something: the name of who speaks, the last comma, the end of a line. Point at a row to read to whom it looks.",
+    question: "Find the head that looks at the speaker.",
+    answer: "Bright columns stand under the names in capitals. In the model that comes with the page it is layer 3, head 5.",
+    go: () => {
+      state.show("attention");
+      state.place.layer.value = Math.min(3, layers() - 1);
+      state.place.head.value = Math.min(5, state.engine().model.manifest.config.n_head - 1);
+    },
+  },
+  {
+    title: "MLP",
+    text: "After attention each token goes through an MLP by itself: many small detectors, of which few respond. What they add up to is what the block knows.",
+    question: "How many of the detectors respond to one token?",
+    answer: "Few: most of a row is close to zero.",
+    go: () => state.showTexture(inBlock(middle(layers()), "mlp.act")),
+  },
+  {
+    title: "The residual stream",
+    text: "Every block adds to the same stream of numbers. Read after each block as if it were the last, the stream says what the model would write by then.",
+    question: "In which block does the model make up its mind?",
+    answer: "Follow a column down: in the first blocks the guess is the token itself or a common one, in the last ones it is the word that comes.",
+    go: () => state.show("blocks"),
+  },
+  {
+    title: "Logits",
+    text: "At the end every token of the vocabulary has a score. This is the program of one token, pass by pass: step through it and watch the textures fill.",
+    question: "How sure is the model of its best token?",
+    answer: "The last pass says so, with the five likeliest.",
+    go: () => {
+      state.place.entry.value = "decode";
+      state.place.pass.value = state.engine().model.programs.generate.entries["decode"]!.passes.length - 1;
+      state.show("passes");
+    },
+  },
+  {
+    title: "Sampling",
+    text: "The scores become probabilities, and one token is drawn. Temperature makes the draw bolder or safer; top-k and top-p cut the unlikely ones off. Move the sliders and watch the bars.",
+    question: "At which temperature is the likeliest token almost certain?",
+    answer: "Close to 0. At 0 nothing is drawn: the likeliest is taken.",
+    go: () => state.show("text"),
+  },
+  {
+    title: "Training",
+    text: "All these numbers were found by training: the model guesses each next token of a text and is moved a little towards the right answer, thousands of times. You can do it here.",
+    question: "How long does it take until the samples look like words?",
+    answer: "Some hundred steps for the smallest size: first come letters and spaces, then short words.",
+    go: () => state.show(state.engine().model.manifest.training ? "train" : "text"),
+  },
+  {
+    title: "Now break it",
+    text: "A part of a machine is understood by what fails without it. Cut a head here, or a block in Blocks, and read the text before and after.",
+    question: "Can you find one head without which the text falls apart?",
+    answer: "Most heads are hardly missed, others do the same. A whole early block is.",
+    go: () => {
+      state.show("attention");
+      state.place.layer.value = 0;
+    },
+  },
+];
+
+export function Tour() {
+  const at = state.tour.value;
+  const moves = state.tourMoves.value && state.phase.value === "ready";
+  useEffect(() => {
+    if (!moves) return;
+    state.tourMoves.value = false;
+    openCard(at);
+  }, [moves]);
+  if (at === 0 || state.phase.value !== "ready") return null;
+  const number = Math.min(at, CARDS.length);
+  const card = CARDS[number - 1]!;
+  const move = (to: number) => openCard(to);
+  return (
+    <aside class="tour" aria-label="Tour">
+      <p class="dim">
+        {number} of {CARDS.length}
+      </p>
+      <h2>{card.title}</h2>
+      <p>{card.text}</p>
+      <p class="question">{card.question}</p>
+      <details key={number}>
+        <summary>The answer</summary>
+        <p>{card.answer}</p>
+      </details>
+      <div class="buttons">
+        <button disabled={number === 1} onClick={() => move(number - 1)}>
+          Back
+        </button>
+        <button class="primary" onClick={() => (number === CARDS.length ? (state.tour.value = 0) : move(number + 1))}>
+          {number === CARDS.length ? "Done" : "Next card"}
+        </button>
+        <button class="quiet" onClick={() => (state.tour.value = 0)}>
+          Leave the tour
+        </button>
+      </div>
+    </aside>
+  );
+}
+
+/** Opens a card, counted from 1, and the view it speaks of. */
+export function openCard(number: number): void {
+  state.tour.value = Math.min(Math.max(1, number), CARDS.length);
+  CARDS[state.tour.value - 1]!.go();
+}
