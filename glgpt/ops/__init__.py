@@ -4,7 +4,7 @@ from glgpt.ops.adamw import adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import KEYS, attend, attend_row, score_tiles, scores, softmax, split_qkv
 from glgpt.ops.embed import embed, index_layouts, sorted_index
-from glgpt.ops.loss import cross_entropy
+from glgpt.ops.loss import cross_entropy, prediction
 from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row
@@ -42,6 +42,7 @@ __all__ = [
     "normal",
     "panels",
     "place_row",
+    "prediction",
     "rms_norm",
     "rotary",
     "row_sum",

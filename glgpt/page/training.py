@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from glgpt.errors import GlgptError
+from glgpt.models.network import Batch
 from glgpt.models.spec import ModelConfig, Parameter
 from glgpt.page.programs import page_recordings
 from glgpt.program.kernel import Kernel
@@ -14,7 +15,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.system.files import data_path
 from glgpt.text.tokenizer_training import bpe_size
-from glgpt.training.program import Recipe, record_training
+from glgpt.training.program import Recipe, record_predictions, record_training
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.choice import COLUMNS
 
@@ -106,11 +107,14 @@ def _transposed(parameter: Parameter) -> bool:
 
 
 def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
-    """`training_program` and an entry `look`: it lists every layer's attention on LOOK tokens, or a whole context."""
+    """`training_program` and two entries: `look` lists every layer's attention on LOOK tokens, or a whole context;
+    `score` leaves `ops.prediction` of each row of a batch in the state `predictions`."""
     rec = Recorder(limits)
     record_training(rec, config, recipe, kernel)
     tokens = min(LOOK, config.n_positions)
     names = set(config.patterns())
     with rec.entry("look"):
         config.network(rec, kernel, names=names, role="state").prefill(tokens)
+    with rec.entry("score"):
+        record_predictions(config.network(rec, kernel, batch=Batch(recipe.batch), role="state"), recipe)
     return rec.program()

@@ -9,6 +9,7 @@ import { PageError } from "./gl/errors";
 import { EmbeddedSource, folder, HOST } from "./document";
 import { HttpSource, type Source } from "./engine/source";
 import { Store } from "./training/store";
+import { otherFigures, type Score, type ScoreProgress } from "./training/score";
 import { Training, type Trained, type TrainOptions } from "./training/training";
 import type { Files } from "./training/files";
 import type { Values } from "./engine/capture";
@@ -204,6 +205,14 @@ export class Glgpt {
     if (lr !== undefined) session.setRate(lr);
     if (session.status === "failed") await session.back();
     if (session.status !== "failed") void session.start();
+  }
+
+  /** The trained model's score, as `glgpt eval --suite` gives it; also while it trains. */
+  async score(progress: ScoreProgress = () => {}): Promise<Score> {
+    await this.ready;
+    const session = this.training.current();
+    const other = () => this.borrow((model) => otherFigures(session.plan, model, (share) => progress("Scoring the page's own model", share)));
+    return session.score(progress, other);
   }
 
   /** The trained model's files by name, as the desktop's `glgpt generate DIR` loads them. */

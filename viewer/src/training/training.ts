@@ -207,7 +207,7 @@ export class Training {
     if (from) fitting(offer, from.state, from.about);
     const { seed, evalEvery, sampleEvery } = run;
     const planned = { ...run.rates, ...from?.rates };
-    const plan: Plan = { offer, text: run.text, bpe, train: found.train, validation: found.validation, rates: planned, seed, evalEvery, sampleEvery };
+    const plan: Plan = { offer, text: run.text, bpe, train: found.train, validation: found.validation, share: run.validation, rates: planned, seed, evalEvery, sampleEvery };
     const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, program, begin));
     session.onStep = onStep ?? session.onStep;
     session.keep = (checkpoint) => this.keep(run, checkpoint);

@@ -29,6 +29,10 @@ export const TITLES: Record<ViewName, string> = {
   device: "Device",
 };
 
+/** The steps of the Train tab. */
+export const STAGES = ["data", "train", "write", "score"] as const;
+export type Stage = (typeof STAGES)[number];
+
 export const SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n";
 
 export const phase = signal<"loading" | "ready" | "failed">("loading");
@@ -52,6 +56,7 @@ export const place = {
   texture: signal(""),
   entry: signal(""),
   pass: signal(0),
+  stage: signal<Stage>("data"),
 };
 
 function numberIn(link: URLSearchParams, key: string, otherwise: number): number {
@@ -69,6 +74,7 @@ function readPlace(link: URLSearchParams): void {
   place.texture.value = link.get("texture") ?? "embed";
   place.entry.value = link.get("entry") ?? "decode";
   place.pass.value = whole("pass");
+  place.stage.value = STAGES.find((stage) => stage === link.get("step")) ?? "data";
 }
 
 /** Takes the prompt and its settings from there too; what is absent has its default. */
@@ -188,10 +194,11 @@ export function share(): void {
     seed: String(settings.seed.value),
   };
   if (settings.stop.value) fields["stop"] = settings.stop.value;
-  const { layer, head, kind, texture, entry, pass } = place;
+  const { layer, head, kind, texture, entry, pass, stage } = place;
   if (view.value === "attention")
     Object.assign(fields, { layer: String(layer.value), head: String(head.value), kind: kind.value });
   if (view.value === "textures") fields["texture"] = texture.value;
+  if (view.value === "train") fields["step"] = stage.value;
   if (view.value === "passes") Object.assign(fields, { entry: entry.value, pass: String(pass.value) });
   history.replaceState(OWN, "", `#${new URLSearchParams(fields)}`);
 }

@@ -30,6 +30,8 @@ export const shape = signal<Schedule>("cosine");
 /** What is being prepared, its share done (null: unknown), and what went wrong. */
 export const preparing = signal<{ what: string; share: number | null } | null>(null);
 export const problem = signal("");
+/** What a score is busy with, and its share done (null: unknown). */
+export const scoring = signal<{ what: string; share: number | null } | null>(null);
 export const writing = signal<string | null>(null);
 
 let waiting = false;
@@ -58,6 +60,7 @@ function adopt(): void {
   session.value = found;
   if (found) {
     found.onChange = changed;
+    if (found.plan.validation.length > found.plan.offer.recipe.context) found.count().catch((error: unknown) => console.warn("baselines:", error));
     const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
     if (found.plan.text !== null && found.plan.text !== text.value) {
       text.value = found.plan.text;
@@ -184,16 +187,44 @@ export const write = () =>
     }
   });
 
+/** Scores the model as it is now; a training under way goes on afterwards. */
+export const score = () =>
+  attempt(async () => {
+    if (scoring.value) return;
+    scoring.value = { what: "Scoring", share: null };
+    try {
+      await engine().score((what, share) => (scoring.value = { what, share }));
+    } finally {
+      scoring.value = null;
+      tick.value++;
+    }
+  });
+
+/** Seconds until all steps are done, at the speed of late; 0: unknown. */
+export function secondsLeft({ plan, points, tokensPerS }: Session): number {
+  const { batch, context } = plan.offer.recipe;
+  const at = points.at(-1)?.step ?? 0;
+  return tokensPerS ? ((plan.rates.steps - at) * batch * context) / tokensPerS : 0;
+}
+
+export function duration(seconds: number): string {
+  const s = Math.round(seconds);
+  return s < 60 ? `${s} s` : s < 3600 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+}
+
+export function offerFile(data: BlobPart, type: string, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([data], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
 export const download = () =>
   attempt(async () => {
     const { training } = engine();
     preparing.value = { what: "Reading the weights", share: null };
-    const blob = new Blob([await training.zip()], { type: "application/zip" });
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(blob);
-    link.download = `${preset.value}-${training.current().checkpoint!.step}-steps.zip`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    offerFile(await training.zip(), "application/zip", `${preset.value}-${training.current().checkpoint!.step}-steps.zip`);
   });
 
 /** Files that were dropped or chosen: texts to train on, or a saved model to go on with. */
