@@ -243,6 +243,7 @@ def run_export(args: argparse.Namespace) -> int:
         raise GlgptError("--preset names what the page can train; give --train with it")
     out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
+    wanted["trained_on"] = args.trained_on
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
     options = wanted | device_options(args)
     with progress("exporting", "B") as show:

@@ -143,6 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--shard-size", type=size, default=24 << 20, metavar="SIZE", help="of a weight file (24MiB)")
     p.add_argument("--single-file", action="store_true", help="one HTML file that opens from disk, for small models")
     p.add_argument("--embed", action="store_true", help="no page, but a module glgpt.js for pages of one's own")
+    p.add_argument("--trained-on", metavar="TEXT", help="what the model was trained on, for the page's first line")
     p.add_argument("--train", action="store_true", help="a page that also trains models, of the sizes of --preset")
     p.add_argument(
         "--preset",

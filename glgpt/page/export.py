@@ -12,10 +12,11 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.opening import Checkpoint, embedded_weights
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
@@ -25,6 +26,7 @@ from glgpt.inference.programs import weight_layouts
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.recorded import recorded_json
 from glgpt.page.training import training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
@@ -45,9 +47,10 @@ TUNING = {  # what the page decides by as the desktop does, and how many greedy 
 }
 SHARD_SIZE = 24 << 20
 LARGEST_FILE = 100_000_000  # what a plain static host takes
+TRAINED_ON = "the plays of Shakespeare"  # the embedded model
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 WRITTEN = re.compile(  # by any export, directly in its folder
-    r"assets|index\.html|sw\.js|glgpt\.js|(manifest|reference|tokenizer|training)\.json"
+    r"assets|index\.html|sw\.js|glgpt\.js|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|(capture|probe|program)-[\w-]+\.json|(training|weights)-[\w-]+\.bin"
 )
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
@@ -63,12 +66,14 @@ def export(
     embed: bool = False,
     prompt: str = PROMPT,
     train: Sequence[str] = (),
+    trained_on: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
-    `train` names the presets that the page can train.
+    `train` names the presets that the page can train. `trained_on` says in a few words what the model was trained
+    on, for the page's first line; of the embedded model that is known.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -96,7 +101,9 @@ def export(
         else:
             shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
         with Checkpoint.open(name_or_path) as checkpoint:
-            manifest = _write(checkpoint, folder, dtype, shard_size, prompt, train, progress, options)
+            about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
+            wishes = _Wishes(dtype, shard_size, prompt, train, about)
+            manifest = _write(checkpoint, folder, wishes, progress, options)
         if single_file:
             _check_size(manifest)
             with written_whole(out) as file:
@@ -173,25 +180,32 @@ def _swap(new: Path, out: Path, old: Path) -> None:
         raise
 
 
+@dataclass(frozen=True)
+class _Wishes:
+    """What `export` was asked for, of the files in the folder."""
+
+    dtype: str
+    shard_size: int
+    prompt: str
+    train: Sequence[str]
+    trained_on: str | None
+
+
 def _write(
-    checkpoint: Checkpoint,
-    folder: Path,
-    dtype: str,
-    shard_size: int,
-    prompt: str,
-    train: Sequence[str],
-    progress: Progress | None,
-    options: dict[str, Any],
+    checkpoint: Checkpoint, folder: Path, wishes: _Wishes, progress: Progress | None, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Fills the folder and returns its manifest."""
-    config = checkpoint.config
+    config, dtype, train = checkpoint.config, wishes.dtype, wishes.train
     programs, listed = _recordings(config, dtype)
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
     documents = {}
     with GPT2(checkpoint, tokenizer, dtype, **options) as model:
-        documents["reference.json"] = _json(reference_json(model, prompt, names))
+        documents["reference.json"] = _json(reference_json(model, wishes.prompt, names))
+        recorded = recorded_json(model)
+    if recorded:
+        documents["recorded.json"] = _json(recorded)
     if tokenizer:
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
     packed: dict[str, Program] = {}
@@ -211,17 +225,20 @@ def _write(
         "glgpt": _version(),
         "model": checkpoint.path.name,
         "dtype": dtype,
+        "parameters": config.parameter_count,
+        "trained_on": wishes.trained_on,
         "config": config.fields() | config.shape(),
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
+        "recorded": "recorded.json" if recorded else None,
         "tuning": TUNING,
         "activations": {
             name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
         },
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
-        "shards": write_weights(checkpoint, layouts, folder, shard_size, progress),
+        "shards": write_weights(checkpoint, layouts, folder, wishes.shard_size, progress),
     }
     validate("manifest", manifest, "manifest.json")
     (folder / "manifest.json").write_text(_json(manifest), encoding="utf-8")

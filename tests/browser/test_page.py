@@ -131,10 +131,10 @@ def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, brows
     whole = page.evaluate(words)
     assert len(whole) == 6
     page.get_by_role("spinbutton", name="Length").fill("2")
-    page.get_by_role("button", name="Write", exact=True).click()
+    page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === 2")
     for count in (3, 4):
-        page.get_by_role("button", name="One token").click()
+        page.get_by_role("button", name="Step", exact=True).click()
         page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === {count}")
     page.get_by_role("button", name="Continue").click()
     page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === 6")

@@ -109,7 +109,7 @@ def test_a_loss_is_said_and_can_be_stopped(exported: Path, serve: Serve, browse:
     page.evaluate("() => { glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext(); }")
     page.get_by_text("lost the graphics context").wait_for()
     page.get_by_role("button", name="Stop", exact=True).click()
-    page.get_by_role("button", name="Write", exact=True).wait_for()
+    page.get_by_role("button", name="Generate", exact=True).wait_for()
 
 
 def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse) -> None:

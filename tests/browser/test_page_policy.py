@@ -43,7 +43,7 @@ def use(page: Any) -> None:
         page.get_by_role("navigation", name="Views").get_by_role("button", name=title, exact=True).click()
         page.wait_for_timeout(300)
     page.get_by_label("Prompt").fill(HOSTILE)
-    page.get_by_role("button", name="Write", exact=True).click()
+    page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function(
         "!document.querySelector('.caret') && /onerror/.test(document.querySelector('.stream').textContent)"
     )

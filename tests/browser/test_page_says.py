@@ -132,7 +132,7 @@ def test_passes_end_with_the_word(page: Any) -> None:
 
 def test_copied_text_is_the_text(page: Any) -> None:
     page.get_by_label("Prompt").fill("JULIET:\nO Romeo")
-    page.get_by_role("button", name="Write", exact=True).click()
+    page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function(
         "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length"
     )

@@ -7,6 +7,7 @@ import { Model, type ModelOptions, type Token } from "./engine/model";
 import { parity, type Parity } from "./engine/parity";
 import { PageError } from "./gl/errors";
 import { EmbeddedSource, folder, HOST } from "./document";
+import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
 import { HttpSource, type Source } from "./engine/source";
 import { Store } from "./training/store";
 import { otherFigures, type Score, type ScoreProgress } from "./training/score";
@@ -48,6 +49,8 @@ export class Glgpt {
   /** What `train` drives; the sessions that the page shows. */
   readonly training = new Training(() => this.model, new Store(folder().pathname));
   onProgress: (progress: Progress) => void = () => {};
+  /** Hears of the recorded generation, while the model is on its way. */
+  onRecorded: (recorded: Recorded, manifest: Manifest) => void = () => {};
   private last: number[] = [];
   private readonly queue = new Queue(); // there is one set of caches
 
@@ -63,6 +66,12 @@ export class Glgpt {
     const device = new Device(HOST);
     const loader = await Loader.open(source);
     loader.onProgress = (p) => this.onProgress(p);
+    const { recorded } = loader.manifest;
+    if (recorded) {
+      // before the weights, which would hold it up; without it the page shows less, and still opens
+      const document = await loader.json(recorded).catch(() => null);
+      if (document) this.onRecorded(parseRecorded(document, recorded), loader.manifest);
+    }
     this.model = await Model.load(device, loader, options);
   }
 

@@ -3,6 +3,7 @@
 import { Validator, type Schema } from "@cfworker/json-schema";
 import manifestSchema from "../../schema/manifest.schema.json";
 import programSchema from "../../schema/program.schema.json";
+import recordedSchema from "../../schema/recorded.schema.json";
 import referenceSchema from "../../schema/reference.schema.json";
 import tokenizerSchema from "../../schema/tokenizer.schema.json";
 import trainingSchema from "../../schema/training.schema.json";
@@ -65,10 +66,16 @@ export interface Manifest {
   glgpt: string;
   model: string;
   dtype: Dtype;
+  /** How many there are; a shared one counts once. */
+  parameters?: number;
+  /** In a few words; null: not known. */
+  trained_on?: string | null;
   config: Config;
   recordings: Recording[];
   tokenizer: string | null;
   reference: string;
+  /** A generation to show until the model can run. */
+  recorded?: string | null;
   tuning: Tuning;
   /** What can be trained: the file that lists it. */
   training?: string | null;
@@ -101,6 +108,26 @@ export interface Reference {
 
 export function parseReference(document: unknown, name: string): Reference {
   return checked(referenceSchema, document, name) as Reference;
+}
+
+/** A generation of the desktop; attention as bytes, 255 * weight^0.4, of the pairs on and below the diagonal. */
+export interface Recorded {
+  schema: number;
+  prompt: string;
+  given: number;
+  tokens: {
+    id: number;
+    text: string;
+    label: string;
+    p?: number;
+    sampled?: number;
+    top?: { id: number; label: string; p: number; sampled: number }[];
+  }[];
+  attention: { tokens: number; data: string };
+}
+
+export function parseRecorded(document: unknown, name: string): Recorded {
+  return checked(recordedSchema, document, name) as Recorded;
 }
 
 export interface TokenizerData {

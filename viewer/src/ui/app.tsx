@@ -6,12 +6,14 @@ import { AttentionView } from "./attention";
 import { BlocksView } from "./blocks";
 import { DeviceView } from "./device";
 import { PassesView } from "./passes";
-import { TextView } from "./text";
+import { RecordedAttention } from "./recorded";
+import { RecordedText, TextView } from "./text";
 import { TrainView } from "./train";
 import { TexturesView } from "./textures";
 import type { Progress } from "../engine/loader";
 import * as state from "./state";
 
+const RECORDED: Partial<Record<state.ViewName, ComponentType>> = { text: RecordedText, attention: RecordedAttention };
 const VIEWS: Record<state.ViewName, ComponentType> = {
   text: TextView,
   attention: AttentionView,
@@ -24,36 +26,79 @@ const VIEWS: Record<state.ViewName, ComponentType> = {
 
 export function App() {
   const phase = state.phase.value;
-  const trains = phase === "ready" && Boolean(state.engine().model.manifest.training);
+  const manifest = phase === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
+  const trains = Boolean(manifest?.training);
   const view = state.view.value === "train" && phase === "ready" && !trains ? "text" : state.view.value;
   const View = VIEWS[view];
   return (
     <>
-      <header>
-        <h1>
-          glgpt <small>{phase === "ready" ? state.engine().model.manifest.model : ""}</small>
-        </h1>
-        <p>A language model running as fragment shaders in this browser. Nothing you type leaves it.</p>
-        {phase === "ready" && <CopyLink />}
-      </header>
-      <nav aria-label="Views">
-        {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
-          <button
-            key={name}
-            aria-current={view === name ? "page" : undefined}
-            onClick={() => state.show(name)}
-          >
-            {state.TITLES[name]}
-          </button>
-        ))}
-      </nav>
+      <div class="band">
+        <header>
+          <Mark />
+          <h1>glgpt</h1>
+          {phase === "ready" && <CopyLink />}
+          <p class="about">{<About />}</p>
+        </header>
+        <nav aria-label="Views">
+          {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
+            <button
+              key={name}
+              aria-current={view === name ? "page" : undefined}
+              onClick={(e) => {
+                e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
+                state.show(name);
+              }}
+            >
+              {state.TITLES[name]}
+            </button>
+          ))}
+        </nav>
+      </div>
       <p class="lost" role="status" hidden={!state.lost.value}>
         The browser lost the graphics context. Work continues when it is restored.
       </p>
-      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Loading />}</main>
+      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Coming view={view} />}</main>
     </>
   );
 }
+
+/** Texels: blue above zero, orange below, as everything here is drawn. */
+function Mark() {
+  const cells = [0.9, -0.4, 0.2, -0.8, 0.6, -0.25, 0.3, -0.6, 1];
+  return (
+    <svg class="mark" viewBox="0 0 33 33" aria-hidden="true">
+      {cells.map((v, i) => (
+        <rect
+          key={i}
+          x={(i % 3) * 11 + 0.5}
+          y={Math.floor(i / 3) * 11 + 0.5}
+          width={10}
+          height={10}
+          rx={2}
+          class={v < 0 ? "below" : "above"}
+          fill-opacity={Math.abs(v)}
+        />
+      ))}
+    </svg>
+  );
+}
+
+/** What this is: the model, its size, what it was trained on, and how it runs. */
+function About() {
+  const manifest = state.phase.value === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
+  if (!manifest) return <>A language model that runs in this browser as fragment shaders.</>;
+  const { model, parameters, trained_on } = manifest;
+  return (
+    <>
+      <b>{model}</b> is a language model{parameters && ` of ${size(parameters)} parameters`}
+      {trained_on && `, trained on ${trained_on}`}. It runs
+      in this browser as fragment shaders: every number it computes is a texel you can look at, and nothing you type leaves
+      the page.
+    </>
+  );
+}
+
+const size = (count: number) => (count < 1e9 ? `${(count / 1e6).toPrecision(2)} million` : `${(count / 1e9).toPrecision(2)} billion`);
 
 function CopyLink() {
   const said = useSignal("");
@@ -88,12 +133,26 @@ function waitingFor({ done, total, compiled, shaders }: Progress): { what: strin
   return { what: "Starting", share: undefined };
 }
 
+/** Until the model can run: what is still to come, and the recorded generation where the view can show some of it. */
+function Coming({ view }: { view: state.ViewName }) {
+  const Recorded = state.recorded.value && RECORDED[view];
+  return (
+    <>
+      <Loading />
+      {Recorded && <Recorded />}
+    </>
+  );
+}
+
 function Loading() {
   const { done, total, cached, compiled, shaders, speed } = state.progress.value;
   const { what, share } = waitingFor(state.progress.value);
   return (
-    <section class="panel loading" aria-label="Loading">
-      <h2>{what}</h2>
+    <section class="loading" aria-label="Loading">
+      <h2>
+        {what}
+        {state.recorded.value && <small> · recorded; live in a moment</small>}
+      </h2>
       <progress value={share} max={1} aria-label={what} />
       <p>
         {total ? `${mib(done)} of ${mib(total)} MiB` : "Reading the manifest"}

@@ -4,6 +4,7 @@ import { batch, computed, effect, signal } from "@preact/signals";
 import type { Glgpt } from "../api";
 import { KINDS, type Kind } from "./drawing/attention";
 import type { Progress } from "../engine/loader";
+import type { Manifest, Recorded } from "../engine/manifest";
 import type { Candidate } from "../engine/sampling";
 
 export interface Tok {
@@ -35,6 +36,8 @@ export type Stage = (typeof STAGES)[number];
 
 export const SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n";
 
+/** The generation that came with the page, shown until the model can run; `layers` and `heads` are those of its attention. */
+export const recorded = signal<(Recorded & { layers: number; heads: number; about: Manifest }) | null>(null);
 export const phase = signal<"loading" | "ready" | "failed">("loading");
 export const failure = signal("");
 export const progress = signal<Progress & { speed: number }>({ done: 0, total: 0, cached: 0, compiled: 0, shaders: 0, speed: 0 });
@@ -116,13 +119,18 @@ export function start(instance: Glgpt): void {
   readPlace(address());
   readText(address());
   glgpt.onProgress = watchSpeed();
+  glgpt.onRecorded = showRecorded;
   glgpt.ready.then(
     () => {
       const { model } = glgpt;
       model.device.onLost = (now) => (lost.value = now);
       if (!model.tokenizer && !address().has("prompt")) prompt.value = "1 2 3";
       fit();
-      phase.value = "ready";
+      batch(() => {
+        tokens.value = [];
+        chosen.value = null;
+        phase.value = "ready";
+      });
       effect(share); // the address follows every setting
       effect(() => void (document.title = `${TITLES[view.value]} · ${model.manifest.model} · glgpt`));
       effect(() => void weigh());
@@ -134,6 +142,16 @@ export function start(instance: Glgpt): void {
       phase.value = "failed";
     },
   );
+}
+
+/** What there is to see while the model is on its way. */
+function showRecorded(document: Recorded, manifest: Manifest): void {
+  const { n_layer, n_head } = manifest.config;
+  document.tokens.forEach((t) => [t, ...(t.top ?? [])].forEach(({ id, label }) => labels.set(id, label)));
+  batch(() => {
+    recorded.value = { ...document, layers: n_layer, heads: n_head, about: manifest };
+    tokens.value = document.tokens.map((t, i) => ({ ...t, given: i < document.given }));
+  });
 }
 
 const WINDOW = 3000; // ms over which the speed of a download is measured
@@ -221,7 +239,10 @@ function given(list: readonly number[]): Tok[] {
   return list.map((id) => ({ id, text: decoder ? decoder.push(id) : ` ${id}`, label: label(id), given: true }));
 }
 
+const labels = new Map<number, string>(); // of the recorded tokens
+
 export function label(id: number): string {
+  if (phase.value !== "ready") return labels.get(id) ?? String(id);
   return glgpt.model.tokenizer?.label(id) ?? String(id);
 }
 

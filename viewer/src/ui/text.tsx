@@ -7,9 +7,36 @@ import { NumberField } from "./number";
 import type { Tok } from "./state";
 import { percent } from "./tools";
 
+const WIDE = "(min-width: 860px)"; // as in views.css
 const SLACK = 4; // pixels of a line in sight that are nothing to see
 
 export function TextView() {
+  return (
+    <section class="text" aria-label="Text">
+      <Text />
+      <Prompt />
+      <Guide />
+    </section>
+  );
+}
+
+/** The generation that came with the page: it can be read and pointed at, and not continued. */
+export function RecordedText() {
+  return (
+    <section class="text recorded" aria-label="Text">
+      <Text />
+      <div class="panel controls">
+        <p class="dim">
+          This text was written by the same model when the page was made. Point at a token to see what else the model
+          weighed. The prompt and its settings come with the model itself.
+        </p>
+      </div>
+    </section>
+  );
+}
+
+/** The prompt, what to do with it, and the settings, which are folded where the window is narrow. */
+function Prompt() {
   const { settings, running } = state;
   const seeds = Number.MAX_SAFE_INTEGER;
   const busy = running.value;
@@ -17,20 +44,51 @@ export function TextView() {
   const given = state.promptLength.value;
   const most = Math.max(1, context - given + 1); // a last token may come out that does not go in again
   const full = state.tokens.value.length > context;
+  const open = useRef(matchMedia(WIDE).matches).current;
   return (
-    <section class="text" aria-label="Text">
-      <div class="panel controls">
-        <label class="prompt">
-          <span>Prompt</span>
-          <textarea
-            rows={7}
-            value={state.prompt.value}
-            onInput={(e) => (state.prompt.value = e.currentTarget.value)}
-            onKeyDown={(e) => {
-              if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void state.stop().then(state.write);
-            }}
-          />
-        </label>
+    <div class="panel controls">
+      <label class="prompt">
+        <span>
+          Prompt <small class={given > context ? "problem" : ""}>{given} of {context} tokens</small>
+        </span>
+        <textarea
+          rows={5}
+          value={state.prompt.value}
+          onInput={(e) => (state.prompt.value = e.currentTarget.value)}
+          onKeyDown={(e) => {
+            if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void state.stop().then(state.write);
+          }}
+        />
+      </label>
+      <div class="buttons">
+        {busy ? (
+          <button class="primary" onClick={() => void state.stop()}>
+            Stop
+          </button>
+        ) : (
+          <button class="primary" title="Start again from the prompt (Ctrl+Enter in it)" onClick={() => void state.write()}>
+            Generate
+          </button>
+        )}
+        <button disabled={busy || full} title="One more token" onClick={() => void state.go(1)}>
+          Step
+        </button>
+        <button disabled={busy || full} title="As many tokens again" onClick={() => void state.go(settings.tokens.value)}>
+          Continue
+        </button>
+        <button
+          disabled={busy}
+          title="The same prompt with another seed"
+          onClick={() => {
+            settings.seed.value = Math.floor(Math.random() * 1e6);
+            void state.write();
+          }}
+        >
+          Reroll
+        </button>
+      </div>
+      <details class="settings" open={open}>
+        <summary>Settings</summary>
         <div class="fields">
           <NumberField label="Length" of={settings.tokens} min={1} max={most} step={1} hint="Tokens to write" />
           <NumberField
@@ -68,36 +126,8 @@ export function TextView() {
             ? `The prompt has ${given} tokens and the context holds ${context}: shorten it.`
             : `The context holds ${context} tokens. The prompt takes ${given}, so at most ${most} can follow.`}
         </p>
-        <div class="buttons">
-          {busy ? (
-            <button class="primary" onClick={() => void state.stop()}>
-              Stop
-            </button>
-          ) : (
-            <button class="primary" onClick={() => void state.write()}>
-              Write
-            </button>
-          )}
-          <button disabled={busy || full} onClick={() => void state.go(1)}>
-            One token
-          </button>
-          <button disabled={busy || full} onClick={() => void state.go(settings.tokens.value)}>
-            Continue
-          </button>
-          <button
-            disabled={busy}
-            onClick={() => {
-              settings.seed.value = Math.floor(Math.random() * 1e6);
-              void state.write();
-            }}
-          >
-            Another seed
-          </button>
-        </div>
-      </div>
-      <Text />
-      <Guide />
-    </section>
+      </details>
+    </div>
   );
 }
 
@@ -273,6 +303,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
       {tok.top?.map((c) => (
         <button
           key={c.id}
+          disabled={state.phase.value !== "ready"}
           class={`${c.id === tok.id ? "taken" : ""}${c.sampled === 0 ? " cut" : ""}`}
           title={c.id === tok.id ? "Continue from here again" : "Continue from here with this token"}
           onClick={(e) => goOn(e, c.id)}
@@ -288,7 +319,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
         </span>
       )}
       {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k and top-p; – is cut off.</small>}
-      <button class="again" onClick={again}>
+      <button class="again" disabled={state.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>
     </div>

@@ -1,0 +1,81 @@
+"""What there is to see before the model can run: a recorded generation, and what is still to come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import FLAGS
+from test_page_says import SLOW_SHADERS
+
+from glgpt import GPT2
+from glgpt.inference.sampling import Sampler
+from glgpt.page.recorded import SAMPLE, SETTINGS, TOKENS
+
+pytestmark = pytest.mark.slow
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+
+def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Serve, browse: Browse) -> None:
+    """It is the model's own: text, alternatives and attention are those of the desktop."""
+    page = browse(serve(exported) + "#tokens=3", SLOW_SHADERS)
+    page.wait_for_function("document.querySelector('.recorded .token')")
+    assert page.evaluate("glgpt.model === undefined || !glgpt.model.times.readyMs")
+    assert "recorded; live in a moment" in page.locator(".loading").inner_text()
+    shown = page.evaluate("[...document.querySelectorAll('.token')].map((t) => t.textContent).join('')")
+    with GPT2.from_pretrained() as desktop:
+        given = desktop.encode(SAMPLE)
+        ids = [*given, *desktop.generate_ids(given, TOKENS, **SETTINGS)]
+        logits, found = desktop.run_with_cache(ids, ["h.3.attn.pattern"])
+        assert desktop.tokenizer
+        assert shown == desktop.tokenizer.decode(ids)
+        label = desktop.tokenizer.label
+    at = len(given) + 5
+    page.locator(".token").nth(at).hover()
+    rows = page.get_by_role("group", name="Alternatives to").locator("button.cut, button:not(.cut)")
+    best = np.argsort(-logits[at - 1], kind="stable")[:8]
+    assert rows.locator("code").all_inner_texts() == [label(int(i)) for i in best]
+    drawn = Sampler(**SETTINGS).probabilities(logits[at - 1])[best]
+    texts = page.locator(".alternatives button .sampled").all_inner_texts()
+    np.testing.assert_allclose([0 if t == "–" else float(t.rstrip("%")) for t in texts], 100 * drawn, atol=0.51)
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
+    opacity = page.evaluate("""() => {
+      const canvas = document.querySelector('.still canvas'), {width} = canvas;
+      const {data} = canvas.getContext('2d').getImageData(0, 0, width, canvas.height);
+      return [width, Array.from(data).filter((_, i) => i % 4 === 3)];
+    }""")
+    width, values = opacity
+    n = width // 8
+    seen = np.array(values).reshape(6, n, 8, n)[3, :, 5, :] / 255
+    np.testing.assert_allclose(seen, found["h.3.attn.pattern"][5, :n, :n] ** 0.4, atol=0.003)
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("!document.querySelector('.still') && !document.querySelector('.loading')")
+
+
+def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Over 10 Mbit/s something is drawn within 1 s, and the recorded run can be pointed at within 2 s, or as many times
+    longer as this machine takes over a page that is blank but for its script.
+    """
+    page = browse("about:blank#", flags=FLAGS)
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    rate = {"latency": 20, "downloadThroughput": 10e6 / 8, "uploadThroughput": 10e6 / 8, "offline": False}
+    session.send("Network.emulateNetworkConditions", rate)
+    page.add_init_script("""
+      new MutationObserver(() => {
+        if (document.querySelector('.recorded .token')) globalThis.interactive ??= performance.now();
+      }).observe(document, {subtree: true, childList: true});""")
+    page.goto(serve(exported))
+    page.wait_for_function("globalThis.interactive && performance.getEntriesByName('first-contentful-paint').length")
+    paint, interactive, script = json.loads(
+        page.evaluate("""JSON.stringify([performance.getEntriesByName('first-contentful-paint')[0].startTime, interactive,
+          performance.getEntriesByType('resource').find((r) => r.name.endsWith('.js')).responseEnd])""")
+    )
+    assert paint < 1000 + script and interactive < 2000 + script, (paint, interactive, script)
+    page.evaluate("glgpt.ready")
