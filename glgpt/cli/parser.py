@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from glgpt import __version__
-from glgpt.cli import commands, train
+from glgpt.cli import commands, data, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
@@ -109,6 +109,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     example = "glgpt train play.txt --preset nano --out runs/play"
     train.add_train_options(add("train", train.run_train, "train a model on text files", example))
+
+    data.add_data_commands(add("data", data.run_list, "texts to learn from", "glgpt data list"))
 
     example = "glgpt tokenizer train play.txt --vocab 1024 --out my-tokenizer"
     train.add_tokenizer_commands(add("tokenizer", train.run_tokenizer_train, "make a tokenizer", example))

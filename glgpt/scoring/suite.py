@@ -27,7 +27,8 @@ from glgpt.training.records import Record, validated
 from glgpt.training.run_folder import RECORD
 
 TOKENS = 8192  # scored of a text at most, in windows spread evenly over it
-HEAD = 1 << 16  # characters of the held-back text that the embedded model is scored on
+BESIDE = 2048  # tokens that the embedded model is scored on, spread over the first HEAD characters of that text
+HEAD = 1 << 16
 WRITTEN = 512  # tokens that the model writes
 TEMPERATURE = 0.8
 Progress = Callable[[str, int, int], None]  # what it is busy with, how much of that is done, how much there is
@@ -94,7 +95,7 @@ def score(
         counting = _part(report, "counting")
         n_grams = baselines(data.train, tokenizer.vocab_size, ids, targets, counting)
         rows += [figures(name, n_gram, size) for name, n_gram in n_grams.items()]
-    if embedded is not None and (other := _embedded(embedded, texts.held, tokens, report)):
+    if embedded is not None and (other := _embedded(embedded, texts.held, report)):
         rows.append(other)
     sample = write(model, _part(report, "writing"))
     copied = copies(sample, _pieces(texts.train, report)) if texts.train else None
@@ -130,7 +131,7 @@ def _part(report: Progress, what: str) -> Callable[[int, int], None]:
     return lambda done, total: report(what, done, total)
 
 
-def _embedded(model: GPT2, text: Text, tokens: int, report: Progress) -> Figures | None:
+def _embedded(model: GPT2, text: Text, report: Progress) -> Figures | None:
     """The embedded model on the text's beginning, in its own tokens and windows: compare bits a byte."""
     tokenizer, head = tokenizer_of(model), ""
     for piece, _ in text.pieces():
@@ -141,7 +142,7 @@ def _embedded(model: GPT2, text: Text, tokens: int, report: Progress) -> Figures
     if len(ids) < 2:
         return None
     context = min(model.config.n_positions, len(ids) - 1)
-    first = _windows(ids, context, tokens)
+    first = _windows(ids, context, BESIDE)
     found = predict(model, ids, first, context, _part(report, "predicting with the embedded model"))
     return figures("embedded", found, _size(tokenizer, ids, targets_of(first, context)))
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from glgpt.data.cleaning import STEPS, clean
+from glgpt.data.inspecting import inspect
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan
 from glgpt.inference.sampling import Sampler
 from glgpt.ops import sorted_index
@@ -250,6 +252,31 @@ def tasks() -> list[dict[str, Any]]:
     return found
 
 
+def cleaning() -> list[dict[str, Any]]:
+    """Texts cleaned up, and what they are made of."""
+    book = "x\r\n*** START OF THE PROJECT GUTENBERG EBOOK A ***\r\n\r\n  One. \t\n\n\n\nTwo ДЕ 漢字.\r\r\n"
+    book += "*** END OF THIS PROJECT GUTENBERG EBOOK A ***\nno"
+    found = []
+    for documents, steps in (
+        ([book], STEPS),
+        ([book, "é\n", "é\n", book], STEPS),
+        ([book, book], ["duplicates"]),
+        ([book], ["blanks"]),
+        (["plain"], []),
+    ):
+        text, removed = clean(documents, steps)
+        found.append(
+            {
+                "documents": documents,
+                "steps": list(steps),
+                "text": text,
+                "removed": [asdict(r) for r in removed],
+                "inspected": asdict(inspect(text)),
+            }
+        )
+    return found
+
+
 def tokenizers() -> dict[str, Any]:
     """The embedded model's tokenizer as the page gets it, and the ids of texts."""
     from glgpt.checkpoint.opening import Checkpoint
@@ -282,6 +309,7 @@ def cases() -> dict[str, Any]:
         "predictions": predictions(),
         "copies": copied(),
         "tasks": tasks(),
+        "cleaning": cleaning(),
         "tokenizer": tokenizers(),
     }
     return dict(json.loads(json.dumps(found)))

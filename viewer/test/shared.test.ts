@@ -10,6 +10,7 @@ import { Random } from "../src/engine/random";
 import { Sampler } from "../src/engine/sampling";
 import { Tokenizer } from "../src/engine/tokenizer";
 import type { View } from "../src/gl/program";
+import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
 import { copies } from "../src/training/copies";
 import { baselines, NGRAMS } from "../src/training/ngrams";
 import { chance, figures, noPredictions, ofLogits } from "../src/training/predictions";
@@ -99,6 +100,12 @@ describe("cases shared with Python", () => {
     const encoder = new TextEncoder();
     const held = given.map(({ tokens, hits }) => ({ tokens: tokens.map((token) => encoder.encode(token)), hits }));
     near(answers(held, new Set(seen)), expected);
+  });
+
+  it.each(shared.cleaning)("cleaning up by $steps", ({ documents, steps, text, removed, inspected }) => {
+    const found = clean(documents, steps as CleaningStep[]);
+    expect([found.text, found.removed]).toEqual([text, removed]);
+    near(inspect(text, 0.1), inspected);
   });
 
   it("the tokenizer", () => {

@@ -1,6 +1,6 @@
 // Counts n-grams, looks for copies and answers, and tokenises for the page's own model, beside the page.
 
-import { parseTokenizer, type TokenizerData } from "../engine/manifest";
+import type { TokenizerData } from "../engine/manifest";
 import { Tokenizer } from "../engine/tokenizer";
 import { splitAt, type Ids } from "./batches";
 import { copies, type Copies } from "./copies";
@@ -56,7 +56,7 @@ addEventListener("message", ({ data: job }: MessageEvent<ScoreJob>) => {
   const [train, held] = parts(job.text, job.share);
   if (job.kind === "tokens") {
     const head = Array.from(held.slice(0, 2 * HEAD)).slice(0, HEAD).join("");
-    say({ done: new Tokenizer(parseTokenizer(job.data, "tokenizer.json")).encode(head) });
+    say({ done: new Tokenizer(job.data).encode(head) });
     return;
   }
   const { sample, ids, first, context, ranks, bytes } = job;

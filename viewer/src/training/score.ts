@@ -3,7 +3,7 @@
 import { ofLogits, figures, noPredictions, sizeOf, targetsOf, type Figures } from "./predictions";
 import { fixedWindows } from "./batches";
 import type { Model } from "../engine/model";
-import type { TokenizerData } from "../engine/manifest";
+import { parseTokenizer } from "../engine/manifest";
 import { must, PageError } from "../gl/errors";
 import { pause } from "../gl/wait";
 import type { Copies } from "./copies";
@@ -13,6 +13,7 @@ import ScoreWorker from "./score-worker?worker&inline";
 import type { Counted, Judged, ScoreJob, ScoreSaid } from "./score-worker";
 
 export const SCORED = 8192; // tokens at most, in windows spread evenly over the held-back text
+const BESIDE = 2048; // of the page's own model, over the beginning of that text
 export const WRITTEN = 512; // tokens that the model writes to be looked through for copies
 export type ScoreProgress = (what: string, share: number | null) => void;
 
@@ -73,11 +74,11 @@ export function judged(plan: Plan, bytes: readonly Uint8Array[], sample: string,
 export async function otherFigures(plan: Plan, model: Model, progress: (share: number) => void): Promise<Figures | null> {
   const { manifest, loader, tokenizer } = model;
   if (!manifest.tokenizer || !tokenizer || plan.text === null) return null;
-  const data = (await loader.json(manifest.tokenizer)) as TokenizerData;
+  const data = parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer);
   const ids = await work<number[]>({ kind: "tokens", text: plan.text, share: plan.share, data }, () => {});
   if (ids.length < 2) return null;
   const context = Math.min(manifest.config.n_positions, ids.length - 1);
-  const first = fixedWindows(ids.length, context, SCORED);
+  const first = fixedWindows(ids.length, context, BESIDE);
   const targets = targetsOf(first, context);
   const found = noPredictions(targets.length);
   for (const [i, start] of first.entries()) {

@@ -162,9 +162,13 @@ function Progress() {
       <p class="key">
         <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} /> of the
         text held back, in nats a token
-        {baselines.length > 0 && `; dashed: chance, and models that only count what follows one, two or three tokens`}
-        {beaten && <b> It is better than {beaten === "unigram" ? "a unigram" : `a ${beaten}`} model.</b>}
       </p>
+      {baselines.length > 0 && (
+        <p class="dim">
+          Dashed: chance, and models that only count how often a token comes, or what follows one or two of them.
+          {beaten && <b> The model is better than a {beaten} model.</b>}
+        </p>
+      )}
       <Curves
         label={`Loss over the steps, now ${last?.loss.toFixed(3) ?? "none"}`}
         steps={steps}
