@@ -5,6 +5,7 @@ The generators use only whole numbers of one hash, so that a set is the same on 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -54,7 +55,8 @@ def _plays() -> str:
 def _code() -> str:
     """The modules of this package that a reader would start with."""
     files = sorted(path for room in ("models", "ops", "program", "text") for path in (PACKAGE / room).rglob("*.py"))
-    return "\n\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
+    text = "\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
+    return re.sub(r"\n{3,}", "\n\n", text)  # as cleaning up leaves it
 
 
 def _addition() -> str:

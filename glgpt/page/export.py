@@ -209,8 +209,9 @@ def _write(
     if tokenizer:
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
     packed: dict[str, Program] = {}
+    texts: dict[str, str] = {}
     if train:
-        packed, index = training_files(train)
+        packed, texts, index = training_files(train)
         documents["training.json"] = _json(index)
     programs |= packed
     documents |= {name: program.to_json() for name, program in programs.items()}
@@ -218,6 +219,10 @@ def _write(
     for name, text in documents.items():
         validate("program" if name in programs else name.removesuffix(".json"), json.loads(text), name)
         data = gzip.compress(text.encode(), 9, mtime=0) if name in packed else text.encode()
+        (folder / name).write_bytes(data)
+        files[name] = _digest(data)
+    for name, text in texts.items():
+        data = gzip.compress(_json(text).encode(), 9, mtime=0)
         (folder / name).write_bytes(data)
         files[name] = _digest(data)
     manifest = {

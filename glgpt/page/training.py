@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from glgpt.data.bundled import SETS
 from glgpt.errors import GlgptError
 from glgpt.models.network import Batch
 from glgpt.models.spec import ModelConfig, Parameter
@@ -13,30 +14,38 @@ from glgpt.page.programs import page_recordings
 from glgpt.program.kernel import Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
-from glgpt.system.files import data_path
 from glgpt.text.tokenizer_training import bpe_size
 from glgpt.training.program import Recipe, record_predictions, record_training
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.choice import COLUMNS
 
-SCHEMA = 2  # of training.json
+SCHEMA = 3  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
 STEPS = 1000  # at most, unless a visitor asks for more: minutes, not hours
-STARTER = "tests/data/shakespeare-validation.txt"
 
 
-def training_files(presets: Sequence[str]) -> tuple[dict[str, Program], dict[str, Any]]:
-    """The programs by file, and the content of training.json.
+def training_files(presets: Sequence[str]) -> tuple[dict[str, Program], dict[str, str], dict[str, Any]]:
+    """The programs by file, the bundled sets by file, and the content of training.json.
 
     Raises GlgptError for a preset that is none, or that no page can train.
     """
     files: dict[str, Program] = {}
     sizes = [_size(name, tokenizer, files) for name in dict.fromkeys(presets) for tokenizer in _tokenizers(name)]
-    text = data_path(STARTER).read_text(encoding="utf-8")
-    index = {"schema": SCHEMA, "text": text[text.index("\n\n") + 2 :], "look": LOOK, "sizes": sizes}
-    return files, index
+    texts = {f"training-text-{name}.bin": found.make() for name, found in SETS.items()}
+    listed = [
+        {
+            "name": name,
+            "title": found.title,
+            "about": found.about,
+            "source": found.source,
+            "file": file,
+            "bytes": len(text.encode()),
+        }
+        for (name, found), (file, text) in zip(SETS.items(), texts.items(), strict=True)
+    ]
+    return files, texts, {"schema": SCHEMA, "texts": listed, "look": LOOK, "sizes": sizes}
 
 
 def _tokenizers(preset: str) -> tuple[str, ...]:

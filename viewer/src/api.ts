@@ -94,7 +94,7 @@ export class Glgpt {
   /** Files that a later call may ask for on this device. */
   async later(): Promise<string[]> {
     const { manifest } = this.model;
-    return [manifest.reference, ...(manifest.training ? [manifest.training, ...(await this.training.programs())] : [])];
+    return [manifest.reference, ...(manifest.training ? [manifest.training, ...(await this.training.files())] : [])];
   }
 
   encode(text: string): number[] {

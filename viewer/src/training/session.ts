@@ -2,14 +2,16 @@
 
 import type { Device } from "../gl/device";
 import { pause, Queue } from "../gl/wait";
+import { digest } from "../engine/loader";
 import type { Offer } from "../engine/manifest";
 import { PageError } from "../gl/errors";
 import { checkRate, fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
 import { encodeText, type Bpe } from "./bpe";
-import { MOMENTS, modelFiles, type About, type Files } from "./files";
+import { MOMENTS, modelFiles, written, type About, type Files } from "./files";
 import { figures, sizeOf, type Figures } from "./predictions";
 import { baselineFigures, judged, scored, WRITTEN, type Score, type ScoreProgress } from "./score";
 import { tokenBytes } from "./tokenise";
+import type { Origin } from "./training";
 import { Diverged, isLost, type Arrived, type StepResult, type Trainer } from "./trainer";
 
 const RECENT = 30; // steps over which the speed is measured
@@ -22,6 +24,7 @@ export interface Plan {
   offer: Offer;
   /** Where the ids come from, if they come from a text. */
   text: string | null;
+  origin: Origin | null;
   bpe: Bpe | null;
   train: Ids;
   validation: Ids;
@@ -493,7 +496,11 @@ export class Session {
   /** The folder that the desktop loads; of the last checkpoint where the training failed behind it. */
   async files(): Promise<Files> {
     if (this.status !== "failed" || !this.checkpoint) await this.save();
-    return modelFiles(this.checkpoint!.state, this.plan.offer, this.plan.bpe);
+    const { text, origin, offer, bpe } = this.plan;
+    const files = modelFiles(this.checkpoint!.state, offer, bpe);
+    if (text === null || !origin) return files;
+    const bytes = new TextEncoder().encode(text);
+    return { ...files, "source.json": written({ ...origin, bytes: bytes.length, sha256: await digest(bytes) }) };
   }
 
   /** Floating-point operations of a step's passes. */

@@ -31,7 +31,7 @@ export const TITLES: Record<ViewName, string> = {
 };
 
 /** The steps of the Train tab. */
-export const STAGES = ["data", "train", "write", "score"] as const;
+export const STAGES = ["data", "tokens", "train", "write", "score"] as const;
 export type Stage = (typeof STAGES)[number];
 
 export const SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n";

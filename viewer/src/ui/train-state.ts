@@ -2,7 +2,9 @@
 
 import { signal } from "@preact/signals";
 import type { Offer, Schedule, TrainingIndex } from "../engine/manifest";
+import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../training/cleaning";
 import { chosenFiles } from "../training/files";
+import { prepared } from "../training/prepare";
 import type { Session } from "../training/session";
 import { engine } from "./state";
 
@@ -13,8 +15,16 @@ export const index = signal<TrainingIndex | null>(null);
 export const session = signal<Session | null>(null);
 /** Counts the changes of the session that the page has shown. */
 export const tick = signal(0);
+/** The text as it will be learnt from: cleaned up. */
 export const text = signal("");
 export const source = signal("");
+/** The set that is chosen; empty: a text of one's own. */
+export const set = signal("");
+export const documents = signal<string[]>([]);
+export const cleaning = signal<readonly CleaningStep[]>(CLEANING);
+export const removed = signal<Removed[]>([]);
+export const inspection = signal<Inspection | null>(null);
+export const HELD = 0.1; // the share of a text that is held back
 export const preset = signal("");
 export const tokenizer = signal("");
 export const schedule = {
@@ -44,9 +54,8 @@ export function open(): Promise<void> {
     training.onSession = adopt;
     const found = await training.ready();
     index.value = found;
-    text.value = found.text;
-    source.value = "scenes from The Taming of the Shrew";
     choose(found.sizes[0]!);
+    await put([await training.bundled(found.texts[0]!.name)], found.texts[0]!.about, found.texts[0]!.name);
     if (!training.session) {
       preparing.value = { what: "Looking for an earlier training", share: null };
       await training.restore();
@@ -63,8 +72,7 @@ function adopt(): void {
     if (found.plan.validation.length > found.plan.offer.recipe.context) found.count().catch((error: unknown) => console.warn("baselines:", error));
     const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
     if (found.plan.text !== null && found.plan.text !== text.value) {
-      text.value = found.plan.text;
-      source.value = "";
+      void put([found.plan.text], found.plan.origin?.source ?? "", "", []);
     }
     preset.value = offer.name;
     tokenizer.value = offer.tokenizer;
@@ -85,6 +93,32 @@ function changed(): void {
     tick.value++;
   }, FRAME);
 }
+
+let asked = 0;
+let cleaned: Promise<void> = Promise.resolve();
+
+/** Takes documents as the text to learn from, cleaned up by the steps that are switched on. */
+export function put(from: string[], named: string, kind = "", steps: readonly CleaningStep[] = cleaning.value): Promise<void> {
+  documents.value = from;
+  source.value = named;
+  set.value = kind;
+  cleaning.value = steps;
+  const mine = ++asked;
+  cleaned = prepared(from, steps, HELD).then((found) => {
+    if (mine !== asked) return; // another text came
+    text.value = found.text;
+    removed.value = found.removed;
+    inspection.value = found.inspection;
+  });
+  return cleaned;
+}
+
+/** The text of a set in place of the one there is. */
+export const takeSet = (name: string) =>
+  attempt(async () => {
+    const { about } = index.value!.texts.find((found) => found.name === name)!;
+    await put([await engine().training.bundled(name)], about, name);
+  });
 
 /** Takes a size's own settings. */
 export function choose(offer: Offer): void {
@@ -118,9 +152,12 @@ async function made(): Promise<Session> {
   if (training.session) return training.session;
   const what = tokenizer.value === "bytes" ? "Compiling the shaders" : "Making the tokenizer";
   preparing.value = { what, share: null };
+  await cleaned;
+  const origin = { source: set.value ? `glgpt ${set.value}` : source.value || "typed", date: null, cleaned: [...cleaning.value] };
   const { steps, lr, min_lr, warmup, seed, evalEvery, sampleEvery } = schedule;
   return training.create({
     text: text.value,
+    origin,
     seed: seed.value,
     config: {
       preset: preset.value,
@@ -247,9 +284,12 @@ export const take = (list: Iterable<File>) =>
         throw new Error(`${file.name} is not UTF-8 text.`);
       }
     }
-    const found = parts.join("");
-    if (!found) throw new Error(`${files[0]!.name} is empty.`);
+    if (!parts.join("")) throw new Error(`${files[0]!.name} is empty.`);
     if (training.session) throw new Error("Reset the training first; another text begins another one.");
-    text.value = found;
-    source.value = files.map((f) => f.name).join(", ");
+    const names = files.map((f) => f.name);
+    await put(parts, names.length > 3 ? `${names.slice(0, 2).join(", ")} and ${names.length - 2} more` : names.join(", "));
   });
+
+/** Switches a step of cleaning up on or off. */
+export const clean = (step: CleaningStep, on: boolean) =>
+  attempt(() => put(documents.value, source.value, set.value, CLEANING.filter((s) => (s === step ? on : cleaning.value.includes(s)))));

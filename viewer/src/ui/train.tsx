@@ -9,10 +9,12 @@ import { LearnStage } from "./train-learn";
 import { ScoreStage } from "./train-score";
 import * as train from "./train-state";
 import { TextStage } from "./train-text";
+import { TokensStage } from "./train-tokens";
 import { WriteStage } from "./train-write";
 
 const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
   data: { title: "Data", of: TextStage },
+  tokens: { title: "Tokens", of: TokensStage },
   train: { title: "Train", of: LearnStage },
   write: { title: "Write", of: WriteStage },
   score: { title: "Score", of: ScoreStage },
