@@ -43,7 +43,7 @@ class Stranger(BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.close_connection = True
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         Stranger.asked.append(self.path)
         Stranger.ranges.append(self.headers.get("Range"))
         getattr(self, "on_" + self.path.split("/")[1].replace("-", "_"), self.on_missing)()

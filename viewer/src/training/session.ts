@@ -45,6 +45,13 @@ export interface Point extends StepResult {
   bits?: number;
 }
 
+/** A text to be written. */
+export interface Wish {
+  prompt: string;
+  tokens: number;
+  temperature: number;
+}
+
 export interface Sample {
   step: number;
   prompt: string;
@@ -318,9 +325,9 @@ export class Session {
     });
   }
 
-  /** A sample now. */
-  write(onText: (text: string) => void): Promise<void> {
-    return this.between(() => this.sample(onText));
+  /** A sample now, by default as those that come as it learns. */
+  write(onText: (text: string) => void, wish: Partial<Wish> = {}): Promise<void> {
+    return this.between(() => this.sample(onText, wish));
   }
 
   /** Counts the baselines, once. */
@@ -446,18 +453,19 @@ export class Session {
   }
 
   /** A text as the model writes it now; where its context is full, it goes on from the later half of that. */
-  private async sample(onText: (text: string) => void = () => {}): Promise<string> {
+  private async sample(onText: (text: string) => void = () => {}, wish: Partial<Wish> = {}): Promise<string> {
     const { seed, offer } = this.plan;
+    const { prompt, tokens, temperature } = { prompt: this.prompt, tokens: this.sampleTokens, temperature: this.temperature, ...wish };
     const step = this.step;
-    const ids = this.encode(this.prompt);
+    const ids = this.encode(prompt);
     const given = ids.length;
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-    const entry: Sample = { step, prompt: this.prompt, text: "" };
-    while (ids.length - given < this.sampleTokens) {
+    const entry: Sample = { step, prompt, text: "" };
+    while (ids.length - given < tokens) {
       const window = ids.slice(-Math.max(1, Math.floor(offer.recipe.context / 2)));
-      const wanted = Math.min(this.sampleTokens - (ids.length - given), offer.recipe.context - window.length);
+      const wanted = Math.min(tokens - (ids.length - given), offer.recipe.context - window.length);
       const drawn = starts(seed, step, 1, 2 ** 31)[0]! + ids.length;
-      const settings = { temperature: this.temperature, topK: null, topP: null, seed: drawn };
+      const settings = { temperature, topK: null, topP: null, seed: drawn };
       for await (const id of this.trainer.generate(window, Math.max(1, wanted), settings)) {
         ids.push(id);
         entry.text += decoder.decode(this.bytes[id], { stream: true });

@@ -30,6 +30,8 @@ export const TITLES: Record<ViewName, string> = {
   device: "Device",
 };
 
+/** A training as a link holds it: set, size, vocabulary, schedule. */
+export const lesson = signal<Record<string, string>>({});
 /** The steps of the Train tab. */
 export const STAGES = ["data", "tokens", "train", "write", "score"] as const;
 export type Stage = (typeof STAGES)[number];
@@ -91,7 +93,7 @@ function readText(link: URLSearchParams): void {
   settings.stop.value = link.get("stop") ?? "";
 }
 
-const address = () => new URLSearchParams(location.hash.slice(1));
+export const address = () => new URLSearchParams(location.hash.slice(1));
 
 export const tokens = signal<Tok[]>([]);
 export const running = signal(false);
@@ -216,7 +218,7 @@ export function share(): void {
   if (view.value === "attention")
     Object.assign(fields, { layer: String(layer.value), head: String(head.value), kind: kind.value });
   if (view.value === "textures") fields["texture"] = texture.value;
-  if (view.value === "train") fields["step"] = stage.value;
+  if (view.value === "train") Object.assign(fields, { step: stage.value }, lesson.value);
   if (view.value === "passes") Object.assign(fields, { entry: entry.value, pass: String(pass.value) });
   history.replaceState(OWN, "", `#${new URLSearchParams(fields)}`);
 }

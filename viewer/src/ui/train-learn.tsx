@@ -199,51 +199,31 @@ function Progress() {
   );
 }
 
+/** Samples over the steps, the latest in sight. */
 function Samples() {
   void train.tick.value;
+  const film = useRef<HTMLOListElement>(null);
   const found = train.session.value;
-  const chosen = useSignal(-1); // -1: the latest
   const samples = found?.samples ?? [];
-  const at = chosen.value < 0 ? samples.length - 1 : Math.min(chosen.value, samples.length - 1);
-  const shown = samples[at];
-  const writing = train.writing.value;
+  const last = samples.at(-1)?.step;
+  useEffect(() => {
+    if (film.current) film.current.scrollLeft = film.current.scrollWidth;
+  }, [last]);
   return (
     <div class="panel samples">
-      <h2>What it writes</h2>
-      <div class="buttons">
-        <label class="inline grow">
-          after
-          <input
-            value={(found?.prompt ?? "\n").replaceAll("\n", "⏎")}
-            disabled={!found}
-            onInput={(e) => {
-              if (found) found.prompt = e.currentTarget.value.replaceAll("⏎", "\n"); // at once: each step draws this anew
-            }}
-          />
-        </label>
-        <button disabled={!found || writing !== null || train.preparing.value !== null} onClick={() => void train.write()}>
-          Write now
-        </button>
-        {samples.length > 1 && (
-          <label class="inline">
-            from step
-            <select
-              value={chosen.value < 0 ? -1 : at}
-              onChange={(e) => (chosen.value = Number(e.currentTarget.value))}
-            >
-              <option value={-1}>latest ({samples.at(-1)!.step})</option>
-              {samples.map((s, i) => (
-                <option key={i} value={i}>
-                  {s.step}
-                </option>
-              ))}
-            </select>
-          </label>
-        )}
-      </div>
-      <pre class="sample" aria-live="off">
-        {writing ?? shown?.text ?? (found ? "“Write now” asks it for a sample." : "Press Start: at first it writes noise.")}
-      </pre>
+      <h2>What it writes, as it learns</h2>
+      {samples.length ? (
+        <ol class="film" ref={film} tabIndex={0} aria-label="Samples by step">
+          {samples.map(({ step, text }, i) => (
+            <li key={i}>
+              <b>step {step}</b>
+              <pre>{text}</pre>
+            </li>
+          ))}
+        </ol>
+      ) : (
+        <p class="dim">Press Start: at first it writes noise, and a sample every {train.schedule.sampleEvery.value} steps from then on.</p>
+      )}
     </div>
   );
 }

@@ -1,12 +1,12 @@
 // What the Train tab shows, and what a person can do with it.
 
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import type { Offer, Schedule, TrainingIndex } from "../engine/manifest";
 import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../training/cleaning";
 import { chosenFiles } from "../training/files";
 import { prepared } from "../training/prepare";
 import type { Session } from "../training/session";
-import { engine } from "./state";
+import { address, engine, lesson, place } from "./state";
 
 const FRAME = 100; // ms between two changes of the figures: drawing the page takes time from a software driver
 export const LONG = 200_000; // characters that a text field shows
@@ -42,6 +42,10 @@ export const preparing = signal<{ what: string; share: number | null } | null>(n
 export const problem = signal("");
 /** What a score is busy with, and its share done (null: unknown). */
 export const scoring = signal<{ what: string; share: number | null } | null>(null);
+/** What a text written on request goes on from, how long it is, and how freely it is drawn. */
+export const prompt = signal("\n");
+export const length = signal(200);
+export const temperature = signal(0.8);
 export const writing = signal<string | null>(null);
 
 let waiting = false;
@@ -56,6 +60,8 @@ export function open(): Promise<void> {
     index.value = found;
     choose(found.sizes[0]!);
     await put([await training.bundled(found.texts[0]!.name)], found.texts[0]!.about, found.texts[0]!.name);
+    await readLesson();
+    effect(() => void (lesson.value = lessonNow())); // the address follows every setting
     if (!training.session) {
       preparing.value = { what: "Looking for an earlier training", share: null };
       await training.restore();
@@ -92,6 +98,40 @@ function changed(): void {
     waiting = false;
     tick.value++;
   }, FRAME);
+}
+
+const NUMBERS = ["steps", "lr", "min_lr", "warmup", "evalEvery", "sampleEvery"] as const;
+/** Names in a link: `seed` and `tokens` are those of the text. */
+const KEYS = { set: "set", size: "size", tokens: "vocabulary", seed: "train-seed", schedule: "schedule" };
+
+/** Takes a training that a link has prepared; what it does not name, or the page does not offer, stays. */
+async function readLesson(): Promise<void> {
+  const link = address();
+  const [size, tokens] = [link.get(KEYS.size), link.get(KEYS.tokens)];
+  const found = index.value!.sizes.find((s) => s.name === (size ?? preset.value) && (!tokens || s.tokenizer === tokens));
+  if (found && (size ?? tokens)) choose(found);
+  for (const name of NUMBERS) {
+    const value = Number(link.get(name) ?? NaN);
+    if (Number.isFinite(value) && value >= 0) schedule[name].value = value;
+  }
+  const seed = Number(link.get(KEYS.seed) ?? NaN);
+  if (Number.isInteger(seed) && seed >= 0) schedule.seed.value = seed;
+  const wanted = link.get(KEYS.schedule);
+  if (wanted === "cosine" || wanted === "linear" || wanted === "constant") shape.value = wanted;
+  const name = link.get(KEYS.set);
+  if (name && name !== set.value && index.value!.texts.some((text) => text.name === name)) await takeSet(name);
+}
+
+/** What a link says so that another visitor begins with the same training; a text of one's own stays here. */
+function lessonNow(): Record<string, string> {
+  const own = offer()?.settings;
+  const found: Record<string, string> = { [KEYS.size]: preset.value, [KEYS.tokens]: tokenizer.value };
+  if (set.value) found[KEYS.set] = set.value;
+  const usual: Partial<Record<(typeof NUMBERS)[number], number>> = { evalEvery: 50, sampleEvery: 50, ...own };
+  for (const name of NUMBERS) if (schedule[name].value !== usual[name]) found[name] = String(schedule[name].value);
+  if (schedule.seed.value) found[KEYS.seed] = String(schedule.seed.value);
+  if (shape.value !== own?.schedule) found[KEYS.schedule] = shape.value;
+  return found;
 }
 
 let asked = 0;
@@ -193,8 +233,14 @@ export const back = () =>
     await engine().training.current().back();
   });
 
+/** Shows the training where a step before it is shown. */
+function watch(): void {
+  if (place.stage.value === "data" || place.stage.value === "tokens") place.stage.value = "train";
+}
+
 export const start = () =>
   attempt(async () => {
+    watch();
     const found = await made();
     if (found.status === "done") found.plan.rates.steps = Math.max(schedule.steps.value, found.step);
     preparing.value = null;
@@ -206,6 +252,7 @@ export const pause = () => attempt(() => engine().training.current().pause());
 /** One step, and what it changed. */
 export const step = () =>
   attempt(async () => {
+    watch();
     const found = await made();
     preparing.value = null;
     await found.one();
@@ -218,7 +265,8 @@ export const write = () =>
     const found = engine().training.current();
     writing.value = "";
     try {
-      await found.write((so) => (writing.value = so));
+      const wish = { prompt: prompt.value, tokens: length.value, temperature: temperature.value };
+      await found.write((so) => (writing.value = so), wish);
     } finally {
       writing.value = null;
     }
