@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+FEDERATE := .venv-federate
 export GLGPT_PROMPT := $(value PROMPT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 TOKENS ?= 200
@@ -20,7 +21,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer mutants fuzz fuzz-signals lint bench bench-web \
+.PHONY: help setup generate test test-fast test-reference test-viewer test-federate mutants fuzz fuzz-signals lint bench bench-web \
   wheel-check viewer demo demo-page pictures node browsers lock clean
 
 help:  ## this list
@@ -41,13 +42,16 @@ test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
 test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
 	$(PYTEST) tests/live
 
+test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers  ## training together, with Flower, in an environment of its own
+	$(FEDERATE)/bin/python -m pytest tests/federation tests/browser/test_page_federation.py
+
 mutants: setup $(VENV)/dev node  ## small faults made one by one, which the tests must catch: make mutants ARGS="norm"
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config
-	$(BIN)/python tests/fuzz
+fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config; ENGINE=atheris
+	$(BIN)/python tests/fuzz$(if $(filter atheris,$(ENGINE)),/guided.py)
 
-fuzz-signals: setup $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3
+fuzz-signals: setup viewer $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3 ONLY=serving,exports
 	$(BIN)/python tests/fuzz/signals_.py
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
@@ -107,14 +111,15 @@ browsers:
 	@{ command -v firefox-esr || command -v firefox; } >/dev/null || { $(call apt,firefox-esr,no Firefox to test the page in); }
 	@command -v Xvfb >/dev/null || { $(call apt,xvfb,no X server for Firefox); }
 
-lock:  ## renew the pins (needs uv)
-	for extra in "" dev; do uv pip compile -q --upgrade --universal --python-version 3.10 --no-annotate --no-header \
-	  $${extra:+--extra $$extra} pyproject.toml | \
+lock:  ## renew the pins (needs uv); Flower's have a file of their own, with the tests' tools: it wants older ones of some
+	for extra in "" dev federate; do uv pip compile -q --upgrade --universal --no-annotate --no-header \
+	  $$(case "$$extra" in "") echo --python-version 3.10;; dev) echo --python-version 3.10 --extra dev;; \
+	  federate) echo --python-version 3.11 --extra federate --extra dev;; esac) pyproject.toml | \
 	  sed -e "/== '\(emscripten\|win32\)'/d" -e "s/ and sys_platform != 'emscripten'//; s/ ; sys_platform != 'emscripten'//" \
 	  > requirements$${extra:+-$$extra}.lock; done
 
 clean:  ## remove what make made
-	rm -rf $(VENV) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(FEDERATE) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a step runs again only when what it installs from has changed.
@@ -132,6 +137,14 @@ $(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/pip
 
 $(VENV)/dev: requirements-dev.lock $(VENV)/installed
 	$(BIN)/python -m pip install -q -r requirements-dev.lock
+	@touch $@
+
+$(FEDERATE)/installed: requirements-federate.lock requirements-page.txt pyproject.toml | $(VENV)/bin/pip
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "Flower needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 2; }
+	$(BIN)/python -m venv $(FEDERATE)
+	$(FEDERATE)/bin/python -m pip install -q -r requirements-federate.lock -r requirements-page.txt
+	HATCH_BUILD_NO_HOOKS=true $(FEDERATE)/bin/python -m pip install -q --no-deps -e .
 	@touch $@
 
 $(VENV)/page: requirements-page.txt $(VENV)/dev

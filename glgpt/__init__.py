@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from glgpt.models.spec import ModelConfig
     from glgpt.text.tokenizer import StreamDecoder
     from glgpt.training.run import train
-    from glgpt.training.trainer import StepResult, Trainer
+    from glgpt.training.trainer import StepResult, Trainer, TrainerSettings
+    from glgpt.tuning.choice import DeviceSettings
 
 __all__ = [
     "GPT2",
     "ArgumentError",
     "DeviceError",
+    "DeviceSettings",
     "FileError",
     "GPT2Config",
     "Generation",
@@ -31,6 +33,7 @@ __all__ = [
     "StreamDecoder",
     "TokenStream",
     "Trainer",
+    "TrainerSettings",
     "train",
 ]
 __version__ = "0.1.0"
@@ -38,6 +41,7 @@ __version__ = "0.1.0"
 _ROOMS = {
     "ArgumentError": "errors",
     "DeviceError": "errors",
+    "DeviceSettings": "tuning.choice",
     "FileError": "errors",
     "GPT2": "inference.model",
     "GPT2Config": "models.gpt2.config",
@@ -50,13 +54,14 @@ _ROOMS = {
     "StreamDecoder": "text.tokenizer",
     "TokenStream": "inference.generation",
     "Trainer": "training.trainer",
+    "TrainerSettings": "training.trainer",
     "train": "training.run",
 }
 
 
 def __dir__() -> list[str]:
-    """The public names, also those that were not imported yet."""
-    return sorted({*globals(), *__all__})
+    """The public names, also those that were not imported yet, and none that this file itself imports."""
+    return sorted({*(name for name in globals() if name.startswith("_")), *__all__})
 
 
 def __getattr__(name: str) -> Any:

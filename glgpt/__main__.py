@@ -4,12 +4,14 @@ import os
 import signal
 import sys
 
+from glgpt.system.arrivals import first, record
+
 LINES: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _leaving = False
 
 
 def leave(number: int, _frame: object = None) -> None:
-    """Says in one line which signal came, and ends the process with what a shell reports for it: 130 or 143.
+    """Says in one line which signal came first, and ends the process with what a shell reports for it: 130 or 143.
 
     The handler while the command starts, when nothing is half done: an exception instead could be swallowed by what
     is being imported, or come out of it as something else.
@@ -18,6 +20,7 @@ def leave(number: int, _frame: object = None) -> None:
     if _leaving:
         return
     _leaving = True
+    number = first(number, LINES)
     try:
         clear = "\r\x1b[K" if os.isatty(2) else ""  # of the terminal's ^C
         os.write(2, f"{clear}glgpt: {LINES[number]}\n".encode())
@@ -31,6 +34,7 @@ def entry() -> int:
     for number in LINES:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, leave)
+    record()
     try:
         from glgpt.cli import main
 

@@ -1,7 +1,7 @@
-// The best of the blocks' bests: texel = (column, value, 1 if any value of the row is not finite, 0).
+// The best of the blocks' bests: texel 0 = (column, value, 1 if any value of the row is not finite, 0); others are 0.
 void main() {
   vec4 best = vec4(0.0);
-  for (int y = 0; y < X_H; y++) {
+  for (int y = 0; y < X_H && gl_FragCoord.x < 1.0; y++) {
     for (int x = 0; x < X_W; x++) {
       vec4 b = X(0, y, x);
       bool better = b.x > best.x || (b.x == best.x && b.y < best.y);

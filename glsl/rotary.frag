@@ -1,4 +1,4 @@
-// y[t, head] = x[t, head], columns (i, i + D_HEAD / 2) turned by the angle (pos + t / BATCH) * frequency[i].
+// y[t, head] = x[t, head], columns (i, i + D_HEAD / 2) rotated by the angle (pos + t / BATCH) * frequency[i].
 // With MOMENTS, x is the partial sums of one row before its norm, which is finished here.
 #ifdef MOMENTS
 #include "folded_norm.glsl"

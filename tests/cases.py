@@ -262,6 +262,25 @@ def argmax(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(token, np.array([[best, b.held["x"][0, best], 0, 0]]))]
 
 
+def sample(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """Draws that leave no choice, with top-k 1 and with the least top-p; `tests/ops/test_sample.py` has the others."""
+    x = b.given("x", b.rng.integers(-3, 3, (1, s.vocab)), Layout(1, s.vocab, (1, s.tiles)))  # many are equal
+    best, row = b.fixed("best", ops.TOKEN, "state"), b.held["x"][0]
+    b.more = {"inverse_temperature": 1, "margin": 1e30, "nucleus_width": 16, "top_k": 1, "top_p": 1e-6, "draw_step": 9}
+    ops.argmax(b, x, best)
+    order = np.argsort(-row, kind="stable")[: ops.ALTERNATIVES]
+    texels = np.zeros((ops.ALTERNATIVES + 2, 4))
+    texels[1:-1, 0] = -1
+    texels[1 : 1 + len(order)] = [(i, row[i], i == order[0], 0) for i in order]
+    texels[0, :2] = texels[1, :2]
+    texels[-1] = np.exp(row - row.max()).sum(), 1, row.max(), 0
+    wants = []
+    for nucleus in (False, True):
+        wants.append(Want(b.fixed(f"drawn {nucleus}", ops.TOKEN, "state"), texels.reshape(1, -1)))
+        ops.sample(b, x, best, wants[-1].tensor, nucleus)
+    return wants
+
+
 MATRIX = {"rows": ROWS, "cols": COLS}
 ATTENTION = {"rows": st.integers(1, 13), "n_head": st.integers(1, 3), "d4": st.integers(1, 3)} | {
     "pos": st.integers(0, 9),
@@ -298,5 +317,6 @@ CASES = {
     "attend_row": Case(shapes(**ATTENTION | RANGES | {"contiguous": CONTIGUOUS}), attend_row, (2e-5, 8)),
     "act": Case(shapes(**MATRIX, act=ACTS.filter(bool)), act, (2e-6, 8)),
     "add": Case(shapes(**MATRIX), add, (0.0, 1)),
+    "sample": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), sample, (0.0, 8)),
     "argmax": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), argmax, (0.0, 0)),
 }

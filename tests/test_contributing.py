@@ -61,6 +61,13 @@ def test_an_op_has_a_shader_and_rows_of_cases() -> None:
     assert CASES and TRAINING and VJPS
 
 
+def test_an_op_that_is_differentiable_has_a_case_of_its_vjp() -> None:
+    vjps = "".join((ROOT / "tests" / name).read_text(encoding="utf-8") for name in ("cases_vjp.py", "cases_llama.py"))
+    taped = [name for name in recorded() if ".differentiable(" in inspect.getsource(getattr(ops, name))]
+    assert len(taped) > 10
+    assert [name for name in taped if f"ops.{name}(" not in vjps] == []
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_has_its_include(name: str) -> None:
     include = (ROOT / f"glsl/formats/{name}.glsl").read_text(encoding="utf-8")

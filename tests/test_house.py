@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mutants import mutants
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -69,3 +71,20 @@ def family_names(path: Path) -> list[str]:
         if FAMILY.search(text):
             found.append(f"{name}:{node.lineno}: {text.strip()[:60]}")
     return found
+
+
+def test_no_script_of_the_page_knows_a_family() -> None:
+    """The page reads names from the manifest; only `ui/names.ts`, which explains them to people, writes them."""
+    found = []
+    for path in sorted((ROOT / "viewer/src").rglob("*.ts*")):
+        if path.name == "names.ts":
+            continue
+        code = re.sub(r"/\*.*?\*/|(?<!:)//[^\n]*", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        found += [f"{path.name}: {m.group()}" for m in FAMILY.finditer(code)]
+    assert not found, "\n".join(found)
+
+
+def test_every_fault_of_make_mutants_can_be_made() -> None:
+    """A change of the code that a fault names must change the fault too, or `make mutants` would prove less."""
+    assert len(mutants()) >= 40
+    assert [f"{mutant.name}: {mutant.stale}" for mutant in mutants() if mutant.stale] == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -71,3 +73,9 @@ def test_what_the_package_is_made_of_exists(build: ModuleType) -> None:
         assert list(ROOT.glob(pattern.lstrip("/"))), pattern
     for name in build.SOURCES:
         assert (ROOT / "viewer" / name).exists(), name
+
+
+def test_dir_shows_the_public_names_and_no_others() -> None:
+    """Nothing public was there before its first use, and typing's names were."""
+    code = "import glgpt; print([n for n in dir(glgpt) if not n.startswith('_')] == sorted(glgpt.__all__))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True\n"

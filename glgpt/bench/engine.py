@@ -19,14 +19,14 @@ from glgpt import models
 from glgpt.bench.baselines import Baseline
 from glgpt.bench.peaks import SECONDS, Clock, Measure, device_peaks
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.gl.device import Device, Options, open_device
+from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
-from glgpt.tuning.choice import FETCHES, as_dict, choose, product_program
+from glgpt.tuning.choice import FETCHES, DeviceSettings, as_dict, product_program
 
 SHAPE = (768, 3072)  # K, N of the products: into GPT-2 124M's MLP
 ROWS = (64, 256, 1024)
@@ -53,24 +53,21 @@ def run_bench(
     model: str | None = None,
     *,
     dtype: str = "f32",
-    device: str | int = "auto",
-    kernel: str = "auto",
-    fetch: str = "auto",
-    storage: str = "auto",
     quick: bool = False,
     seconds: float = SECONDS,
     report: Report = lambda _: None,
+    **options: Any,
 ) -> dict[str, Any]:
     """The whole bench; its schema is documented in docs/performance.md. `model` None is a random-weight GPT-2 124M.
 
     `quick` takes fewer rounds and leaves the 1024-row products out. So does a machine on which all would take more than
     `seconds`: rounds are fewer, and shapes that would not fit are left out. `report` is told what is being measured.
+    `options` are the fields of `DeviceSettings`.
     """
-    clock = Clock(seconds)
+    settings, clock = DeviceSettings(**options), Clock(seconds)
     if model is not None:
         Checkpoint.open(model)  # refused now, not after minutes
-    opened = open_device(device)
-    choice = choose(opened, kernel, fetch, storage)
+    opened, choice = settings.open()
     rounds = 3 if quick else 5
     report("measuring the device's peaks")
     peaks = device_peaks(opened, choice.options, rounds, clock.at(0.25))
@@ -86,8 +83,7 @@ def run_bench(
         took = time.monotonic() - begun
     report("loading the model")
     rate = max(r["gflops"] for r in rows if r["name"] == _product_name(dtype))
-    options = {"device": device, "kernel": kernel, "fetch": fetch, "storage": storage}
-    model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, clock, report, options)
+    model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, clock, report, settings)
     return {
         "schema": 1,
         "device": {"renderer": opened.renderer, "version": opened.version, "choice": as_dict(choice)} | peaks,
@@ -148,7 +144,7 @@ def model_bench(
     dtype: str,
     clock: Clock,
     report: Report,
-    options: dict[str, Any],
+    settings: DeviceSettings,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Prefill and decode of a model, and what it takes in memory and passes."""
     gc.collect()
@@ -156,7 +152,7 @@ def model_bench(
     checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.family(models.DEFAULT)())
     start = time.perf_counter()
     rows = []
-    with GPT2(checkpoint, None, dtype, **options) as model:
+    with GPT2(checkpoint, None, dtype, settings=settings) as model:
         load_s = time.perf_counter() - start
         c, player, info = model.config, model.player, model.info()
         measure, tokens = Measure(model.device, rounds, clock.at(1.0)), Readback(player, ("token",), 2)

@@ -62,7 +62,7 @@ def _preset(name: str, trainer: Trainer, rounds: int, peak: float, until: float)
     config, r, player = trainer.config, trainer.recipe, trainer.player
     before = trainer.device.texture_bytes
     ids = np.random.default_rng(0).integers(0, config.vocab_size, (r.batch, r.context))
-    for _ in range(3):  # both ways in which the pairs of states may lie
+    for _ in range(3):  # both orders of the ping-pong textures
         trainer.step(ids, ids)
     seconds = _steps(trainer, ids, rounds, until)
     shares = _alone(player, rounds, until)

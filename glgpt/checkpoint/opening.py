@@ -108,7 +108,7 @@ def _folder(name_or_path: str | Path | None) -> Path:
 
 
 def _stored(folder: Path) -> dict[str, Stored]:
-    """Where every tensor of the folder's weights lies, under the name its file gives it."""
+    """The place of every tensor of the folder's weights, under the name its file gives it."""
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
     if file is None:
         raise FileError(f"{quoted(folder, 300)} holds no weights; looked for {', '.join(WEIGHT_FILES)}")

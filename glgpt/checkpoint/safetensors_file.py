@@ -1,4 +1,4 @@
-"""Where the tensors of a safetensors file lie."""
+"""The places of the tensors in a safetensors file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the tensors of a checkpoint lie in its files, and PyTorch's `pytorch_model.bin` read without PyTorch.
+"""The places of a checkpoint's tensors in its files, and PyTorch's `pytorch_model.bin` read without PyTorch.
 
 A `.bin` file holds a pickle. It is never executed: `_Pickle` walks its opcodes and knows only the few names that a
 dictionary of tensors needs; any other name is refused, by name. A pickle may also be made to take for ever or to fill
@@ -52,7 +52,7 @@ _LEGACY_VERSION = 1001
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor where it lies: `offset` in bytes into `path`, `strides` in elements (None: contiguous)."""
+    """One tensor in its file: `offset` in bytes into `path`, `strides` in elements (None: contiguous)."""
 
     path: Path
     dtype: str

@@ -6,10 +6,13 @@ import argparse
 from collections.abc import Callable
 
 from glgpt import __version__
-from glgpt.cli import commands, data, train
+from glgpt.cli import commands, data, federate, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
+
+
+Add = Callable[[str, Callable[[argparse.Namespace], int], str, str], Parser]  # name, what runs it, help, example
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -23,6 +26,12 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
+    for command in COMMANDS:
+        command(add)
+    return parser
+
+
+def _generate(add: Add) -> None:
     p = add(
         "generate", commands.run_generate, "stream text from a model", 'glgpt generate "To be" --tokens 60 --seed 1'
     )
@@ -36,6 +45,8 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")
     _figures(p)
 
+
+def _logits(add: Add) -> None:
     p = add(
         "logits",
         commands.run_logits,
@@ -47,6 +58,8 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--out", required=True, metavar="FILE.npz", help="holds `tokens` and `logits`")
     _figures(p)
 
+
+def _compare(add: Add) -> None:
     p = add(
         "compare",
         commands.run_compare,
@@ -63,6 +76,8 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--rtol", type=not_negative, metavar="R", help="relative tolerance (default 1e-5, of f16 1e-3)")
     _figures(p)
 
+
+def _dump(add: Add) -> None:
     p = add(
         "dump",
         commands.run_dump,
@@ -81,9 +96,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--layers", action="append", metavar="RANGE", help="such as 0,3-5; may repeat (default all)")
     p.add_argument("--heads", action="append", metavar="RANGE", help="such as 0,3-5; may repeat (default all)")
-    p.add_argument("--raw", action="store_true", help="also the textures as they lie in memory, as .png and .npy")
+    p.add_argument("--raw", action="store_true", help="also the textures as they are in memory, as .png and .npy")
     _figures(p, "print the manifest as JSON")
 
+
+def _evaluate(add: Add) -> None:
     p = add(
         "eval",
         commands.run_evaluate,
@@ -107,18 +124,31 @@ def build_parser() -> argparse.ArgumentParser:
     g.add_argument("--csv", action="store_true", help="print a line for each predictor")
     _figures(p)
 
+
+def _train(add: Add) -> None:
     example = "glgpt train play.txt --preset nano --out runs/play"
     train.add_train_options(add("train", train.run_train, "train a model on text files", example))
 
     data.add_data_commands(add("data", data.run_list, "texts to learn from", "glgpt data list"))
 
+
+def _tokenizer(add: Add) -> None:
     example = "glgpt tokenizer train play.txt --vocab 1024 --out my-tokenizer"
     train.add_tokenizer_commands(add("tokenizer", train.run_tokenizer_train, "make a tokenizer", example))
 
+
+def _federate(add: Add) -> None:
+    example = "glgpt federate serve play.txt --preset nano --quorum 2 --out runs/together"
+    federate.add_federate_commands(add("federate", federate.run_serve, "train one model on many devices", example))
+
+
+def _info(add: Add) -> None:
     p = add("info", commands.run_info, "the driver, its limits, the kernels chosen and why", "glgpt info --model gpt2")
     p.add_argument("--model", metavar="MODEL", help="also the texture memory that this model would need")
     _figures(p)
 
+
+def _bench(add: Add) -> None:
     p = add("bench", commands.run_bench, "measure this device and the engine on it", "glgpt bench --json > bench.json")
     p.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default: 124 M random weights)")
     p.add_argument("--quick", action="store_true", help="fewer shapes and repeats")
@@ -132,6 +162,8 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--train", nargs="*", metavar="PRESET", help="training steps instead (default: nano and small)")
     _figures(p, memory=False)
 
+
+def _export(add: Add) -> None:
     p = add(
         "export",
         commands.run_export,
@@ -156,10 +188,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _figures(p, memory=False)
 
+
+def _serve(add: Add) -> None:
     p = add("serve", commands.run_serve, "serve an exported page on this machine", "glgpt serve page")
     p.add_argument("folder", metavar="DIR", help="what glgpt export wrote")
     p.add_argument("--port", type=count, default=8042, metavar="PORT", help="on 127.0.0.1; 0 takes a free one (8042)")
-    return parser
 
 
 def _model(parser: Parser) -> None:
@@ -175,3 +208,19 @@ def _prompt(parser: Parser, text: str, most: int) -> None:
 def _figures(parser: argparse.ArgumentParser, text: str = "print the figures as JSON", memory: bool = True) -> None:
     parser.add_argument("--json", action="store_true", help=text)
     add_device_options(parser, memory)
+
+
+COMMANDS = (
+    _generate,
+    _logits,
+    _compare,
+    _dump,
+    _evaluate,
+    _train,
+    _tokenizer,
+    _federate,
+    _info,
+    _bench,
+    _export,
+    _serve,
+)

@@ -17,7 +17,7 @@ from glgpt.program.layout import View
 
 @dataclass(frozen=True)
 class RawTexture:
-    """A named tensor as it lies in memory: `texels` `[layers, height, width, 4]`, float32 or uint32 (packed halves).
+    """A named tensor as it is in memory: `texels` `[layers, height, width, 4]`, float32 or uint32 (packed halves).
 
     `view` says which matrix it is; `start` is the position of its chunk's first token.
     """

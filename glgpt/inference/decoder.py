@@ -21,7 +21,7 @@ class Decoder:
     """Plays the entries of `programs.record_generation` on a player whose weights are there and prepared.
 
     Generations may be interleaved: each refills the caches when another has used them. `check` is called before
-    each token. Where the device chooses (greedy), a token is read while the next one is under way.
+    each token. The device chooses, and a token is read while the next one is under way.
     """
 
     def __init__(self, player: Player, n_positions: int, check: Callable[[], None]) -> None:
@@ -30,6 +30,7 @@ class Decoder:
         self._sizes = programs.recorded_sizes(player.program)
         self._turn: object = None  # the generation whose tokens the caches hold
         self._chosen = Readback(player, ("token",), 2)
+        self._logits = player.program.views["logits"]
 
     def forget(self) -> None:
         """Says that the weights have changed: the caches hold nothing of use."""
@@ -42,13 +43,15 @@ class Decoder:
         for wanted in range(tokens, 0, -1):
             if check := self._check():
                 check()
+            if sampler.entry:
+                self.player.prepare(sampler.entry)  # not in the first token's time
             start = time.perf_counter()
             refilled = self._turn is not turn
             if refilled:
                 self._turn = turn
                 self._prefill(ids)
                 self._chosen.drop()  # what another generation left
-            token = self._greedy(ids, refilled, wanted) if sampler.greedy else self._sampled(ids, refilled, sampler)
+            token = self._next(ids, refilled, wanted, sampler, len(ids) - run.prefill_tokens)
             if refilled:
                 run.prefill_s += time.perf_counter() - start
             else:
@@ -63,34 +66,45 @@ class Decoder:
                 return
             ids.append(token)
 
-    def _greedy(self, ids: list[int], refilled: bool, wanted: int) -> int:
-        """The token behind `ids`; from the second on, with the one behind that under way."""
+    def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
+        """Token `step`, the one behind `ids`; from the second on, with the one behind that under way."""
         if refilled:
-            self._chosen.start()
+            self._choose(sampler, step)
         else:
             if not len(self._chosen):
-                self._play_ahead(len(ids) - 1)
+                self._play_ahead(len(ids) - 1, sampler, step)
             if wanted > 1 and len(ids) < self.n_positions:
-                self._play_ahead(len(ids))
-        token, _, broken, _ = self._chosen.take()[0][0, 0, 0]
+                self._play_ahead(len(ids), sampler, step + 1)
+        token, _, broken, undecided = self._chosen.take()[0][0, 0, 0]
         if broken:
             raise GlgptError(NOT_FINITE)
-        return int(token)
+        return self._from_row(ids, sampler, step) if undecided else int(token)
 
-    def _play_ahead(self, position: int) -> None:
+    def _play_ahead(self, position: int, sampler: Sampler, step: int) -> None:
         """Decodes the token that the device chose last, and asks for its successor."""
         self.player.play("decode", pos=position)
+        self._choose(sampler, step)
+
+    def _choose(self, sampler: Sampler, step: int) -> None:
+        """Asks for the token that the device chooses from the logits it holds."""
+        if sampler.entry:
+            self.player.play(sampler.entry, **sampler.scalars(step, self._logits.cols))
         self._chosen.start()
 
-    def _sampled(self, ids: list[int], refilled: bool, sampler: Sampler) -> int:
-        if not refilled:
+    def _from_row(self, ids: list[int], sampler: Sampler, step: int) -> int:
+        """The token behind `ids` where the device could not decide; what was played ahead of it is in vain."""
+        if len(self._chosen):
+            self._chosen.drop()
             self._write_token(ids[-1])
             self.player.play("decode", pos=len(ids) - 1)
-        view = self.player.entry("decode").outputs["logits"]
-        return sampler.choose(view.unpack(self.player.read(view.texture))[0])
+        token = sampler.choose(self._logits.unpack(self.player.read(self._logits.texture))[0], step)
+        self._write_token(token)
+        return token
 
     def _write_token(self, token: int) -> None:
-        self.player.write("token", 0, np.array([[[token, 0, 0, 0]]], np.float32))
+        texels = np.zeros((1, self.player.program.textures["token"].width, 4), np.float32)
+        texels[0, 0, 0] = token
+        self.player.write("token", 0, texels)
 
     def _prefill(self, ids: Sequence[int]) -> None:
         for chunk in plan(len(ids), self.n_positions, self._sizes):

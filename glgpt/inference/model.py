@@ -12,7 +12,6 @@ import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.capture import Captures, RawTexture
@@ -21,7 +20,7 @@ from glgpt.inference.generation import Generation, Run, TokenStream
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
-from glgpt.tuning.choice import as_dict, choose
+from glgpt.tuning.choice import DeviceSettings, as_dict
 
 Progress = Callable[[int, int], None]
 
@@ -38,10 +37,7 @@ class GPT2:
         tokenizer: Tokenizer | None = None,
         dtype: str = "f32",
         *,
-        device: str | int = "auto",
-        kernel: str = "auto",
-        fetch: str = "auto",
-        storage: str = "auto",
+        settings: DeviceSettings | None = None,
         max_texture_memory: int | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -49,8 +45,7 @@ class GPT2:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
         self.name, self.path = checkpoint.name, checkpoint.path
-        self.device = open_device(device)
-        self.choice = choose(self.device, kernel, fetch, storage)
+        self.device, self.choice = (settings or DeviceSettings()).open()
         program = programs.fitting_program(
             checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory
         )
@@ -73,7 +68,8 @@ class GPT2:
         """
         with Checkpoint.open(name_or_path) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
-            return cls(checkpoint, tokenizer, dtype, **options)
+            settings = DeviceSettings.taken_from(options)
+            return cls(checkpoint, tokenizer, dtype, settings=settings, **options)
 
     def _load(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
         layouts = programs.weight_layouts(self.player.program, self.config)
@@ -126,7 +122,7 @@ class GPT2:
         return logits, {n: joined[n] for n in wanted if names is None or n in names}
 
     def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
-        """The textures of these names exactly as they lie in memory, one for each chunk of the prompt."""
+        """The textures of these names exactly as they are in memory, one for each chunk of the prompt."""
         names = {names} if isinstance(names, str) else set(names)
         wanted = self._wanted(names)
         ids = self.check_ids(ids)
@@ -166,7 +162,7 @@ class GPT2:
         top_p: float | None = None,
         seed: int | None = None,
     ) -> TokenStream:
-        """As `generate`, but the result gives token ids; those of a character that spans tokens come apart."""
+        """As `generate`, but the result gives token ids; a character that spans tokens comes as its tokens."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         if whole("tokens", tokens) < 0:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")

@@ -8,6 +8,7 @@ from typing import Any
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import chunk_sizes
+from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING
 from glgpt.models.network import Network
 from glgpt.models.spec import ModelConfig
 from glgpt.program.kernel import Kernel
@@ -19,8 +20,9 @@ from glgpt.program.spec import ROLES, Limits, Program
 def generation_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str) -> Program:
     """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
-    `prepare` must be played once the weights are there. The others leave the best token in `token` and list `logits`
-    `[1, vocab]`. Raises GlgptError where the limits forbid it.
+    `prepare` must be played once the weights are there. These leave the best token in `token` and the logits in the
+    state `logits` `[1, vocab]`, which they list. `sample` and `sample_nucleus` (`ops.sample`) then draw one from them.
+    Raises GlgptError where the limits forbid it.
     """
     rec = Recorder(limits)
     record_generation(config.network(rec, kernel, dtype))
@@ -38,6 +40,9 @@ def record_generation(network: Network) -> tuple[int, ...]:
         network.prepare()
     with rec.entry("decode"):
         network.decode()
+    for entry in SAMPLING:
+        with rec.entry(entry):
+            network.sample(nucleus=entry == SAMPLE_NUCLEUS)
     return sizes
 
 
@@ -93,7 +98,7 @@ def own_bytes(program: Program) -> int:
 
 
 def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
-    """Where each parameter of the checkpoint lies, in the checkpoint's order."""
+    """The layout of each parameter of the checkpoint, in the checkpoint's order."""
     return {name: program.views[name] for name in config.parameters}
 
 

@@ -56,7 +56,7 @@ class Worst:
 
     def __str__(self) -> str:
         place = f"{self.name}[{', '.join(map(str, self.index))}]"
-        return f"{place}: glgpt {self.ours:.9g}, reference {self.reference:.9g}, apart by {self.error:.3g}"
+        return f"{place}: glgpt {self.ours:.9g}, reference {self.reference:.9g}, differs by {self.error:.3g}"
 
 
 def worst_of(name: str, ours: np.ndarray, theirs: np.ndarray, tolerance: Tolerance) -> Worst:

@@ -141,7 +141,7 @@ class Dump:
         plots.heat_map(array, self.labels, f"{title}   {self.subtitle}", path, square)
 
     def raw(self, names: Sequence[str]) -> None:
-        """Textures as they lie in memory: texels as `.npy` and, normalised to their range, as an RGBA image."""
+        """Textures as they are in memory: texels as `.npy` and, normalised to their range, as an RGBA image."""
         from PIL import Image
 
         for name, textures in self.model.raw(self.ids, names).items():

@@ -6,28 +6,25 @@ from dataclasses import asdict
 from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.gl.device import Device, list_devices, open_device
+from glgpt.gl.device import Device, list_devices
 from glgpt.inference.programs import describe as describe_program
 from glgpt.inference.programs import fitting_program
-from glgpt.tuning.choice import COLUMNS, as_dict, choose
+from glgpt.tuning.choice import COLUMNS, DeviceSettings, as_dict
 
 
 def describe(
     model: str | None = None,
     dtype: str = "f32",
     *,
-    device: str | int = "auto",
-    kernel: str = "auto",
-    fetch: str = "auto",
-    storage: str = "auto",
     max_texture_memory: int | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """The devices, the one chosen with its limits and kernels; for `model`, the texture memory it would take.
 
-    The model's files are checked but its weights are not loaded. Raises GlgptError as opening it would.
+    `options` are the fields of `DeviceSettings`. The model's files are checked but its weights are not loaded.
+    Raises GlgptError as opening it would.
     """
-    chosen = open_device(device)
-    choice = choose(chosen, kernel, fetch, storage)
+    chosen, choice = DeviceSettings(**options).open()
     found: dict[str, Any] = {
         "devices": [d if isinstance(d, str) else f"{d.index}: {d.renderer}" for d in list_devices()],
         "device": _device(chosen),

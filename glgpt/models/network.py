@@ -97,8 +97,16 @@ class Network(ABC):
 
     @property
     def token(self) -> Tensor:
-        """The state that holds the token chosen last: texel (id, logit, 0, 0)."""
-        return self.rec.fixed("token", Layout(1, 4), "state")
+        """The token chosen last, a state: texel (id, logit, not finite, undecided), and what `sample` adds."""
+        return self.rec.fixed("token", ops.TOKEN, "state")
+
+    def chosen(self, logits: Tensor) -> None:
+        """Keeps a row of logits in the state `logits`, and its best token in `token`."""
+        ops.argmax(self.rec, self.rec.output(self.rec.store(logits, "logits"), "logits"), self.token)
+
+    def sample(self, nucleus: bool) -> None:
+        """Draws from the state `logits` into `token`; with top-p and no top-k the `nucleus` is searched for."""
+        ops.sample(self.rec, self.rec.kept("logits"), self.token, self.token, nucleus)
 
     def scale(self, i: int) -> float:
         """What the scores of layer i are multiplied with."""

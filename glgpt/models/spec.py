@@ -148,7 +148,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Activation:
-    """One named intermediate and how it lies in its matrix.
+    """One named intermediate and its place in its matrix.
 
     `kind`: `rows`, a row a token; `heads`, the same with each head padded to whole texels; `cache`, a row a position
     with padded heads; `scores` and `pattern`, rows are token * heads + head and columns are keys. `width` is the number

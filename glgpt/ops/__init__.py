@@ -10,11 +10,14 @@ from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row
 from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, multiply, place_row, transpose
 from glgpt.ops.rotary import rotary
+from glgpt.ops.sample import ALTERNATIVES, TOKEN, sample
 
 __all__ = [
     "ACTIVATIONS",
+    "ALTERNATIVES",
     "CONTIGUOUS",
     "KEYS",
+    "TOKEN",
     "AttendedRow",
     "Normed",
     "NormedRow",
@@ -46,6 +49,7 @@ __all__ = [
     "rms_norm",
     "rotary",
     "row_sum",
+    "sample",
     "score_tiles",
     "scores",
     "softmax",

@@ -1,8 +1,8 @@
 """Causal attention over caches of keys and values (Vaswani et al. 2017).
 
-Heads lie side by side in a row, each padded to whole texels. Score rows are `t * n_head + head`, cut into distant
-tiles of t, so that the fragments of one head share the keys they fetch. The runtime scalar `pos` is the position of
-the first row.
+Heads are stored side by side in a row, each padded to whole texels. Score rows are `t * n_head + head`, cut into
+distant tiles of t, so that the fragments of one head share the keys they fetch. The runtime scalar `pos` is the
+position of the first row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row
 from glgpt.ops.pointwise import copy, plus
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout
-from glgpt.program.recorder import Recorder
+from glgpt.program.recorder import Cost, Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
@@ -43,7 +43,7 @@ def split_qkv(
         inputs, rows = {"x": x}, x.rows
     outputs = {"q": q, "k": k, "v": v}
     if q.role == "state":
-        rec.emit("split_qkv", inputs, outputs, defines, label=label, viewport=(q.layout.width, rows), row="pos")
+        rec.emit("split_qkv", inputs, outputs, defines, label=label, window=Window((q.layout.width, rows), "pos"))
         return
     rec.emit("split_qkv", inputs, outputs, defines, label=label)
 
@@ -91,7 +91,7 @@ def scores(
     width = max(q.cols, k.cols)  # of all heads
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "MASKED": masked}
     defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols}
-    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, flops=2 * rows * k.rows * width)
+    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, cost=Cost(2 * rows * k.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         dq = attend(rec, d[0], k, rows, n_head, f"d.{q.name}", "f32", batch, scale, width // k.cols)
@@ -113,7 +113,7 @@ def _attend_vjp(
     rec.emit("transpose_pattern", {"x": x}, {"y": transposed}, {"N_HEAD": n_head * batch, "ROWS": dz.rows // batch})
     y = rec.scratch(name, Layout(dz.rows, dz.cols // group, (x.layout.tiles[0], 1)))
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": dz.cols // n_head // 4, "SCALE": scale, "GROUP": group}
-    rec.emit("attend_vjp", {"x": transposed, "dz": dz}, {"y": y}, defines, flops=2 * dz.rows * x.cols * dz.cols)
+    rec.emit("attend_vjp", {"x": transposed, "dz": dz}, {"y": y}, defines, cost=Cost(2 * dz.rows * x.cols * dz.cols))
     return y
 
 
@@ -158,7 +158,7 @@ def attend(
     width = v.cols * group
     y = rec.scratch(name, Layout(rows * batch, width, (tr, FORMATS[dtype].column_tiles_per_texel), dtype))
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "GROUP": group}
-    rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, flops=2 * rows * v.rows * width)
+    rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, cost=Cost(2 * rows * v.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         dz = d[0] if d[0].layout.layers == 1 else copy(rec, d[0], Layout(y.rows, y.cols), d[0].name)
@@ -183,5 +183,5 @@ def attend_row(
     y, logs = rec.scratch(name, layout), rec.scratch(f"{name}.logs", layout)
     outputs = {"y": y, "logs": logs} if layout.rows > 1 else {"y": y}
     defines = {"D4": layout.cols // n_head // 4, "KEYS": keys, "GROUP": group}
-    rec.emit("attend_row", {"x": score, "v": v}, outputs, defines, flops=2 * v.rows * layout.cols)
+    rec.emit("attend_row", {"x": score, "v": v}, outputs, defines, cost=Cost(2 * v.rows * layout.cols))
     return AttendedRow(y, logs, keys) if layout.rows > 1 else y

@@ -8,7 +8,7 @@ from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row
 from glgpt.ops.pointwise import activation_defines, column_sums, copy, plus, transpose
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, fold, in_panels, texels
-from glgpt.program.recorder import Recorder
+from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
@@ -61,7 +61,7 @@ def matmul(
         inputs |= finish
         defines |= activation_defines(act)
     flops = 2 * x.rows * x.cols * w.cols
-    rec.emit("matmul", inputs, {"y": product}, defines, label=name, columns=2, flops=flops, nbytes=w.layout.nbytes)
+    rec.emit("matmul", inputs, {"y": product}, defines, label=name, columns=2, cost=Cost(flops, w.layout.nbytes))
     if split_k > 1:
         rec.emit("matmul_sum", {"partial_sums": product} | finish, {"y": y}, shape | activation_defines(act))
 
@@ -176,7 +176,7 @@ def matvec(
         inputs, defines = {"x": x.values, "logs": x.logs, "w": w}, defines | {"KEYS": x.keys}
     else:
         inputs = {"x": x, "w": w}
-    rec.emit("matvec", inputs, {"y": y}, defines, flops=2 * x.cols * w.cols, nbytes=w.layout.nbytes)
+    rec.emit("matvec", inputs, {"y": y}, defines, cost=Cost(2 * x.cols * w.cols, w.layout.nbytes))
     return PartialSums(y, w.cols, place | {"SPLIT_K": split_k, "SHARED": shared, "TILE": w.layout.width})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from glgpt.ops.partial_sums import NormedRow, PartialSums
 from glgpt.ops.pointwise import add_slices, slice_rows
 from glgpt.program.layout import Layout, fold
-from glgpt.program.recorder import Recorder
+from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
@@ -102,7 +102,7 @@ def norm_fold(
     folded = folded_norm(rec, name, w.cols)
     inputs = {"gain": gain, "bias": bias, "w": w} | ({"shift": shift} if shift else {})
     outputs = {"g": folded[0], "b": folded[1]}
-    rec.emit("norm_fold", inputs, outputs, label=f"{name}.folded", columns=1, flops=4 * w.rows * w.cols)
+    rec.emit("norm_fold", inputs, outputs, label=f"{name}.folded", columns=1, cost=Cost(4 * w.rows * w.cols))
     return folded
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from glgpt.program.layout import Layout
-from glgpt.program.recorder import Recorder
+from glgpt.program.recorder import Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
@@ -124,7 +124,7 @@ def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = Non
 
 def place_row(rec: Recorder, x: Tensor, out: Tensor, row: str) -> None:
     """Writes x `[1, N]` to the row of the state `out` `[.., N]` that the scalar `row` names."""
-    rec.emit("place_row", {"x": x}, {"y": out}, viewport=(out.layout.width, 1), row=row)
+    rec.emit("place_row", {"x": x}, {"y": out}, window=Window((out.layout.width, 1), row))
 
 
 def add_slices(rec: Recorder, slices: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:

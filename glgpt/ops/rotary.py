@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021): queries and keys turned by angles that grow with the position."""
+"""Rotary position embedding (Su et al. 2021): queries and keys rotated by angles that grow with the position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from glgpt.ops.matmul import norm_inputs
 from glgpt.ops.partial_sums import Normed, PartialSums
 from glgpt.ops.pointwise import plus
-from glgpt.program.recorder import Recorder
+from glgpt.program.recorder import Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
@@ -22,9 +22,9 @@ def rotary(
     batch: int = 1,
     normed: Normed | None = None,
 ) -> None:
-    """Writes rows pos.. of `out` `[.., heads * d]` from x `[T, heads * d]`, each head turned by its position's angles.
+    """Writes rows pos.. of `out` `[.., heads * d]` from x `[T, heads * d]`, each head rotated by its position's angles.
 
-    Columns i and i + d_head / 2 of a head are a pair, turned by (pos + t) * frequencies[i] in radians. Without
+    Columns i and i + d_head / 2 of a head are a pair, rotated by (pos + t) * frequencies[i] in radians. Without
     frequencies the rows are copied. Partial sums of one row come with `normed`, and are finished here as in `combine`.
     Where `out` is scratch, it holds the rows of x, t * batch + sequence, from position 0.
     """
@@ -35,7 +35,7 @@ def rotary(
         inputs, rows = {"x": x}, x.rows
     defines |= {"BATCH": batch, **_turn(d_head, frequencies)}
     if out.role == "state":
-        rec.emit("rotary", inputs, {"y": out}, defines, label=label, viewport=(out.layout.width, rows), row="pos")
+        rec.emit("rotary", inputs, {"y": out}, defines, label=label, window=Window((out.layout.width, rows), "pos"))
         return
     rec.emit("rotary", inputs, {"y": out}, defines | {"FROM_ZERO": 1}, label=label)
 

@@ -27,13 +27,13 @@ from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.recorded import recorded_json
-from glgpt.page.training import training_files
+from glgpt.page.training import Size, training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
 from glgpt.system.files import data_path, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
-from glgpt.tuning.choice import PANELS_PAY, STEADY
+from glgpt.tuning.choice import PANELS_PAY, STEADY, DeviceSettings
 
 SCHEMA = 2  # of manifest.json
 TUNING = {  # what the page decides by as the desktop does, and how many greedy tokens it plays ahead
@@ -65,15 +65,15 @@ def export(
     single_file: bool = False,
     embed: bool = False,
     prompt: str = PROMPT,
-    train: Sequence[str] = (),
+    train: Sequence[str | Size] = (),
     trained_on: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
-    `train` names the presets that the page can train. `trained_on` says in a few words what the model was trained
-    on, for the page's first line; of the embedded model that is known.
+    `train` names the presets that the page can train, or other sizes. `trained_on` says in a few words what the model
+    was trained on, for the page's first line; of the embedded model that is known.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -87,7 +87,7 @@ def export(
     if dtype not in FORMATS:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
-        raise GlgptError(f"shard size is {shard_size}; it must lie between 64 KiB and 100 MB")
+        raise GlgptError(f"shard size is {shard_size}; it must be between 64 KiB and 100 MB")
     viewer = _viewer()
     made = [folder for folder in out.parents if not folder.exists()]
     with contextlib.ExitStack() as stack:
@@ -187,7 +187,7 @@ class _Wishes:
     dtype: str
     shard_size: int
     prompt: str
-    train: Sequence[str]
+    train: Sequence[str | Size]
     trained_on: str | None
 
 
@@ -201,7 +201,8 @@ def _write(
     names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
     documents = {}
-    with GPT2(checkpoint, tokenizer, dtype, **options) as model:
+    settings = DeviceSettings.taken_from(options)
+    with GPT2(checkpoint, tokenizer, dtype, settings=settings, **options) as model:
         documents["reference.json"] = _json(reference_json(model, wishes.prompt, names))
         recorded = recorded_json(model)
     if recorded:

@@ -14,7 +14,7 @@ from glgpt.models.spec import PATTERN, in_block
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n"  # the prompt that a page opens with
-SETTINGS = {"temperature": 0.8, "top_p": 0.9, "seed": 1}  # as the page's own defaults
+SETTINGS: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 1}  # as the page's own defaults
 TOKENS = 60
 ALTERNATIVES = 8
 ATTENTION_TOKENS = 48  # of which attention is kept
@@ -47,8 +47,8 @@ def recorded_json(model: GPT2) -> dict[str, Any] | None:
             token |= _weighed(tokenizer, logits[at - 1], sampler, id_)
         tokens.append(token)
     kept = min(len(ids), ATTENTION_TOKENS)
-    lower = np.tril_indices(kept)
-    weights = np.stack([found[name][:, *lower] for name in patterns])  # [layers, heads, pairs]
+    rows, columns = np.tril_indices(kept)
+    weights = np.stack([found[name][:, rows, columns] for name in patterns])  # [layers, heads, pairs]
     return {
         "schema": 1,
         "prompt": SAMPLE,

@@ -115,13 +115,15 @@ def _lines(text: bytes) -> bytes:
     return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-class _Headers:
+class Headers:
     """Adds `HEADERS` to every answer, of errors too."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Answers."""
+
         async def send_more(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -143,7 +145,7 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True) -> Any:
         raise FileError(f"{name} holds no index.html; make one with glgpt export --out {name}")
     files = Files(directory=str(folder), html=True, follow_symlink=False)
     files.policy = policy
-    return _Headers(Starlette(routes=[*routes, Mount("/", files)]))
+    return Headers(Starlette(routes=[*routes, Mount("/", files)]))
 
 
 class _Uvicorn(uvicorn.Server):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glgpt.data.bundled import SETS
@@ -15,24 +15,38 @@ from glgpt.program.kernel import Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.text.tokenizer_training import bpe_size
-from glgpt.training.program import Recipe, record_predictions, record_training
+from glgpt.training.program import Recipe, program_digest, record_predictions, record_training
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.choice import COLUMNS
 
-SCHEMA = 3  # of training.json
+SCHEMA = 4  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
 STEPS = 1000  # at most, unless a visitor asks for more: minutes, not hours
 
 
-def training_files(presets: Sequence[str]) -> tuple[dict[str, Program], dict[str, str], dict[str, Any]]:
+@dataclass(frozen=True)
+class Size:
+    """A model that a page is to train: `tokenizer` is `bytes` or `bpe:N`."""
+
+    name: str
+    tokenizer: str
+    config: ModelConfig
+    recipe: Recipe
+    settings: Settings
+
+
+def training_files(sizes: Sequence[str | Size]) -> tuple[dict[str, Program], dict[str, str], dict[str, Any]]:
     """The programs by file, the bundled sets by file, and the content of training.json.
 
-    Raises GlgptError for a preset that is none, or that no page can train.
+    A preset's name stands for its sizes.
+
+    Raises GlgptError for a preset that is none, or a size that no page can train.
     """
     files: dict[str, Program] = {}
-    sizes = [_size(name, tokenizer, files) for name in dict.fromkeys(presets) for tokenizer in _tokenizers(name)]
+    named = [s if isinstance(s, Size) else _preset_size(s, t) for s in dict.fromkeys(sizes) for t in _tokenizers(s)]
+    offers = [_offer(size, files) for size in named]
     texts = {f"training-text-{name}.bin": found.make() for name, found in SETS.items()}
     listed = [
         {
@@ -45,10 +59,12 @@ def training_files(presets: Sequence[str]) -> tuple[dict[str, Program], dict[str
         }
         for (name, found), (file, text) in zip(SETS.items(), texts.items(), strict=True)
     ]
-    return files, texts, {"schema": SCHEMA, "texts": listed, "look": LOOK, "sizes": sizes}
+    return files, texts, {"schema": SCHEMA, "texts": listed, "look": LOOK, "sizes": offers}
 
 
-def _tokenizers(preset: str) -> tuple[str, ...]:
+def _tokenizers(preset: str | Size) -> tuple[str, ...]:
+    if isinstance(preset, Size):
+        return (preset.tokenizer,)
     if preset not in PRESETS:
         raise GlgptError(f"preset {preset!r} is not one of {', '.join(PRESETS)}")
     if PRESETS[preset].tokenizer == "gpt2":
@@ -62,11 +78,8 @@ def training_kernels() -> list[tuple[Kernel, int]]:
     return [(replace(r.kernel, contiguous=COLUMNS["contiguous"]), r.draw_buffers) for r in strided]
 
 
-def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, Any]:
-    """What a page must know of one size; its programs are added to `files`."""
-    vocab = bpe_size(tokenizer) or 256
+def _preset_size(preset: str, tokenizer: str) -> Size:
     settings = _settings(preset, tokenizer)
-    config = settings.model_config(vocab)
     recipe = Recipe(
         batch=settings.batch,
         context=settings.context,
@@ -74,18 +87,27 @@ def _size(preset: str, tokenizer: str, files: dict[str, Program]) -> dict[str, A
         weight_decay=settings.weight_decay,
         clip=settings.clip,
     )
+    return Size(preset, tokenizer, settings.model_config(bpe_size(tokenizer) or 256), recipe, settings)
+
+
+def _offer(size: Size, files: dict[str, Program]) -> dict[str, Any]:
+    """What a page must know of one size; its programs are added to `files`."""
+    config, recipe = size.config, size.recipe
+    if recipe.accumulate > 1:
+        raise GlgptError("a page cannot train with --accumulate above 1")
     programs = []
     for kernel, buffers in training_kernels():
-        name = f"training-{preset}-{vocab}-{kernel.name}.bin"  # no .gz, which some hosts would unpack on their own
+        name = f"training-{size.name}-{config.vocab_size}-{kernel.name}.bin"  # no .gz, which some hosts would unpack
         program = files[name] = page_training_program(config, recipe, Limits(max_draw_buffers=buffers), kernel)
         programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": name})
     return {
-        "name": preset,
-        "tokenizer": tokenizer,
+        "name": size.name,
+        "tokenizer": size.tokenizer,
+        "digest": program_digest(config, recipe),
         "config": config.fields(),
         "checkpoint": config.to_dict(),
         "recipe": asdict(recipe),
-        "settings": {name: getattr(settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
+        "settings": {name: getattr(size.settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
         "count": config.parameter_count,
         "bytes": program.nbytes(),
         "parameters": offered_parameters(config),

@@ -20,12 +20,12 @@ LARGEST = 6000  # pixels of a contact sheet's longer side, without its gaps
 
 
 def attention_scale(n: int) -> PowerNorm:
-    """Colours for 0 to 1 that keep small shares apart: `n` positions share an attention of 1."""
+    """Colours for 0 to 1 that make small shares visible: `n` positions share an attention of 1."""
     return PowerNorm(1 / 2 if n <= 32 else 1 / 3, 0, 1)
 
 
 def causal(pattern: np.ndarray) -> np.ndarray:
-    """A pattern [..., T, T] with what lies in a position's future masked."""
+    """A pattern [..., T, T] with each position's future masked."""
     future = np.triu(np.ones(pattern.shape[-2:], bool), 1)
     return np.ma.masked_array(pattern, np.broadcast_to(future, pattern.shape))
 

@@ -21,13 +21,21 @@ from glgpt.program.tensor import Tensor
 from glgpt.system.files import data_path
 
 # The uniform block's fields, in the order in which a program's JSON lists them (by name), since players go by that.
-# pos: of the first token; row: of what is written or asked for; the others belong to training.
+# pos: of the first token; row: of what is written or asked for; draw_seed, draw_step, inverse_temperature, margin,
+# nucleus_width, top_k, top_p: how a token is drawn (`ops.sample`); the others belong to training.
 SCALARS = {
+    "draw_seed": "int",
+    "draw_step": "int",
+    "inverse_temperature": "float",
     "lr": "float",
+    "margin": "float",
+    "nucleus_width": "float",
     "pos": "int",
     "row": "int",
     "seed": "int",
     "step": "int",
+    "top_k": "int",
+    "top_p": "float",
     "unbias1": "float",
     "unbias2": "float",
 }
@@ -40,6 +48,22 @@ class _Draft:
     spec: Pass
     inputs: tuple[tuple[str, Tensor], ...]
     outputs: tuple[tuple[Tensor, int], ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a pass computes and reads: multiplications and additions, and bytes of weights."""
+
+    flops: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows of a state that a pass writes: `size` is width and height in texels, `row` the scalar of the first."""
+
+    size: tuple[int, int]
+    row: str
 
 
 class Recorder:
@@ -89,6 +113,10 @@ class Recorder:
         self._stored[tensor] = self.fixed(name, tensor.layout, "state")
         return self._stored[tensor]
 
+    def kept(self, name: str) -> Tensor:
+        """The weight, state or input of that name, recorded before."""
+        return self._fixed[name]
+
     def ping_pong(self, old: Tensor, new: Tensor) -> None:
         """After this entry the two states change names: `new`, which it writes, has the name of `old` from then on."""
         self._ping_pong[self._current].append((old, new))
@@ -130,18 +158,17 @@ class Recorder:
         *,
         label: str | None = None,
         columns: int | None = None,
-        viewport: tuple[int, int] | None = None,
-        row: str | None = None,
-        flops: int = 0,
-        nbytes: int = 0,
+        window: Window | None = None,
+        cost: Cost | None = None,
     ) -> None:
         """Appends a pass of `glsl/<shader>.frag`, or several where the outputs have more layers than it may write.
 
         `inputs` and `outputs` name the samplers and the STORE macros; a shader gives every tile of the outputs, of
         which each pass writes a range of columns, and of rows where one column has too many. `columns` is the most
-        column tiles of a pass. `flops` and `nbytes` are those of all passes, of which each has its share of the tiles.
-        `viewport` and `row` are for a pass that writes a part of a state.
+        column tiles of a pass. `cost` is that of all passes, each of which has its share of the tiles. `window` is for
+        a pass that writes some rows of a state.
         """
+        cost = cost or Cost()
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
         used = dict.fromkeys(t.layout.format for t in (*inputs.values(), *outputs.values()))
         before = [
@@ -152,7 +179,7 @@ class Recorder:
             *(accessors(name, t.layout) for name, t in inputs.items()),
         ]
         samplers = tuple((f"u_{k}", t) for k, t in inputs.items())
-        size = viewport or (first.layout.width, first.layout.height)
+        size, row = (window.size, window.row) if window else ((first.layout.width, first.layout.height), None)
         ranges = split(list(layouts.values()), self.limits.max_draw_buffers, columns)
         done, total = 0, sum(tiles.count(first.layout) for tiles in ranges)
         for tiles in ranges:
@@ -160,7 +187,7 @@ class Recorder:
             key = f"{shader}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
             self._shaders[key] = text
             end = done + tiles.count(first.layout)
-            costs = (n * end // total - n * done // total for n in (flops, nbytes))
+            costs = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
             spec = Pass(label or first.name, key, (), (), size, row, *costs)
             layers = tuple((t, layer) for t in outputs.values() for layer in tiles.layers(t.layout))
             self._drafts[self._current].append(_Draft(spec, samplers, layers))

@@ -65,7 +65,7 @@ class Pass:
 class Entry:
     """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> view).
 
-    `ping_pong` are pairs of states (old, new): the passes read the old and write the new, and after the entry the two
+    `ping_pong` are pairs of textures (old, new): the passes read the old and write the new, and after the entry the two
     change names, so that the next call finds the new value under the old one's name.
     """
 

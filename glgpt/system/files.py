@@ -1,4 +1,4 @@
-"""Where the shaders and default weights lie (beside the package in a checkout, inside it in a wheel).
+"""The paths of the shaders and default weights (beside the package in a checkout, inside it in a wheel).
 
 Reading files that a stranger may have made, and writing files whole or not at all.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -167,7 +168,8 @@ def named_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except shutil.Error as error:  # of many files, each with its reason as a text
-        raise OSError(0, str(error.args[0][0][-1]).partition(": ")[0], str(path)) from error
+        why = re.sub(r"^\[Errno \d+\] ", "", str(error.args[0][0][-1])).partition(": ")[0]
+        raise OSError(0, why, str(path)) from error
     except OSError as error:
         staging = f".{path.name}."  # how `written_whole`, `staged_folder` and exports begin a name that nobody knows
         if error.filename is not None and not any(p.startswith(staging) for p in Path(str(error.filename)).parts):

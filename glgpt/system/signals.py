@@ -8,7 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
+
+from glgpt.system.arrivals import first
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = 0.2  # seconds after which it is seen to that an exception was not swallowed
@@ -24,10 +27,11 @@ class Unwinding:
 
     Python drops an exception that a destructor, a callback from C, or some extensions' code is hit by. A thread
     therefore signals again until the `with` block has ended; the handler raises unless the exception is on its way.
+    While a module is imported it waits: an exception half way leaves extensions in a state that aborts the process.
     A second signal from outside is ignored while things are undone, and after `PATIENCE` ends the process by `leave`.
     """
 
-    def __init__(self, leave: Callable[[int], object] | None) -> None:
+    def __init__(self, leave: Callable[[int], object] | None = None) -> None:
         self.leave = leave
         self.number = 0  # the signal that came first
         self._since = 0.0
@@ -35,16 +39,15 @@ class Unwinding:
         self._ended = threading.Event()
         self._main = threading.main_thread().ident or 0
 
-    def handle(self, number: int, _frame: object) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
-        if not self.number:
-            self.number, self._since = number, time.monotonic()
+        if begun := not self.number:
+            self.number, self._since = first(number, NUMBERS), time.monotonic()
             threading.Thread(target=self._watch, daemon=True).start()
-            raise self._error()
         poked, self._poked = self._poked, False
-        if self._ended.is_set():
+        if self._ended.is_set() or importing(frame):
             return
-        if not self._on_its_way():
+        if begun or not self._on_its_way():
             raise self._error()
         if not poked and self.leave and time.monotonic() - self._since > PATIENCE:
             self.leave(self.number)
@@ -71,6 +74,15 @@ class Unwinding:
         while error is not None and not isinstance(error, KeyboardInterrupt):
             error = error.__context__
         return error is not None
+
+
+def importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported, by what runs in a frame or called it."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager

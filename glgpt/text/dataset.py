@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Data:
-    """A text's ids, the last share of it kept apart for validation; `key` tells another text or tokenizer."""
+    """A text's ids, the last share of it held out for validation; `key` tells another text or tokenizer."""
 
     train: Ids
     validation: Ids
@@ -132,6 +132,11 @@ def starts(seed: int, step: int, rows: int, count: int) -> NDArray[np.int64]:
     share = (high.astype(np.float64) * 2.0**21 + (low >> np.uint32(11))) * 2.0**-53
     found: NDArray[np.int64] = np.minimum(np.floor(share * count), count - 1).astype(np.int64)
     return found
+
+
+def mixed(seed: int, number: int) -> int:
+    """A seed below 2^32 for each number of a seed: the same on every machine."""
+    return int(_hash(_hash(np.array([seed], np.uint32)) + np.uint32(number & 0xFFFFFFFF))[0])
 
 
 def _hash(x: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -34,7 +34,7 @@ DIGITS = Split(
     r"\p{N}|'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?=\p{N})"
     r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+",
 )
-# Llama 3's: up to three digits together, a mark in front of a word, line ends apart.
+# Llama 3's: up to three digits together, a mark in front of a word, line ends separately.
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"

@@ -61,7 +61,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What is called while a run goes on; None is not."""
+    """What is called during a run; None is not."""
 
     on_start: Callable[[Start], object] | None = None
     on_step: Callable[[Step], object] | None = None

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from glgpt.errors import GlgptError
 from glgpt.plots.loss import loss_curve
-from glgpt.system.signals import Terminated, handled
+from glgpt.system.arrivals import first
+from glgpt.system.signals import NUMBERS, Unwinding, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
 from glgpt.training.events import DivergedError, Hooks, Step, Trained
@@ -29,16 +30,22 @@ RECENT = 50  # results over which tokens/s is measured
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Collects the first SIGINT or SIGTERM in the list it gives; another one raises KeyboardInterrupt."""
+    """Collects the first SIGINT or SIGTERM in the list it gives; another one raises what the first stands for."""
     caught: list[int] = []
+    second = Unwinding()
 
-    def note(number: int, _: object) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
+        number = first(number, NUMBERS)
         if caught:
-            raise Terminated if caught[0] == signal.SIGTERM else KeyboardInterrupt
-        caught.append(number)
+            second.handle(caught[0], frame)
+        else:
+            caught.append(number)
 
     with handled(note, default=True):
-        yield caught
+        try:
+            yield caught
+        finally:
+            second.end()
 
 
 class Loop:
@@ -90,6 +97,21 @@ class Loop:
             interrupted=bool(self._stop) and step < self.settings.steps,
             signal=self._stop[0] if self._stop and step < self.settings.steps else None,
         )
+
+    def keep(self, step: int, loss: float | None) -> dict[str, Any]:
+        """Evaluates, samples, notes and saves parameters that were trained elsewhere to `step`, with their last loss.
+
+        Gives the line of metrics.jsonl and the sample. Raises DivergedError where a parameter is not finite.
+        """
+        line: dict[str, Any] = {"step": step, "lr": self.settings.lr_at(step)} | (
+            {} if loss is None else {"loss": loss}
+        )
+        line |= self._validated() if self._evaluate(step) else {}
+        self._note(line)
+        self._sample(step)
+        self._save(step)
+        file = self.run.sample_file(step)
+        return line | {"sample": file.read_text("utf-8") if file.exists() else ""}
 
     def _step(self, step: int) -> None:
         s = self.settings
@@ -223,7 +245,7 @@ class Loop:
         return True
 
     def _sample(self, step: int) -> None:
-        """A text as the model writes it now; where its context is full, it goes on from the later half of that."""
+        """A text as the model writes it now; where its context is full, it continues from the later half of that."""
         s, ids = self.settings, list(self._prompt())
         prompt = len(ids)
         while len(ids) - prompt < s.sample_tokens and not self._stop:

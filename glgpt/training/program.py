@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -19,7 +21,7 @@ from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
 
 MOMENTS = ("moment", "squares")  # what AdamW keeps of a parameter's gradients
-SLOTS = 256  # losses that wait in a texture to be read: one for each part of an accumulated step, and one beyond
+SLOTS = 256  # losses that wait in a texture to be read: one for each micro-batch of a step, and one beyond
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,12 @@ class Recipe:
                 raise GlgptError(f"{name} is {number}; it must be at least 0 and below {end}")
 
 
+def program_digest(config: ModelConfig, recipe: Recipe) -> str:
+    """SHA-256 of all that decides what a step computes but its kernel: two programs with the same train together."""
+    fields = {"config": config.fields(), "recipe": asdict(recipe) | {"recompute": False}}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
 def checked_rate(lr: Any) -> float:
     """A learning rate. Raises GlgptError for what is none."""
     if not (isinstance(lr, Real) and 0 <= float(lr) < math.inf):
@@ -94,11 +102,11 @@ def training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel
 
 
 def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: Kernel) -> None:
-    """Entries `init`, `backward`, `accumulate` (where a step has parts), `update`, `evaluate`, and a generation's.
+    """Entries `init`, `backward`, `accumulate` (for several micro-batches), `update`, `evaluate` and a generation's.
 
     `init` makes fresh parameters from the scalar `seed`. `backward` leaves the gradients of (sum of losses) / (rows of
     the whole step) in the states `d.<parameter>`, `accumulate` adds to them; both, and `evaluate`, write (sum of
-    losses, targets that count, ..) to row `row` of the state `losses`: 0 for `backward`, then one for each part.
+    losses, targets that count, ..) to row `row` of the state `losses`: 0 for `backward`, then one for each micro-batch.
     `update` takes a step on the mean over all targets of the step that count, and leaves (its norm, what it multiplied
     gradients with, 1 if finite, 0) in the state `gradient_norm`. `prepare` must be played before a generation, whenever
     the parameters have changed.
@@ -107,7 +115,7 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
     if recipe.context > config.n_positions:
         raise GlgptError(f"a context of {recipe.context} tokens is beyond the model's n_positions {config.n_positions}")
     if recipe.accumulate > SLOTS:
-        raise GlgptError(f"a step of {recipe.accumulate} parts is beyond {SLOTS}; use larger batches")
+        raise GlgptError(f"a step of {recipe.accumulate} micro-batches is beyond {SLOTS}; use larger batches")
     if recipe.batch * recipe.context > (limit := rec.limits.max_texture_size):
         raise GlgptError(
             f"a batch of {recipe.batch} x {recipe.context} tokens is beyond the {limit} that this device takes; "

@@ -79,7 +79,7 @@ class Made(_Strict):
 
 
 class RecipeFields(BaseModel):
-    """`Recipe`, with a batch or context of None where each step decides."""
+    """`Recipe`, with a batch or context of None where the steps decide."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="forbid")
 
@@ -102,13 +102,17 @@ class Sum(_Strict):
 
 
 class About(_Strict):
-    """The metadata of a state; a browser's has no `made`, and older ones no `tensors`."""
+    """The metadata of a state; a browser's has no `made`, and older ones no `tensors`.
+
+    `shape` is the batch and context that was recorded for where the recipe leaves one open.
+    """
 
     config: dict[str, Any]
     recipe: RecipeFields
     lr: Annotated[float, Field(gt=0)]
     seed: Annotated[int, Field(ge=0, lt=1 << 32)]
     step: Steps
+    shape: tuple[Size, Size] | None = None
     made: Made | None = None
     tensors: dict[str, Sum] | None = None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,36 @@ def train(
 
 
 def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict[str, Any], hooks: Hooks) -> Trained:
+    with new_run(text, record, out, given, hooks) as made:
+        return _go(made.trainer, made.data, made.tokenizer, made.settings, made.run, hooks)
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run folder with a checkpoint of step 0, and all that its steps take."""
+
+    trainer: Any
+    data: Data
+    tokenizer: Tokenizer
+    settings: Settings
+    run: RunFolder
+
+
+@contextlib.contextmanager
+def new_run(
+    text: Text,
+    record: dict[str, Any],
+    out: str | Path | None,
+    given: dict[str, Any],
+    hooks: Hooks,
+    also: Callable[[Path, Any, Data, Settings], None] | None = None,
+) -> Iterator[NewRun]:
+    """Makes the folder of a new run: tokenizer, settings, fresh weights or those of a checkpoint.
+
+    `record` holds the `files`, `preset` and `init` of `records.Record`, `given` the settings that differ from the
+    preset's. `also` is called with the folder, the trainer, the data and the settings before the folder appears under
+    its name: what it writes is there from the first moment. Raises GlgptError for unusable text or settings.
+    """
     init = record["init"]
     if init is None:
         record["preset"] = record["preset"] or "nano"
@@ -119,8 +149,10 @@ def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict
             )
             write_json(folder / RECORD, whole.model_dump())
             trainer.save(folder, tokenizer.eos)  # so that a run has a checkpoint from its first moment
+            if also:
+                also(folder, trainer, data, settings)
         run = stack.enter_context(RunFolder(out))
-        return _go(trainer, data, tokenizer, settings, run, hooks)
+        yield NewRun(trainer, data, tokenizer, settings, run)
 
 
 def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks) -> Trained:

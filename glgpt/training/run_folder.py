@@ -119,7 +119,7 @@ class RunFolder:
             file.write(text.encode("utf-8", errors="replace"))
 
     def sample_file(self, step: int) -> Path:
-        """Where the sample of a step lies."""
+        """The path of a step's sample."""
         return self.path / SAMPLES / f"{step:06}.txt"
 
     def close(self) -> None:

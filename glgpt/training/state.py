@@ -1,4 +1,4 @@
-"""The files of a training's state: what goes on, and the checkpoint that others load."""
+"""The files of a training: the state that resuming needs, and the checkpoint that others load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(
 ) -> None:
     """Writes `state.safetensors`, `model.safetensors` and `config.json`; each takes its place only when complete.
 
-    The state is one file with all that training goes on from, so that it is whole at any moment; its metadata holds
+    The state is one file with all that resuming needs, so that it is whole at any moment; its metadata holds
     `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all that. The other two are a Hugging Face
     checkpoint; `eos` is the id that begins and ends a text, None where the tokenizer has none. Raises OSError, naming
     the file, where the folder cannot be written.

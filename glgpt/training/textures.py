@@ -41,7 +41,7 @@ class TrainingTextures:
         return array
 
     def state(self) -> dict[str, Floats]:
-        """All that training goes on from: every parameter, and under its name and a suffix its moments."""
+        """All that resuming needs: every parameter, and under its name and a suffix its moments."""
         return {name + suffix: self.read(name, "", suffix) for name in self.config.parameters for suffix in STATES}
 
     def restore(self, tensor: Callable[[str], NDArray[Any]]) -> None:
@@ -61,29 +61,41 @@ class TrainingTextures:
             self.put("starts", starts)
 
 
-def ids_of(inputs: Any, targets: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Both as arrays. Raises GlgptError for rows that differ in length."""
+def checked_ids(inputs: Any, targets: Any, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of ids and their targets, `[n, T]` each, as copies.
+
+    Raises GlgptError for rows that differ in length, arrays of two shapes or not of whole numbers, or ids outside the
+    vocabulary (a target may be -1).
+    """
     try:
-        return np.asarray(inputs), np.asarray(targets)
+        x, y = np.asarray(inputs), np.asarray(targets)
     except ValueError:
         raise GlgptError("inputs or targets have rows that differ in length") from None
-
-
-def checked_micro_batches(
-    inputs: NDArray[Any], targets: NDArray[Any], shape: tuple[int, int], size: int, vocab_size: int
-) -> MicroBatches:
-    """Ids and targets of `shape` in micro-batches of `size` rows.
-
-    Raises GlgptError for arrays of another shape or kind, or ids outside the vocabulary (a target may be -1).
-    """
-    for what, array, least in (("inputs", inputs, 0), ("targets", targets, -1)):
-        if array.shape != shape or array.dtype.kind not in "iu":
-            raise GlgptError(f"{what} are {array.dtype} {list(array.shape)}, not whole numbers {list(shape)}")
+    if x.shape != y.shape or x.ndim != 2 or not x.size:
+        raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one shape")
+    for what, array, least in (("inputs", x, 0), ("targets", y, -1)):
+        if array.dtype.kind not in "iu":
+            raise GlgptError(f"{what} are {array.dtype}, not whole numbers")
         if array.min() < least or array.max() >= vocab_size:
             wrong = array[(array < least) | (array >= vocab_size)][0]
             raise GlgptError(f"{what} hold id {wrong}, outside the vocabulary of {vocab_size}")
-    x, y = inputs.astype(np.int64), targets.astype(np.int64)
-    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+    return x.astype(np.int64), y.astype(np.int64)
+
+
+def micro_batches(
+    inputs: NDArray[np.int64], targets: NDArray[np.int64], count: int, batch: int, context: int
+) -> MicroBatches:
+    """Ids and targets `[n, T]` as `count` micro-batches of `[batch, context]`, padded with targets of -1.
+
+    Padding follows a row's tokens, which attend only to what precedes them: it changes no logit of theirs, and a target
+    of -1 adds nothing to a loss or a gradient. Raises GlgptError where the arrays are larger.
+    """
+    rows, (n, length) = count * batch, inputs.shape
+    if n > rows or length > context:
+        raise GlgptError(f"inputs are [{n}, {length}]; this trainer takes at most [{rows}, {context}]")
+    missing = (0, rows - n), (0, context - length)
+    x, y = np.pad(inputs, missing), np.pad(targets, missing, constant_values=-1)
+    return [(x[i : i + batch], y[i : i + batch]) for i in range(0, rows, batch)]
 
 
 def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,14 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
 from glgpt.training import state as training_state
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
-from glgpt.training.textures import MicroBatches, TrainingTextures, check_finite, checked_micro_batches, ids_of
-from glgpt.tuning.choice import choose
+from glgpt.training.textures import STATES, TrainingTextures, check_finite, checked_ids, micro_batches
+from glgpt.tuning.choice import DeviceSettings
 
 logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 3  # steps whose losses may be unread before the trainer waits for the oldest
 
 Arrays = dict[str, NDArray[np.float32]]
+Step = tuple[int, NDArray[np.int64], NDArray[np.int64]]  # its number, inputs and targets
 
 
 @dataclass(frozen=True)
@@ -46,38 +47,61 @@ class StepResult:
     grad_norm: float
 
 
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What a Trainer is made with, beside the model and the device; `Recipe` says what most of it means.
+
+    `batch` and `context` are None where the steps decide them, as in `Trainer`. `clip` None is no clipping;
+    `seed` is that of fresh parameters and dropout.
+    """
+
+    batch: int | None = None
+    context: int | None = None
+    accumulate: int = 1
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float | None = 1.0
+    dropout: float = 0.0
+    recompute: bool = False
+    seed: int = 0
+
+    def recipe(self, context: int) -> Recipe:
+        """What is recorded first: one sequence of `context` tokens where these settings leave the shape open."""
+        names = ("accumulate", "betas", "eps", "weight_decay", "dropout", "recompute")
+        batch, context = 1 if self.batch is None else self.batch, context if self.context is None else self.context
+        return Recipe(batch, context, clip=self.clip or 0.0, **{name: getattr(self, name) for name in names})
+
+
 class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
 
     `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name
-    or folder, or a loaded GPT2, whose checkpoint is read. A step takes `accumulate` micro-batches of `batch`
-    sequences of `context` tokens (None: as many as it is given; its program is recorded and compiled when a shape is
-    first met, and again whenever another follows, which is logged as a warning: it can take half a minute).
+    or folder, or a loaded GPT2, whose checkpoint is read. Settings come as one object or by name, as in
+    `Trainer(config, batch=12, lr=1e-3)`; so do those of the device (`DeviceSettings`).
+
+    A step takes `accumulate` micro-batches of at most `batch` sequences of at most `context` tokens; smaller arrays are
+    masked into these, which changes no loss and no gradient.
     Its loss is the mean over all targets in all its micro-batches together, except those that are -1, as torch's
     `cross_entropy` has it with `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are
-    zero. Raises GlgptError for settings that do not fit the model or the device, TypeError for a model of another kind.
+    zero.
+
+    A program has one shape, and compiling it can take half a minute on software GL. `batch` or `context` of None takes
+    that of the first step. Longer rows later have it compiled anew for the next power of two, up to `n_positions`, and
+    more rows for their number; this is logged as a warning, the first compilation as info.
+
+    Raises GlgptError for settings that do not fit the model or the device, TypeError for a model of another kind.
     """
 
     def __init__(
         self,
         model: ModelConfig | GPT2 | str | Path | None,
-        *,
-        batch: int | None = None,
-        context: int | None = None,
-        accumulate: int = 1,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-        weight_decay: float = 0.1,
-        clip: float | None = 1.0,
-        dropout: float = 0.0,
-        recompute: bool = False,
-        seed: int = 0,
-        device: str | int = "auto",
-        kernel: str = "auto",
-        fetch: str = "auto",
-        storage: str = "auto",
+        settings: TrainerSettings | None = None,
+        **given: Any,
     ) -> None:
+        device_settings = DeviceSettings.taken_from(given)
+        settings = replace(settings or TrainerSettings(), **given)
         with contextlib.ExitStack() as stack:
             read = None  # a checkpoint's arrays
             if isinstance(model, ModelConfig):
@@ -90,16 +114,15 @@ class Trainer:
                     raise TypeError(f"model is a {kind}; pass a config, a loaded GPT2, a folder or a name of the Hub")
                 checkpoint = stack.enter_context(Checkpoint.open(model))
                 self.config, read = checkpoint.config, checkpoint.read
-            self._given = batch, context
-            shape = 1 if batch is None else batch, self.config.n_positions if context is None else context
-            recipe = Recipe(*shape, accumulate, betas, eps, weight_decay, clip or 0.0, dropout, recompute)
-            self.lr, self.seed, self.steps_done = checked_rate(lr), checked_seed(seed), 0
+            self._given, recipe = (settings.batch, settings.context), settings.recipe(self.config.n_positions)
+            self._met = 0, 0  # the batch and context recorded for since the first step
+            self._compiled = False
+            self.lr, self.seed, self.steps_done = checked_rate(settings.lr), checked_seed(settings.seed), 0
             self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
-            self.device = open_device(device)
-            self.choice = choose(self.device, kernel, fetch, storage)
-            self._in_flight: deque[tuple[int, MicroBatches]] = deque()  # steps whose losses were not read yet
+            self.device, self.choice = device_settings.open()
+            self._in_flight: deque[Step] = deque()  # those whose losses were not read yet
             self._results: list[StepResult] = []  # results that were read and not yet returned
-            self._broken: tuple[int, MicroBatches] | None = None  # the first step that was not finite
+            self._broken: Step | None = None  # the first that was not finite
             self._open(recipe)
             try:
                 if read is None:
@@ -121,19 +144,33 @@ class Trainer:
         self._prepared = False  # whether the norms are folded as generation wants them
         self._decoder = Decoder(player, self.config.n_positions, self._prepare)
 
-    def _fit(self, batch: int, context: int) -> None:
-        """Records the program anew for another shape, where that was left open; what was learnt goes along."""
-        shape = self._given[0] or batch, self._given[1] or context
-        if shape == (self.recipe.batch, self.recipe.context) or 0 in shape:
-            return
+    def _fit(self, batch: int, length: int) -> None:
+        """Makes room for micro-batches of `[batch, length]`, and says where that compiles."""
+        shape = self._shape_for(batch, length)
+        if shape != (self.recipe.batch, self.recipe.context):
+            self._reopen(*shape)
+        if shape != self._met or not self._compiled:
+            level = logging.WARNING if self._compiled else logging.INFO
+            logger.log(level, "compiling for %d x %d tokens at a time; fewer need nothing else compiled", *shape)
+        self._met, self._compiled = shape, True
+
+    def _shape_for(self, batch: int, length: int) -> tuple[int, int]:
+        """What to record for: what was given, else what was met before or, where that is too small, more."""
+        (given_batch, given_context), (most, longest) = self._given, self._met
+        context = length
+        if longest:  # a power of two, so that few lengths are ever compiled
+            power = min(self.config.n_positions, 1 << (length - 1).bit_length())
+            context = longest if length <= longest else max(length, power)
+        shape = given_batch or max(batch, most), given_context or context
+        if shape[0] * shape[1] > self.device.limits.max_texture_size:
+            shape = given_batch or batch, given_context or length
+        return shape
+
+    def _reopen(self, batch: int, context: int) -> None:
+        """Records the program anew for another shape; what was learnt goes along."""
         self._results = self.drain()
         state, old = self.textures.state(), self.player
-        if self.steps_done:
-            logger.warning(
-                "compiling a step of %d x %d tokens; pass Trainer a batch and a context to compile one alone, and fill "
-                "shorter rows up with targets of -1", *shape
-            )  # fmt: skip
-        self._open(replace(self.recipe, batch=shape[0], context=shape[1]))
+        self._open(replace(self.recipe, batch=batch, context=context))
         old.close()
         self.textures.restore(state.__getitem__)
         self._gradients = False  # which were not taken along
@@ -146,18 +183,15 @@ class Trainer:
         return results[-1].loss
 
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
-        """Takes a step on ids `[accumulate * batch, context]` without waiting; returns the results that have arrived.
+        """Takes a step without waiting; returns the results that have arrived.
 
-        Where `batch` or `context` was left open, a step of another shape than the last waits for those in flight.
-
-        Raises GlgptError for arrays of another shape or ids outside the vocabulary (a target may be -1).
+        `inputs` are ids of at most `[accumulate * batch, context]`, `targets` of the same shape. Fewer are masked into
+        the shape that is compiled; where more come and `batch` or `context` was left open, the steps in flight are
+        waited for. Raises GlgptError for other arrays or ids outside the vocabulary (a target may be -1).
         """
         lr = self.lr if lr is None else checked_rate(lr)
-        x, y = ids_of(inputs, targets)
-        if x.ndim == 2:
-            self._fit(len(x) // self.recipe.accumulate, x.shape[1])
-        micro_batches = self._micro_batches(x, y, self.recipe.accumulate)
-        self._backward(self.steps_done + 1, micro_batches)
+        x, y = checked_ids(inputs, targets, self.config.vocab_size)
+        self._backward(self.steps_done + 1, x, y)
         self.steps_done += 1
         b1, b2 = self.recipe.betas
         self.player.play("update", lr=lr, unbias1=1 / (1 - b1**self.steps_done), unbias2=1 / (1 - b2**self.steps_done))
@@ -165,12 +199,14 @@ class Trainer:
         self._prepared = False
         arrived, self._results = self._results + ([self._take()] if self._readback.full else []), []
         self._readback.start()
-        self._in_flight.append((self.steps_done, micro_batches))
+        self._in_flight.append((self.steps_done, x, y))
         return arrived
 
-    def _backward(self, step: int, micro_batches: MicroBatches) -> None:
-        for i, (x, y) in enumerate(micro_batches):
-            self.textures.upload(x, y, train=True)
+    def _backward(self, step: int, x: NDArray[np.int64], y: NDArray[np.int64]) -> None:
+        r = self.recipe
+        self._fit(-(-len(x) // r.accumulate), x.shape[1])
+        for i, part in enumerate(micro_batches(x, y, r.accumulate, self.recipe.batch, self.recipe.context)):
+            self.textures.upload(*part, train=True)
             scalars = {"pos": 0, "row": i, "step": step, "seed": self._seed}
             self.player.play("backward" if i == 0 else "accumulate", **scalars)
         self._gradients = True
@@ -183,23 +219,19 @@ class Trainer:
     def _take(self) -> StepResult:
         losses, norm = self._readback.take()
         total = losses[0, : self.recipe.accumulate, 0].astype(np.float64).sum(axis=0)
-        step, micro_batches = self._in_flight.popleft()
+        step, x, y = self._in_flight.popleft()
         result = StepResult(step, float(total[0] / max(1, total[1])), float(norm[0, 0, 0, 0]))
         if not self._broken and not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
-            self._broken = step, micro_batches
+            self._broken = step, x, y
         return result
 
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
-        """The mean loss of ids `[n, context]`, any n, in nats a target; of no targets, zero. Waits."""
-        (x, y), total = ids_of(inputs, targets), np.zeros(2)
-        if x.shape != y.shape or x.ndim != 2 or not len(x):
-            raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one number")
-        self._fit(self.recipe.batch, x.shape[1])
-        count = -(-len(x) // self.recipe.batch)
-        missing = ((0, count * self.recipe.batch - len(x)), (0, 0))
-        x, y = np.pad(x, missing), np.pad(y, missing, constant_values=-1)
-        for micro_batch in self._micro_batches(x, y, count):
-            self.textures.upload(*micro_batch, train=False)
+        """The mean loss of ids `[n, T]`, any n, T at most `context`, in nats a target; of no targets, zero. Waits."""
+        x, y = checked_ids(inputs, targets, self.config.vocab_size)
+        self._fit(1, x.shape[1])
+        total, (batch, context) = np.zeros(2), (self.recipe.batch, self.recipe.context)
+        for part in micro_batches(x, y, -(-len(x) // batch), batch, context):
+            self.textures.upload(*part, train=False)
             self.player.play("evaluate", pos=0, row=SLOTS)
             total += self.player.read("losses")[0, SLOTS, 0, :2]
         return float(total[0] / max(1, total[1]))
@@ -233,7 +265,6 @@ class Trainer:
             if not np.isfinite(self.textures.read(name)).all():
                 return name
         if self._broken:
-            self._fit(*self._broken[1][0][0].shape)
             self._backward(*self._broken)
             for name in self._backward_order():
                 if not np.isfinite(self.textures.read(name, "d.")).all():
@@ -244,20 +275,39 @@ class Trainer:
         last = {t: i for i, p in enumerate(self.player.entry("backward").passes) for t, _ in p.outputs}
         return sorted(self.config.parameters, key=lambda name: last[f"d.{name}"])
 
-    def _micro_batches(self, inputs: NDArray[Any], targets: NDArray[Any], count: int) -> MicroBatches:
-        shape = count * self.recipe.batch, self.recipe.context
-        return checked_micro_batches(inputs, targets, shape, self.recipe.batch, self.config.vocab_size)
-
     # -- what it holds ------------------------------------------------------------------------------------------
 
     def parameters(self) -> Arrays:
         """Every parameter under its Hugging Face name (without the family's prefix), as a checkpoint holds it."""
         return {name: self.textures.read(name) for name in self.config.parameters}
 
+    def set_parameters(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Takes every parameter from `arrays`, named and shaped as `parameters` gives them; the moments stay.
+
+        `steps_done`, which AdamW counts by, stays too. Waits for the steps in flight; their results come with `drain`.
+        """
+        self._results = self.drain()
+        for name in self.config.parameters:
+            self.textures.write(name, arrays[name])
+        self._decoder.forget()
+        self._prepared = False
+
+    def set_moments(self, tensor: Callable[[str], NDArray[Any]], steps_done: int) -> None:
+        """Takes the moments that `moments` gave, and the number of steps that AdamW took to them."""
+        for name in self.config.parameters:
+            for suffix in STATES[1:]:
+                self.textures.write(name, tensor(name + suffix), suffix)
+        self.steps_done = steps_done
+
+    def moments(self) -> Arrays:
+        """What AdamW keeps of every parameter, under its name and a suffix."""
+        names = self.config.parameters
+        return {name + suffix: self.textures.read(name, "", suffix) for name in names for suffix in STATES[1:]}
+
     def gradients(self) -> Arrays:
         """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
         if not self._gradients:
-            raise GlgptError("arrays of another shape were evaluated since the last step: its gradients are gone")
+            raise GlgptError("longer arrays were evaluated since the last step: its gradients are gone")
         counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
         mean = np.float32(self.recipe.rows / max(1, counted))  # what `update` multiplied them with
         return {name: mean * self.textures.read(name, "d.") for name in self.config.parameters}
@@ -276,6 +326,7 @@ class Trainer:
         arrays = {name: moments.pop(name) for name in self.config.parameters}
         recipe = asdict(self.recipe) | dict(zip(("batch", "context"), self._given, strict=True))
         about = {"config": self.config.fields(), "recipe": recipe, "lr": self.lr, "seed": self.seed}
+        about["shape"] = self._met if None in self._given and all(self._met) else None
         about["made"] = {
             "on": self.device.renderer,
             "kernel": self.choice.kernel.name,
@@ -286,7 +337,7 @@ class Trainer:
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
-        """Goes on from what `save` wrote: the same bits as never having stopped, unless `overrides` change a setting.
+        """Resumes what `save` wrote, bit-identical to never having stopped unless `overrides` change a setting.
 
         Raises GlgptError for a folder without a state, or a state that is damaged.
         """
@@ -302,6 +353,7 @@ class Trainer:
             trainer.close()
             raise
         trainer.steps_done = about.step
+        trainer._met = about.shape or (0, 0)
         return trainer
 
     def close(self) -> None:

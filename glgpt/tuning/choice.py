@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from moderngl import TextureArray
 
 from glgpt import ops
 from glgpt.errors import DeviceError, GlgptError
-from glgpt.gl.device import Device, Options
+from glgpt.gl.device import Device, Options, open_device
 from glgpt.gl.player import Player
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
@@ -43,6 +44,29 @@ class Choice:
     options: Options
     why: str
     measured: dict[str, float]
+
+
+@dataclass(frozen=True)
+class DeviceSettings:
+    """Which device to use, and what to fix on it in place of what the probe measures; "auto" leaves the choice open.
+
+    `device` is "auto", "software", "gpu" or an EGL index; `kernel`, `fetch` and `storage` are names of `glgpt info`.
+    """
+
+    device: str | int = "auto"
+    kernel: str = "auto"
+    fetch: str = "auto"
+    storage: str = "auto"
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> DeviceSettings:
+        """Removes the device's settings from keyword arguments and returns them."""
+        return cls(**{f.name: options.pop(f.name) for f in fields(cls) if f.name in options})
+
+    def open(self) -> tuple[Device, Choice]:
+        """The device, and the kernel and fetch for it. Raises GlgptError as `open_device` and `choose` do."""
+        device = open_device(self.device)
+        return device, choose(device, self.kernel, self.fetch, self.storage)
 
 
 def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: str = "auto") -> Choice:

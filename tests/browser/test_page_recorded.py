@@ -74,7 +74,8 @@ def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None
     page.goto(serve(exported))
     page.wait_for_function("globalThis.interactive && performance.getEntriesByName('first-contentful-paint').length")
     paint, interactive, script = json.loads(
-        page.evaluate("""JSON.stringify([performance.getEntriesByName('first-contentful-paint')[0].startTime, interactive,
+        page.evaluate("""JSON.stringify([
+          performance.getEntriesByName('first-contentful-paint')[0].startTime, interactive,
           performance.getEntriesByType('resource').find((r) => r.name.endsWith('.js')).responseEnd])""")
     )
     assert paint < 1000 + script and interactive < 2000 + script, (paint, interactive, script)

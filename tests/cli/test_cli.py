@@ -385,7 +385,9 @@ def test_every_stop_text_counts(capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["text"] == " not so, and "
 
 
-def test_bench_says_what_it_does_and_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_bench_says_what_it_does_and_keeps_to_its_time(
+    goldens: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     """On a machine on which all takes long, rounds and shapes are left out; stderr is no terminal here."""
     asked: list[int] = []
 
@@ -394,8 +396,14 @@ def test_bench_says_what_it_does_and_keeps_to_its_time(monkeypatch: pytest.Monke
         time.sleep(0.4)
         return [{"name": "matmul", "gflops": 1.0}]
 
-    monkeypatch.setattr(bench, "device_peaks", lambda *_: {"fma_gflops": 1.0})
+    monkeypatch.setattr(
+        bench, "device_peaks", lambda *_: dict.fromkeys(("fma_gflops", "read_gbs", "empty_pass_us"), 1.0)
+    )
     monkeypatch.setattr(bench, "products", products)
+    model = ["--model", str(goldens / "one-f16"), "--device", "software"]
+    assert main(["bench", "--seconds", "3", "--json", *model]) == 0
+    assert [row for row in json.loads(capsys.readouterr().out)["rows"] if row["name"].startswith("decode")]
+    asked.clear()
     monkeypatch.setattr(bench, "model_bench", lambda *_: ([], {}))
     assert main(["bench", "--seconds", "2", "--json"]) == 0
     err = capsys.readouterr().err

@@ -18,6 +18,7 @@ for name in {MISSING!r}:
 for name in ("pthread_kill", "pthread_sigmask", "setitimer", "SIGKILL", "SIGHUP"):
     if hasattr(signal, name):
         delattr(signal, name)
+import glgpt.__main__
 from glgpt.cli import main
 """
 PLAY = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 30

@@ -87,7 +87,7 @@ def verdict(run: Callable[[Path], None], folder: Path) -> str:
     return "accepted"
 
 
-def _write(folder: Path, files: Files) -> None:
+def write(folder: Path, files: Files) -> None:
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def judged(target: Target, files: Files) -> str:
     """The verdict on files, in this process."""
     folder = Path(tempfile.mkdtemp(prefix="glgpt-fuzz-"))
     try:
-        _write(folder, files)
+        write(folder, files)
         return verdict(target.run, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -201,7 +201,7 @@ def kept(target: Target, finding: Finding) -> Path:
     """Writes the files of a finding to the regressions, from where every later run judges them first."""
     files = mutated(target.seeds()[finding.seed], finding.steps)
     folder = REGRESSIONS / target.name / "-".join(f"{step:08x}" for step in finding.steps[:3])
-    _write(folder, files)
+    write(folder, files)
     return folder
 
 

@@ -1,18 +1,24 @@
-"""Kills and interrupts at random moments: nothing is lost, and what was begun can be gone on with.
+"""Kills and interrupts at random moments of training, tokenizer training, export and serve: nothing is lost.
 
-`make fuzz-signals`, COUNT=500, SEED=0. A loss: a run that does not resume, a folder half written under its own name, a
-traceback, an exit code that is none of 0, 130, 143 and the signal's.
+`make fuzz-signals`, COUNT=500, SEED=0, ONLY=training,tokenizers,exports,serving. A loss: a run that does not resume, a
+folder half written under its own name, a whole answer of the server that is wrong, a traceback, an exit code that is
+none of 0, 130, 143 and the signal's.
 """
 
 from __future__ import annotations
 
+import hashlib
+import http.client
+import json
 import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -38,7 +44,7 @@ def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
     """A command, once its own code runs: what loads the tests' trainer before is no part of glgpt."""
     mark = folder / "started"
     mark.unlink(missing_ok=True)
-    environment = os.environ | {"FAKE_SECONDS": "0.005", "FAKE_STARTED": str(mark)}
+    environment = os.environ | {"FAKE_SECONDS": "0.005", "FAKE_STARTED": str(mark), "PYTHONFAULTHANDLER": "1"}
     process = subprocess.Popen(
         [sys.executable, *line],
         cwd=folder,
@@ -52,18 +58,17 @@ def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def struck(line: list[str], folder: Path, number: int, after: float) -> str:
-    """Ends a command after some seconds; what was wrong with how it ended, or nothing."""
+def struck(line: list[str], folder: Path, number: int, after: float, ends: bool = True) -> str:
+    """Ends a command after some seconds; what was wrong with how it ended. A server never `ends` by itself."""
     process = started(line, folder)
     time.sleep(after)
     process.send_signal(number)
     try:
         _, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return f"{signal.Signals(number).name} was not heeded within a minute"
-    wanted = {0, -number} if number == signal.SIGKILL else {0, 128 + number}
+        process.send_signal(signal.SIGABRT)  # which says where it is
+        return f"{signal.Signals(number).name} was not heeded within a minute: {process.communicate()[1][-3000:]}"
+    wanted = {-number if number == signal.SIGKILL else 128 + number} | ({0} if ends else set())
     if process.returncode not in wanted or "Traceback" in err:
         return f"exit {process.returncode} after {signal.Signals(number).name}: {err[-300:]!r}"
     return ""
@@ -74,7 +79,7 @@ def training(folder: Path, draw: random.Random, number: int) -> str:
     run = folder / "run"
     line = [FAKE, "train", "play.txt", "--out", "run", "--save-every", "10", "--sample-tokens", "5", *SMALL]
     if run.exists():
-        line = [FAKE, "train", "--resume", "run"]
+        line = [FAKE, "train", "--resume", "run", "--steps", "100000", "--warmup", "0"]
     wrong = struck(line, folder, number, draw.uniform(0.0, 2.5))
     if wrong or not run.exists():
         return wrong
@@ -98,20 +103,88 @@ def tokenizers(folder: Path, draw: random.Random, number: int) -> str:
     return wrong or ("" if number == signal.SIGKILL or there in (set(), whole) else f"bpe holds {sorted(there)}")
 
 
+def exports(folder: Path, draw: random.Random, number: int) -> str:
+    """The page is the one before or the new one, and whole; an interrupt leaves nothing beside it."""
+    page = folder / "page"
+    before = (page / "manifest.json").read_bytes() if page.exists() else b""
+    model = TESTS / "goldens" / draw.choice(["one-f16", "vocab3-untied"])
+    line = ["-c", MAIN, "export", "--model", str(model), "--out", "page", "--device", "software"]
+    wrong = struck(line, folder, number, draw.uniform(0.0, 5.0))
+    left = list(folder.glob(".page.*"))
+    for beside in left:
+        shutil.rmtree(beside)
+    if wrong or (left and number != signal.SIGKILL):
+        return wrong or f"{left[0].name} is left"
+    if not page.exists():
+        return "the earlier page is gone" if before else ""
+    text = (page / "manifest.json").read_bytes()
+    if before and text != before and json.loads(text)["model"] != model.name:
+        return "the page is another than the two"
+    manifest = json.loads(text)
+    listed = manifest["files"] | {shard["file"]: shard for shard in manifest["shards"]}
+    bad = [f for f, about in listed.items() if hashlib.sha256((page / f).read_bytes()).hexdigest() != about["sha256"]]
+    if draw.random() < 0.3:
+        shutil.rmtree(page)
+    return f"the page's {bad[0]} is another than its manifest says" if bad else ""
+
+
+def serving(folder: Path, draw: random.Random, number: int) -> str:
+    """Whole answers are the file, and the port is free again."""
+    site = folder / "site"
+    if not site.exists():
+        site.mkdir()
+        (site / "index.html").write_text("<title>page</title>")
+        (site / "large.bin").write_bytes(random.Random(1).randbytes(1 << 20))
+    large = (site / "large.bin").read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ended, bad = threading.Event(), []
+
+    def ask() -> None:
+        while not ended.is_set():
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            try:
+                connection.request("GET", "/large.bin")
+                if connection.getresponse().read() != large:
+                    bad.append("an answer is not the file")
+            except (OSError, http.client.HTTPException):  # not there yet, or no more
+                time.sleep(0.02)
+            finally:
+                connection.close()
+
+    client = threading.Thread(target=ask)
+    client.start()
+    line = ["-c", MAIN, "serve", "site", "--port", str(port)]
+    wrong = struck(line, folder, number, draw.uniform(0.0, 3.0), ends=False)
+    ended.set()
+    client.join()
+    if not wrong and not bad:
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+    return wrong or "".join(bad[:1])
+
+
+KINDS = (training, tokenizers, exports, serving)
+
+
 def main() -> int:
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # which a shell's background jobs ignore, and their children
     count, draw = int(os.environ.get("COUNT") or 500), random.Random(int(os.environ.get("SEED") or 0))
+    only = os.environ.get("ONLY", "")
+    kinds = [kind for kind in KINDS if not only or kind.__name__ in only.split(",")]
     tally, losses = Counter[str](), []
     with tempfile.TemporaryDirectory(prefix="glgpt-signals-") as name:
         folder = Path(name)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         shutil.copyfile(PLAY, folder / "play.txt")
         for i in range(count):
-            kind, number = (training, tokenizers)[i % 2], draw.choice(SIGNALS)
+            kind, number = kinds[i % len(kinds)], draw.choice(SIGNALS)
             wrong = kind(folder, draw, number)
             tally[f"{kind.__name__} {signal.Signals(number).name}"] += 1
+            if i % 25 == 24:
+                print(f"{i + 1} of {count} strikes, {len(losses)} losses", flush=True)
             if wrong:
                 losses.append(f"{kind.__name__}: {wrong}")
                 print(losses[-1], flush=True)

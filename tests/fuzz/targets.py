@@ -244,15 +244,17 @@ def _run_folders() -> list[Files]:
               "settings": vars(settings)}  # fmt: skip
     lines = [{"step": 0, "validation_loss": 2.0, "validation_bits_per_byte": 3.0}]
     lines += [{"step": i, "loss": 2.0, "grad_norm": 1.0, "lr": 1e-3, "tokens_per_s": 3.5} for i in range(1, 4)]
-    with tempfile.TemporaryDirectory() as name:
-        training_state.write(Path(name), config, arrays, moments, about)
-        state = (Path(name) / "state.safetensors").read_bytes()
-    files = {
-        "run/state.safetensors": state,
+    open_shape = about | {"recipe": recipe | {"batch": None, "context": None}, "shape": [2, 4]}
+    texts = {
         "run/train.json": json.dumps(record).encode(),
         "run/metrics.jsonl": "".join(json.dumps(line) + "\n" for line in lines).encode(),
     }
-    return [files]
+    found = []
+    for said in (about, open_shape):
+        with tempfile.TemporaryDirectory() as name:
+            training_state.write(Path(name), config, arrays, moments, said)
+            found.append(texts | {"run/state.safetensors": (Path(name) / "state.safetensors").read_bytes()})
+    return found
 
 
 def _run(folder: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+import guided
 import pytest
 from harness import SECONDS, fuzz, limited, regressions
 from targets import TARGETS, Parser
@@ -21,6 +24,20 @@ def test_what_was_found_stays_mended(target: Parser) -> None:
     kept = regressions(target)
     found = dict(zip(kept, limited(target, list(kept.values())), strict=True))
     assert all(what in ("refused", "accepted") for what in found.values()), found
+
+
+def test_guided_inputs_are_all_files_of_a_target() -> None:
+    files = {"b": b"", "a/x.json": b"{}", "c": b"\0" * 300}
+    assert guided.split(guided.joined(files), sorted(files)) == files
+    assert guided.split(guided.joined(files) + b"x", sorted(files)) is None
+    assert guided.split(b"", ["a"]) is None
+    assert set(guided.TARGETS.split(",")) < {target.name for target in TARGETS}
+
+
+def test_guided_fuzzing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    with pytest.raises(SystemExit, match="pip install atheris"):
+        guided.main()
 
 
 class Broken:

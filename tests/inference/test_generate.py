@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.inference.generation import Generation, Run, StopText, TokenStream
 from glgpt.inference.model import GPT2
+from glgpt.inference.sampling import Sampler
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 
 PROMPT = "ROMEO:\nIs it"
@@ -113,6 +115,25 @@ def test_a_seed_repeats_its_text_and_a_drawn_seed_is_told() -> None:
         drawn, seed = text(None)
         assert text(seed)[0] == drawn
         assert text(None)[1] != seed
+
+
+SETTINGS = ({"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.6}, {"top_k": 9, "top_p": 0.7}, {"top_k": 900})
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, Any]) -> None:
+    """A token played ahead takes the place of one that the device could not decide (top-k 900), or another is drawn."""
+    with GPT2.from_pretrained() as model:
+        ids, sampler = [199] * 5, Sampler(**{"temperature": 1.0} | settings, seed=8)
+        drawn = list(model.generate_ids(ids, 12, seed=8, **settings))
+        rows = model.logits([*ids, *drawn])[len(ids) - 1 : -1]
+        for step, (token, row) in enumerate(zip(drawn, rows, strict=True)):
+            assert sampler.probabilities(row)[token] > 0
+            if settings == {"top_k": 900}:
+                assert token == sampler.choose(row, step)
+        first, other = (model.generate_ids(ids, 12, seed=s, **settings) for s in (8, 9))
+        pairs = list(zip(first, other, strict=True))
+        assert [a for a, _ in pairs] == drawn != [b for _, b in pairs]
 
 
 def test_interleaved_generations_keep_their_own_figures() -> None:

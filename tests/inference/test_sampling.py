@@ -55,23 +55,23 @@ def test_a_token_beyond_top_k_is_never_chosen(logits: list[float], seed: int) ->
     row = np.array(logits, np.float32)
     best = np.sort(row)[::-1][:2]
     sampler = Sampler(1.5, 2, None, seed)
-    assert all(row[sampler.choose(row)] >= best[-1] for _ in range(5))
+    assert all(row[sampler.choose(row, step)] >= best[-1] for step in range(5))
 
 
 def test_tokens_come_as_often_as_they_should() -> None:
     """The drawn token is off by one, or the draw is not uniform."""
     p = np.array([0.5, 0.25, 0.125, 0.125])
     sampler = Sampler(seed=5)
-    counts = np.bincount([sampler.choose(np.log(p)) for _ in range(8000)], minlength=4) / 8000
+    counts = np.bincount([sampler.choose(np.log(p), step) for step in range(8000)], minlength=4) / 8000
     np.testing.assert_allclose(counts, p, atol=4 * np.sqrt(0.25 / 8000))  # four standard deviations
 
 
 def test_the_same_seed_makes_the_same_choices() -> None:
     rows = np.random.default_rng(0).standard_normal((50, 30))
     first, second, third = ([Sampler(seed=s)] for s in (7, 7, 8))
-    chosen = [[s.choose(row) for row in rows] for (s,) in (first, second, third)]
+    chosen = [[s.choose(row, i) for i, row in enumerate(rows)] for (s,) in (first, second, third)]
     assert chosen[0] == chosen[1] != chosen[2]
-    unseeded = [[s.choose(row) for row in rows] for s in (Sampler(), Sampler())]
+    unseeded = [[s.choose(row, i) for i, row in enumerate(rows)] for s in (Sampler(), Sampler())]
     assert unseeded[0] != unseeded[1]
 
 

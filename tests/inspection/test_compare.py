@@ -57,7 +57,7 @@ def test_the_first_intermediate_that_is_off_is_named(tmp_path: Path, capsys: pyt
     code, out = run(capsys, WIDE, "--reference", tmp_path / "off.npz", "--activations")
     assert code == 1
     line = next(line for line in out.splitlines() if "leaves tolerance first at" in line)
-    assert "h.1.mlp.act[5, 77]" in line and "apart by 0.25" in line
+    assert "h.1.mlp.act[5, 77]" in line and "differs by 0.25" in line
     assert f"reference {ours + 0.25:.4f}"[:-1] in line and f"glgpt {ours:.4f}"[:-1] in line
     code, out = run(capsys, WIDE, "--reference", tmp_path / "off.npz")
     assert code == 0  # logits alone agree

@@ -127,7 +127,7 @@ def test_drawn_shapes_agree(config: transformers.GPT2Config, data: st.DataObject
             within(ours.logits(ids), logits(exact, ids), ATOL, RTOL, "logits")
             start = ids[: 1 + length // 2]
             made = greedy(exact, start, 12)
-            assert [*start, *ours.generate(start, len(made) - len(start), temperature=0)] == made
+            assert [*start, *ours.generate_ids(start, len(made) - len(start), temperature=0)] == made
 
 
 def test_the_embedded_model_agrees_at_its_full_context() -> None:
@@ -140,7 +140,7 @@ def test_the_embedded_model_agrees_at_its_full_context() -> None:
         compare_inside(ours.run_with_cache(ids)[1], model, embedded_weights(), ids)
         made = greedy(model, prompt, 64)
         assert len(made) == len(prompt) + 64
-        assert [*prompt, *ours.generate(prompt, 64, temperature=0)] == made
+        assert [*prompt, *ours.generate_ids(prompt, 64, temperature=0)] == made
 
 
 @pytest.mark.slow
@@ -153,5 +153,5 @@ def test_the_full_124m_shape_agrees(tmp_path: Path) -> None:
     wanted = logits(model, ids)
     with GPT2.from_pretrained(tmp_path, device="software") as ours:
         within(ours.logits(ids), wanted, ATOL, RTOL, "logits")
-        tokens = ours.generate(ids[:20], 2, temperature=0)
+        tokens = ours.generate_ids(ids[:20], 2, temperature=0)
         assert next(tokens) == wanted[19].argmax()

@@ -154,14 +154,18 @@ def key_bias(name: str, size: int) -> slice:
     return slice(size // 3, 2 * size // 3) if name.endswith("c_attn.bias") else slice(0)
 
 
-def compare_steps(trainer: Trainer, steps: int, seed: int, masked: float) -> None:
-    """Losses and gradients by norm, step by step; a share `masked` of the targets is left out."""
+def compare_steps(trainer: Trainer, steps: int, seed: int, masked: float, smaller: bool) -> None:
+    """Losses and gradients by norm, step by step; a share `masked` of the targets is left out, and where `smaller`
+    each step has rows and tokens of its own.
+    """
     model, r, rng = theirs(trainer, seed), trainer.recipe, np.random.default_rng(seed + 1)
     named = {name.removeprefix("transformer."): p for name, p in model.named_parameters()}
     groups = [{"params": [p for p in named.values() if (p.ndim > 1) == m], "weight_decay": DECAY * m} for m in (1, 0)]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPSILON)
     for step in range(steps):
-        x, y = rng.integers(0, trainer.config.vocab_size, (2, r.batch * r.accumulate, r.context))
+        most = np.array([r.batch * r.accumulate, r.context])
+        size = rng.integers(1, most + 1) if smaller else most
+        x, y = rng.integers(0, trainer.config.vocab_size, (2, *size))
         y[rng.random(y.shape) < masked] = -1
         y[0, 0] = max(0, y[0, 0])  # torch has no mean of nothing
         loss = trainer.step(x, y)
@@ -196,7 +200,8 @@ def test_models_of_drawn_shapes_train_as_torchs(config: GPT2Config, data: st.Dat
         "kernel": data.draw(st.sampled_from(["4x4", "4x8", "8x4"])),
     }
     with Trainer(config, **shape, **OPTIONS) as trainer:
-        compare_steps(trainer, 10, data.draw(st.integers(0, 100)), data.draw(st.sampled_from([0.0, 0.6])))
+        masked, smaller = data.draw(st.sampled_from([0.0, 0.6])), data.draw(st.booleans())
+        compare_steps(trainer, 10, data.draw(st.integers(0, 100)), masked, smaller)
 
 
 def test_parameters_end_where_torchs_do() -> None:
@@ -244,7 +249,7 @@ def test_what_is_saved_loads_in_transformers(tmp_path: Path) -> None:
         assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
         assert model.config.resid_pdrop == 0.1
         model = model.eval().double()
-        made = model.generate_ids(torch.tensor([[4, 5]]), max_new_tokens=8, do_sample=False, eos_token_id=None)
+        made = model.generate(torch.tensor([[4, 5]]), max_new_tokens=8, do_sample=False, eos_token_id=None)
         assert made[0, 2:].tolist() == found
         with torch.no_grad():
             logits = model(torch.from_numpy(x)).logits

@@ -18,7 +18,7 @@ import numpy as np
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan
-from glgpt.inference.sampling import Sampler
+from glgpt.inference.sampling import Sampler, draw_seed, hash4
 from glgpt.ops import sorted_index
 from glgpt.page.files import tokenizer_json
 from glgpt.program.layout import Layout
@@ -96,9 +96,9 @@ def halves() -> list[list[float | None]]:
 
 
 def randoms() -> list[dict[str, Any]]:
-    """Numbers in [0, 1) that a seed draws."""
+    """What a device is given of a seed, and the hash that random numbers come from."""
     seeds = (0, 1, 57, 2**32 - 1, 2**32, 2**53 - 1)
-    return [{"seed": seed, "draws": np.random.Generator(np.random.PCG64(seed)).random(4).tolist()} for seed in seeds]
+    return [{"seed": s, "given": draw_seed(s), "hash": hash4((draw_seed(s), 1, 2, 3))} for s in seeds]
 
 
 def samplers() -> list[dict[str, Any]]:
@@ -120,7 +120,9 @@ def samplers() -> list[dict[str, Any]]:
                 "logits": logits.tolist(),
                 "settings": {"temperature": 1.0, "top_k": None, "top_p": None, **settings, "seed": 11},
                 "probabilities": sampler.probabilities(logits).tolist(),
-                "ids": [sampler.choose(logits) for _ in range(12)],
+                "ids": [sampler.choose(logits, step) for step in range(12)],
+                "entry": sampler.entry,
+                "scalars": sampler.scalars(9, len(logits)) if sampler.entry else None,
             }
         )
     return found

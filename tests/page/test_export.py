@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import weight_layouts
 from glgpt.page import export as module
@@ -110,6 +111,15 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
         assert recordings[0].rows == "strided"
         for held in weights.values():
             assert all(h == held[0] for h in held)
+
+
+def test_the_device_of_the_reference_run_is_ones_choice(goldens: Path, tmp_path: Path) -> None:
+    """The command names a device each time, and was refused for it."""
+    model = ["--model", str(goldens / "one-f16")]
+    assert main(["export", *model, "--out", str(tmp_path / "out"), "--device", "software"]) == 0
+    with pytest.raises(GlgptError, match="kernel 'x'"):
+        export(goldens / "one-f16", tmp_path / "other", kernel="x")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path: Path) -> None:

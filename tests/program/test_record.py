@@ -16,7 +16,7 @@ from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
 from glgpt.program.layout import Layout
-from glgpt.program.recorder import Recorder
+from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.spec import Limits
 from glgpt.program.tensor import Tensor
 from glgpt.training.program import Recipe, record_training
@@ -197,7 +197,7 @@ def test_a_pass_with_too_many_targets_is_split(
             with pytest.raises(ValueError, match="cannot be written"):
                 rec.emit("act", x, outputs)
             return
-        rec.emit("act", x, outputs, label="split", columns=columns, flops=flops, nbytes=nbytes)
+        rec.emit("act", x, outputs, label="split", columns=columns, cost=Cost(flops, nbytes))
     program = rec.program()
     passes = program.entries["e"].passes
     assert {p.label for p in passes} == {"split"} and all(len(p.outputs) <= most for p in passes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from glgpt.cli import main
 from glgpt.errors import FileError, quoted
-from glgpt.system.files import staged_folder, written_whole
+from glgpt.system.files import named_errors, staged_folder, written_whole
 from glgpt.system.outputs import output_file, output_folder
 
 WIDE = str(Path(__file__).parents[1] / "goldens/wide")
@@ -171,3 +173,11 @@ def test_quoted_text_is_short_and_printable() -> None:
     assert quoted("a\x1b[2J\nb\u202e\x9b") == "a\\x1b[2J\\nb\\u202e\\x9b"
     assert quoted("caf\u00e9 日") == "caf\u00e9 日"
     assert len(quoted("x" * 5000)) == 80 and quoted("a" * 100 + "z", 11) == "aaaaaa…aaaz"
+
+
+def test_what_stopped_a_copy_of_many_files_is_said_of_the_folder(tmp_path: Path) -> None:
+    """A full disk was `out: [Errno 28] No space left on device`."""
+    why = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere/half")
+    with pytest.raises(OSError, match="No space left") as caught, named_errors(tmp_path / "out"):
+        raise shutil.Error([("a", "b", str(why))])
+    assert (caught.value.strerror, caught.value.filename) == (os.strerror(errno.ENOSPC), str(tmp_path / "out"))

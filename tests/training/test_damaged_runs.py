@@ -222,6 +222,8 @@ def test_a_state_of_an_older_version_or_of_a_browser_loads(saved: Path) -> None:
         ({"recipe": {}}, "recipe.batch: Field required"),
         ({"recipe": {"batch": 1, "context": 4, "spin": 1}}, "recipe.spin: Extra inputs are not permitted"),
         ({"recipe": {"batch": 10**30, "context": 4}}, "recipe.batch: "),
+        ({"shape": [0, 4]}, "shape.0: "),
+        ({"shape": [4]}, "shape.1: Field required"),
         ({"config": {"n_inner": 10**30}}, "config: config: "),
         ({"config": {"n_embd": 22222222222222222}}, "config: config: "),
         ({"config": {"width": 3}}, "config: "),

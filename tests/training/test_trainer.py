@@ -16,10 +16,13 @@ from tiny_trainer import BATCH, CONFIG, CONTEXT, DEVICE, Array, Arrays, examples
 
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
+from glgpt.models.llama.config import LlamaConfig
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
 from glgpt.training.program import Recipe, training_program
 from glgpt.training.trainer import Trainer
+
+LLAMA = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
 
 
 def gradients(*batch: Array, **options: Any) -> Arrays:
@@ -169,6 +172,32 @@ def test_a_step_without_targets_is_none() -> None:
         assert not any(g.any() for g in t.gradients().values()) and same(t.parameters(), before)
         assert t.evaluate(x, 0 * y - 1) == 0.0
         assert np.isfinite(t.step(x, y)) and not same(t.parameters(), before)
+
+
+@pytest.mark.parametrize("options", [{"batch": 3}, {"batch": 2, "accumulate": 3}], ids=["one", "parts"])
+@pytest.mark.parametrize("model", [CONFIG, LLAMA], ids=["gpt2", "llama"])
+def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, int]) -> None:
+    """What fills a smaller step up to the compiled shape is attended to, predicted, or counted in the mean.
+
+    AdamW makes whole steps of rounding where a gradient is zero: so the second loss, and no parameter, is compared.
+    """
+    batches = [examples(2, i, model, 4) for i in range(2)]
+    batches[0][1][1, 2:] = -1
+    found = []
+    for shape in ({"batch": 2, "context": 4}, {"context": 9, **options}):
+        with trainer(model, **shape) as t:
+            results = t.submit(*batches[0])
+            gradients = t.gradients()
+            found.append(([*results, *t.submit(*batches[1]), *t.drain()], gradients, t.evaluate(*batches[0])))
+    (results, gradients, judged), (others, masked, other) = found
+    for a, b in zip(results, others, strict=True):
+        assert (a.step, a.loss, a.grad_norm) == pytest.approx((b.step, b.loss, b.grad_norm), rel=1e-5)
+    assert judged == pytest.approx(other, rel=1e-5)
+    whole = float(np.sqrt(sum(np.square(g.astype(float)).sum() for g in gradients.values())))
+    for name, gradient in gradients.items():
+        assert np.linalg.norm(masked[name].astype(float) - gradient) <= 1e-5 * whole, name
+    if "wpe.weight" in masked:
+        assert not masked["wpe.weight"][4:].any() and masked["wpe.weight"][:4].all()
 
 
 # Dropout

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -40,34 +42,22 @@ def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
         assert t.step(*batches[3]) != losses[0]
 
 
-def test_a_shape_left_open_is_that_of_each_step(tmp_path: Path) -> None:
-    """A shape of arrays decides more than the rows of a step, or what was learnt is lost where it changes."""
-    one, other = examples(2, 0, CONFIG, 9), examples(3, 1, CONFIG, 7)
-    steps = [one, one, other, other, one]
+def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:
+    """What was learnt is lost where the shape grows, or a training that was saved goes on to other bits."""
+    steps = [examples(2, 0, CONFIG, 5), examples(3, 1, CONFIG, 7), examples(1, 2, CONFIG, 3), examples(2, 3, CONFIG, 8)]
     with trainer(batch=None, context=None, dropout=0.1, lr=5e-3) as t:
-        fresh, found = t.parameters(), [r for batch in steps for r in t.submit(*batch)]
-        judged = t.evaluate(*other)  # which waits for all steps and keeps their results
-        found += t.drain()
-        learnt = t.parameters()
-        t.save(tmp_path / "open")
-    losses: list[float] = []
-    with trainer(dropout=0.1, lr=5e-3) as t:
-        assert same(t.parameters(), fresh)
-        t.save(tmp_path / "fixed")
-    for x, y in steps:
-        options = {"batch": len(x), "context": x.shape[1], "device": DEVICE, "kernel": "4x4"}
-        with Trainer.load(tmp_path / "fixed", **options) as t:
-            losses.append(t.step(x, y))
-            t.save(tmp_path / "fixed")
-    assert [r.step for r in found] == [1, 2, 3, 4, 5] and [r.loss for r in found] == losses
-    with Trainer.load(tmp_path / "fixed", device=DEVICE, kernel="4x4", batch=3, context=7) as t:
-        assert same(t.parameters(), learnt)
-        assert t.evaluate(*other) == pytest.approx(judged, rel=1e-6)  # the same terms, added up in other parts
-    with Trainer.load(tmp_path / "open", device=DEVICE, kernel="4x4") as t:
-        t.step(*examples(1, 2, CONFIG, 3))
+        assert t.submit(*steps[0]) == []
+        found = t.submit(*steps[1])  # which grows, and waits for the step before
+        assert [r.step for r in found] == [1] and (t.recipe.batch, t.recipe.context) == (3, 8)
+        t.save(tmp_path)
+        losses = [t.step(*batch) for batch in steps[2:]]
+        whole, judged = t.parameters(), t.evaluate(*steps[1])
+    with Trainer.load(tmp_path, device=DEVICE, kernel="4x4") as t:
+        assert [t.step(*batch) for batch in steps[2:]] == losses
+        assert same(t.parameters(), whole) and t.evaluate(*steps[1]) == judged
         with pytest.raises(GlgptError, match="context of 11 tokens is beyond"):
             t.step(*examples(1, 2, CONFIG, 11))
-        assert np.isfinite(t.step(*one))  # what was refused broke nothing
+        assert np.isfinite(t.step(*steps[0]))  # what was refused broke nothing
 
 
 def test_a_saved_training_keeps_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,11 +88,12 @@ def test_a_good_state_is_not_called_damaged(tmp_path: Path) -> None:
 
 
 def test_gradients_of_another_shape_are_not_made_up() -> None:
-    """An evaluation of another context leaves no gradients; zeros look like some."""
+    """An evaluation of a longer context leaves no gradients; zeros look like some."""
     with trainer(batch=None, context=None, seed=np.int64(3), lr=np.float32(1e-3)) as t:
-        t.step(*examples(2, 0, CONFIG, 9))
+        t.step(*examples(2, 0, CONFIG, 5))
+        t.evaluate(*examples(2, 0, CONFIG, 4))
         assert np.abs(t.gradients()["wte.weight"]).max() > 0
-        t.evaluate(*examples(2, 0, CONFIG, 5))
+        t.evaluate(*examples(2, 0, CONFIG, 9))
         with pytest.raises(GlgptError, match="its gradients are gone"):
             t.gradients()
         t.step(*examples(2, 0, CONFIG, 5), lr=np.float32(1e-3))
@@ -220,9 +211,11 @@ def test_bad_arrays_are_refused() -> None:
     with trainer(clip=1, eps=1, weight_decay=1) as t:  # a whole number is a number too
         before = t.parameters()
         calls: list[tuple[Callable[[], Any], str]] = [
-            (lambda: t.step(x[:1], y), r"inputs are int64 \[1, 9\], not whole numbers \[2, 9\]"),
-            (lambda: t.step(x, y[:, :3]), r"targets are int64 \[2, 3\]"),
-            (lambda: t.step(x.astype(float), y), "inputs are float64"),
+            (lambda: t.step(x[:1], y), r"inputs \[1, 9\] and targets \[2, 9\] are not rows of ids, of one shape"),
+            (lambda: t.step(x, y[:, :3]), r"targets \[2, 3\]"),
+            (lambda: t.step(*examples(3)), r"inputs are \[3, 9\]; this trainer takes at most \[2, 9\]"),
+            (lambda: t.step(*examples(context=10)), r"inputs are \[2, 10\]; this trainer takes at most \[2, 9\]"),
+            (lambda: t.step(x.astype(float), y), "inputs are float64, not whole numbers"),
             (lambda: t.step(x + 23, y), r"inputs hold id \d+, outside the vocabulary of 23"),
             (lambda: t.step(x - 23, y), "inputs hold id -"),
             (lambda: t.step(x, y - 23), "targets hold id -"),
@@ -305,11 +298,43 @@ def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) 
         Trainer({})  # type: ignore[arg-type]
 
 
-def test_compiling_another_shape_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """A step of a new length takes half a minute on software GL, in silence."""
+def test_compiling_is_said_and_shorter_steps_compile_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of a new length took half a minute on software GL, in silence, and so did each length after it."""
+    caplog.set_level(logging.INFO, "glgpt.training.trainer")
+    built: list[str] = []
+    build = Player._build
+    monkeypatch.setattr(Player, "_build", lambda self, entry: built.append(entry.name) or build(self, entry))
     with trainer(batch=None, context=None) as t:
         t.step(*examples(2, 0, CONFIG, 5))
         t.step(*examples(2, 0, CONFIG, 5))
-        assert caplog.messages == []
-        t.step(*examples(3, 0, CONFIG, 7))
-    assert len(caplog.messages) == 1 and "compiling a step of 3 x 7 tokens" in caplog.messages[0]
+        before = len(built)
+        t.step(*examples(1, 0, CONFIG, 4))
+        t.evaluate(*examples(3, 0, CONFIG, 2))
+        t.evaluate(*examples(1, 0, CONFIG, 5))
+        t.step(*examples(2, 0, CONFIG, 1))
+        assert built[before:] == ["evaluate"]
+        assert said(caplog) == [(logging.INFO, "2 x 5")]
+        t.step(*examples(3, 0, CONFIG, 6))
+        t.step(*examples(1, 0, CONFIG, 8))
+        t.step(*examples(1, 0, CONFIG, 9))
+        t.step(*examples(3, 0, CONFIG, 10))
+    assert said(caplog) == [(logging.INFO, "2 x 5"), (logging.WARNING, "3 x 8"), (logging.WARNING, "3 x 10")]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    """The level of each compilation that was logged, and for what."""
+    return [(r.levelno, r.getMessage().removeprefix("compiling for ").split(" tokens")[0]) for r in caplog.records]
+
+
+def test_a_shape_beyond_the_device_gives_way_to_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one step and tokens of another were refused together, though each alone fits."""
+    with trainer(batch=None, context=None) as t:
+        monkeypatch.setattr(t.device, "limits", replace(t.device.limits, max_texture_size=320))
+        t.step(*examples(60, 0, CONFIG, 4))
+        t.step(*examples(2, 0, CONFIG, 9))
+        assert (t.recipe.batch, t.recipe.context) == (2, 9)
+        with pytest.raises(GlgptError, match="a batch of 70 x 5 tokens is beyond the 320"):
+            t.step(*examples(70, 0, CONFIG, 5))
+        assert np.isfinite(t.step(*examples(60, 0, CONFIG, 4)))

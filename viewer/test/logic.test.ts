@@ -13,8 +13,7 @@ import { check } from "../src/gl/player";
 import { header, shaderError } from "../src/gl/shaders";
 import { PageError } from "../src/gl/errors";
 import type { Program, View } from "../src/gl/program";
-import { Random, seedState } from "../src/engine/random";
-import { alternatives, Sampler } from "../src/engine/sampling";
+import { alternatives, chosen, Sampler } from "../src/engine/sampling";
 import type { Source } from "../src/engine/source";
 import { Tokenizer } from "../src/engine/tokenizer";
 import { meaning, parts } from "../src/ui/names";
@@ -110,25 +109,16 @@ describe("layouts", () => {
   });
 });
 
-describe("randomness", () => {
-  it("is numpy's", () => {
-    expect(Array.from(seedState(0)).slice(0, 2)).toEqual([2968811710, 3677149159]);
-    const random = new Random(0);
-    expect([random.next(), random.next()]).toEqual([0.6369616873214543, 0.2697867137638703]);
-    expect(new Random(2 ** 40 + 5).next()).toBe(0.004739459374490829);
-  });
-});
-
 describe("sampling", () => {
   const logits = Float32Array.from([1, 3, 2, 3, -1]);
   const settings = { temperature: 1, topK: null, topP: null, seed: 1 };
   it("is greedy at temperature 0, and of equals the first wins", () => {
-    expect(new Sampler({ ...settings, temperature: 0 }).draw(logits).id).toBe(1);
+    expect(new Sampler({ ...settings, temperature: 0 }).draw(logits, 0).id).toBe(1);
   });
   it("stays within top-k and top-p", () => {
     const seen = (more: object) => {
       const sampler = new Sampler({ ...settings, ...more });
-      return [...new Set(Array.from({ length: 200 }, () => sampler.draw(logits).id))].sort();
+      return [...new Set(Array.from({ length: 200 }, (_, step) => sampler.draw(logits, step).id))].sort();
     };
     expect(seen({ topK: 2 })).toEqual([1, 3]);
     expect(seen({ topP: 0.39 })).toEqual([1]);
@@ -138,15 +128,30 @@ describe("sampling", () => {
   it("flattens the distribution by the temperature", () => {
     const sampler = new Sampler({ ...settings, temperature: 2 });
     const total = [1, 3, 2, 3, -1].reduce((sum, x) => sum + Math.exp(x / 2), 0);
-    const { sampled } = sampler.draw(logits);
+    const { sampled } = sampler.draw(logits, 0);
     for (const id of logits.keys()) expect(sampled(id)).toBeCloseTo(Math.exp(logits[id]! / 2) / total, 6);
-    const drawn = Array.from({ length: 2000 }, () => sampler.draw(logits).id);
+    const drawn = Array.from({ length: 2000 }, (_, step) => sampler.draw(logits, step).id);
     expect(drawn.filter((id) => id === 2).length / 2000).toBeCloseTo(Math.exp(1) / total, 1);
   });
   it("names the likeliest with their probabilities", () => {
     const { top, p } = alternatives(logits, 2, 0);
     expect(top.map((c) => c.id)).toEqual([1, 3]);
     expect(p).toBeCloseTo(Math.exp(1) / (Math.exp(1) + 2 * Math.exp(3) + Math.exp(2) + Math.exp(-1)), 6);
+  });
+  it("reads what the device chose", () => {
+    const texels = new Float32Array(40).fill(-1);
+    texels.set([7, 1, 0, 0, 3, 2, 1, 0, 7, 1, 1, 0, 9, 0, 0, 0]);
+    texels.set([4, 2, 2, 0], 36);
+    const found = chosen(texels, new Sampler({ ...settings, temperature: 0.5 }));
+    expect([found.id, found.undecided]).toEqual([7, false]);
+    const { top, p, sampled } = found.weighed(8);
+    expect(top.map((c) => c.id)).toEqual([3, 7, 9]);
+    expect([p, sampled]).toEqual([Math.exp(-1) / 4, Math.exp(-2) / 2]);
+    expect(top[1]).toEqual({ id: 7, p, sampled });
+    expect([top[0]!.p, top[0]!.sampled, top[2]!.sampled]).toEqual([1 / 4, 1 / 2, 0]);
+    expect(found.weighed(1).top.length).toBe(1);
+    expect(chosen(texels.fill(1, 3, 4), new Sampler(settings)).undecided).toBe(true);
+    expect(() => chosen(texels.fill(1, 2, 3), new Sampler(settings))).toThrow(PageError);
   });
   it("refuses settings out of range", () => {
     for (const bad of [{ temperature: -1 }, { topK: 0 }, { topP: 0 }, { topP: 1.1 }, { seed: -1 }]) {

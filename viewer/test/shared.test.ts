@@ -6,8 +6,7 @@ import { plan } from "../src/engine/chunks";
 import { fromHalf } from "../src/engine/formats";
 import { unpack } from "../src/engine/layout";
 import { parseTokenizer } from "../src/engine/manifest";
-import { Random } from "../src/engine/random";
-import { Sampler } from "../src/engine/sampling";
+import { drawSeed, hash4, Sampler } from "../src/engine/sampling";
 import { Tokenizer } from "../src/engine/tokenizer";
 import type { View } from "../src/gl/program";
 import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
@@ -43,18 +42,20 @@ describe("cases shared with Python", () => {
     expect(fromHalf(bits!)).toEqual(value ?? NaN);
   });
 
-  it.each(shared.randoms)("draws of seed $seed", ({ seed, draws }) => {
-    const random = new Random(seed);
-    expect(draws.map(() => random.next())).toEqual(draws);
+  it.each(shared.randoms)("draws of seed $seed", ({ seed, given, hash }) => {
+    expect(drawSeed(seed)).toBe(given);
+    expect(hash4([given, 1, 2, 3])).toEqual(hash);
   });
 
-  it.each(shared.samplers)("sampling by $settings", ({ logits, settings, probabilities, ids }) => {
+  it.each(shared.samplers)("sampling by $settings", ({ logits, settings, probabilities, ids, entry, scalars }) => {
     const { temperature, top_k: topK, top_p: topP, seed } = settings;
     const sampler = new Sampler({ temperature, topK, topP, seed });
     const row = Float32Array.from(logits);
-    const draws = ids.map(() => sampler.draw(row));
+    const draws = ids.map((_, step) => sampler.draw(row, step));
     expect(draws.map((draw) => draw.id)).toEqual(ids);
     for (const [id, p] of probabilities.entries()) expect(draws[0]!.sampled(id)).toBeCloseTo(p, 12);
+    expect(sampler.entry).toBe(entry);
+    if (entry) expect(sampler.scalars(9, 24)).toEqual(scalars);
   });
 
   it.each(shared.batches)("the batch of seed $seed, step $step", (c) => {

@@ -85,13 +85,13 @@ class GPT2Network(Network):
         for i in range(c.n_layer):
             h, following = in_block(i, ""), in_block(i + 1, "ln_1") if i + 1 < c.n_layer else "ln_f"
             q, k, v = (self.cache(i, part) for part in "qkv")
-            part, normed = self.scaled(row, h + "attn.c_attn")
-            ops.split_qkv(rec, part, q, k, v, h + "attn.qkv", normed)
+            sums, normed = self.scaled(row, h + "attn.c_attn")
+            ops.split_qkv(rec, sums, q, k, v, h + "attn.qkv", normed)
             s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
             z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys)
             row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, h + "attn.c_proj")
-            part, normed = self.scaled(row, h + "mlp.c_fc")
-            m = ops.combine(rec, part, h + "mlp.act", act=c.activation_function, normed=normed)
+            sums, normed = self.scaled(row, h + "mlp.c_fc")
+            m = ops.combine(rec, sums, h + "mlp.act", act=c.activation_function, normed=normed)
             row = self.row_sum(row.x, following, h + "resid_post", m, h + "mlp.c_proj")
         self.choose(row)
 
@@ -110,8 +110,8 @@ class GPT2Network(Network):
     ) -> tuple[ops.PartialSums, tuple[ops.NormedRow, tuple[Tensor, Tensor]]]:
         """Partial sums of a row through a linear layer before its norm, and what finishes them."""
         w, _ = self.linear(linear)
-        part = self.matvec(row.scaled, w, linear)
-        return part, (row, ops.folded_norm(self.rec, linear, w.cols))
+        sums = self.matvec(row.scaled, w, linear)
+        return sums, (row, ops.folded_norm(self.rec, linear, w.cols))
 
     def last_logits(self, x: Tensor, row: str) -> None:
         """The logits of the row of x that the scalar `row` names, and its best token."""
@@ -120,7 +120,6 @@ class GPT2Network(Network):
 
     def choose(self, row: ops.NormedRow) -> None:
         """The logits of a row of the residual stream, and the best token into `token`."""
-        part = self.matvec(row.scaled, self.head, "logits.parts")
+        sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
         folded = ops.folded_norm(self.rec, self.head.name, self.head.cols)
-        logits = self.rec.output(ops.combine(self.rec, part, "logits", normed=(row, folded)))
-        ops.argmax(self.rec, logits, self.token)
+        self.chosen(ops.combine(self.rec, sums, "logits", normed=(row, folded)))

@@ -48,8 +48,8 @@ class LlamaNetwork(Network):
         q, k, v = (self.heads_of(i, part, t) for part in "qkv")
         for part, heads in (("q", q), ("k", k), ("v", v)):
             y = self.matmul(a, f"{layer}self_attn.{part}_proj", f"{h}attn.{part}.product")  # (t, heads d_head)
-            turns = () if part == "v" else c.frequencies
-            ops.rotary(rec, y, heads, c.d_head, turns, f"{h}attn.{part}", n)
+            frequencies = () if part == "v" else c.frequencies
+            ops.rotary(rec, y, heads, c.d_head, frequencies, f"{h}attn.{part}", n)
             self.keep(heads)
         s = self.keep(ops.scores(rec, q, k, t, normed.tiles[0], c.n_head, self.scale(i), h + "attn.scores", n))
         p = self.drop(self.keep(ops.softmax(rec, s, n * c.n_head, h + "attn.pattern")), 3 * i + 1)
@@ -87,8 +87,8 @@ class LlamaNetwork(Network):
             q, k, v = (self.cache(i, part) for part in "qkv")
             for part, cache in (("q", q), ("k", k), ("v", v)):
                 y = self.product(row.scaled, f"{layer}self_attn.{part}_proj")
-                turns = () if part == "v" else c.frequencies
-                ops.rotary(rec, y, cache, c.d_head, turns, f"{h}attn.{part}", normed=(row, None))
+                frequencies = () if part == "v" else c.frequencies
+                ops.rotary(rec, y, cache, c.d_head, frequencies, f"{h}attn.{part}", normed=(row, None))
             s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
             z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group)
             row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, layer + "self_attn.o_proj")
@@ -116,6 +116,5 @@ class LlamaNetwork(Network):
 
     def choose(self, row: ops.NormedRow) -> None:
         """The logits of a row of the residual stream, and the best token into `token`."""
-        part = self.matvec(row.scaled, self.head, "logits.parts")
-        logits = self.rec.output(ops.combine(self.rec, part, "logits", normed=(row, None)))
-        ops.argmax(self.rec, logits, self.token)
+        sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
+        self.chosen(ops.combine(self.rec, sums, "logits", normed=(row, None)))

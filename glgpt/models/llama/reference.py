@@ -10,7 +10,7 @@ from glgpt.models.reference import Hooks
 def activations(network: Any, ids: list[int]) -> dict[str, Any]:
     """Every activation of a LlamaForCausalLM (eager attention), in natural shapes, float64.
 
-    Queries and keys are those after rotation: transformers' own function applies it to what the modules returned.
+    Queries and keys are those after rotation: transformers' own function applies it to what the modules rerotated.
     """
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
@@ -39,8 +39,8 @@ def activations(network: Any, ids: list[int]) -> dict[str, Any]:
     def rotated(found: dict[str, Any]) -> dict[str, Any]:
         for i in range(len(body.layers)):
             names = [f"h.{i}.attn.{part}" for part in "qk"]
-            turned = apply_rotary_pos_emb(*(found[name][None] for name in names), *angles[0])
-            found |= {name: value[0] for name, value in zip(names, turned, strict=True)}
+            rotated = apply_rotary_pos_emb(*(found[name][None] for name in names), *angles[0])
+            found |= {name: value[0] for name, value in zip(names, rotated, strict=True)}
         return found
 
     try:

@@ -57,3 +57,10 @@ export function writeIds(player: Player, ids: readonly number[], chunk: Chunk): 
   for (let i = 0; i < chunk.valid; i++) texels[4 * i] = ids[chunk.start + i]!;
   player.write(`ids.${chunk.size}`, 0, 0, chunk.size, new Uint8Array(texels.buffer));
 }
+
+/** Puts a token where the next decode takes it from. */
+export function writeToken(player: Player, id: number): void {
+  const texels = new Float32Array(4 * player.spec("token").width);
+  texels[0] = id;
+  player.write("token", 0, 0, 1, new Uint8Array(texels.buffer));
+}

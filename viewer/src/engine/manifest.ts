@@ -152,6 +152,8 @@ export function parseTokenizer(document: unknown, name: string): TokenizerData {
 export interface Offer {
   name: string;
   tokenizer: string;
+  /** Of model and recipe: who has the same trains the same. */
+  digest: string;
   config: Record<string, number | boolean | string | null> & {
     vocab_size: number;
     n_positions: number;

@@ -6,13 +6,13 @@ import { choose } from "./probe";
 import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
 import { Capture } from "./capture";
-import { plan, sizes, writeIds } from "./chunks";
+import { plan, sizes, writeIds, writeToken } from "./chunks";
 import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
 import { must, PageError } from "../gl/errors";
 import { textureBytes, type Program } from "../gl/program";
-import { alternatives, certain, Sampler, type Candidate, type Settings } from "./sampling";
+import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
 import { Tokenizer } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
@@ -35,6 +35,20 @@ export interface Token {
   top?: Candidate[];
 }
 
+/** Looks at a token's textures while its passes are played. */
+export interface Watcher {
+  /** Whether it wants to see the token that begins now. */
+  wants(): boolean;
+  /** Passes of `decode` after which it looks, in order. */
+  readonly stops: readonly number[];
+  /** Called when the pass has been issued. */
+  look(pass: number): void;
+  /** Called when all have been. */
+  done(): void;
+  /** Called when a text begins: the time since the last token is no token's. */
+  rest(): void;
+}
+
 export interface Run extends Partial<Settings> {
   tokens: number;
   /** Tokens that were sampled with this seed before: as many draws are left out. */
@@ -52,13 +66,12 @@ export class Model {
   player!: Player;
   reader!: Reader;
   probe: Record<string, number> = {};
+  watcher: Watcher | null = null;
   /** Tokens whose rows the caches hold. */
   cached: number[] = [];
   /** Of the contexts, the one that its textures live in. */
   private generation = -1;
   private captured: Capture | null = null;
-  private readonly tokenTexel = new Float32Array(4);
-  private readonly tokenBytes = new Uint8Array(this.tokenTexel.buffer);
   private known: number[] = [];
   times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
 
@@ -112,7 +125,7 @@ export class Model {
     this.player = new Player(device, this.programs.generate, options, undefined, this.drawFlops, this.reader);
     this.player.onCompiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
     const start = performance.now();
-    const compiled = this.player.prepare("prepare", "decode", ...this.known.slice(0, -1).map((n) => `prefill_${n}`));
+    const compiled = this.player.prepare("prepare", "decode", "sample", "sample_nucleus", ...this.known.slice(0, -1).map((n) => `prefill_${n}`));
     compiled.catch(() => {}); // awaited below
     let uploading = 0;
     for await (const { pieces, data } of this.loader.shards()) {
@@ -201,14 +214,13 @@ export class Model {
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
     this.check(ids);
     const { temperature = 1, topK = null, topP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
-    const sampler = new Sampler({ temperature, topK, topP, seed }, run.drawn);
+    const sampler = new Sampler({ temperature, topK, topP, seed });
     const text = [...ids];
     let left = Math.min(run.tokens, this.manifest.config.n_positions - ids.length + 1);
     while (left > 0 && !run.signal?.aborted) {
       try {
-        for await (const token of sampler.greedy
-          ? this.greedy(text, left, run)
-          : this.sampled(text, left, run, sampler)) {
+        const drawn = (run.drawn ?? 0) + text.length - ids.length;
+        for await (const token of this.stream(text, left, run, sampler, drawn)) {
           left--;
           if (token.id === this.tokenizer?.eos) return;
           yield token;
@@ -223,9 +235,9 @@ export class Model {
     }
   }
 
-  /** The device chooses: several tokens are under way at once, and one texel of each is read. */
-  private async *greedy(text: number[], count: number, run: Run): AsyncGenerator<Token> {
-    const under: Promise<Token>[] = [];
+  /** The device chooses: several tokens are under way at once, and some texels of each are read. */
+  private async *stream(text: number[], count: number, run: Run, sampler: Sampler, drawn: number): AsyncGenerator<Token> {
+    let under: Promise<Token | null>[] = [];
     const first = text.length;
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
@@ -233,12 +245,18 @@ export class Model {
         for (; issued < count && issued - taken < (taken ? ahead : 1); issued++) {
           if (issued === 0) this.prefill(text);
           else this.decode(first + issued - 1);
-          const token = this.chosen(run.alternatives);
+          const token = this.chosen(sampler, drawn + issued, run.alternatives);
           token.catch(() => {}); // awaited below
           under.push(token);
         }
-        const token = await under.shift()!;
+        let token = await under.shift()!;
         if (taken) this.cached.push(text.at(-1)!);
+        if (!token) {
+          await Promise.allSettled(under); // in vain
+          under = [];
+          token = await this.fromRow(text, taken > 0, sampler, drawn + taken, run.alternatives);
+          issued = taken + 1;
+        }
         yield token;
         if (run.signal?.aborted) return;
       }
@@ -247,40 +265,57 @@ export class Model {
     }
   }
 
-  private async *sampled(text: number[], count: number, run: Run, sampler: Sampler): AsyncGenerator<Token> {
-    for (let taken = 0; taken < count; taken++) {
-      if (taken) this.append(text.at(-1)!);
-      else this.prefill(text);
-      const logits = await this.logitsRow();
-      const draw = sampler.draw(logits);
-      yield { id: draw.id, ...(run.alternatives ? alternatives(logits, run.alternatives, draw.id, draw) : {}) };
+  /** Asks for the token that the device chooses from the logits it holds; null where it cannot decide. */
+  private async chosen(sampler: Sampler, step: number, weighed = 0): Promise<Token | null> {
+    const rows = weighed > MOST_ALTERNATIVES ? this.logitsRow() : null;
+    const entry = sampler.entry ?? (weighed && !rows ? "sample" : null);
+    if (entry) {
+      const scalars = sampler.scalars(step, this.manifest.config.vocab_size);
+      for (const [name, value] of Object.entries(scalars)) this.player.set(name, value);
+      this.player.play(entry);
     }
+    const [texels, logits] = await Promise.all([this.player.read("token"), rows]);
+    const found = chosen(texels, sampler);
+    if (found.undecided) return null;
+    if (!weighed) return { id: found.id };
+    if (!logits) return { id: found.id, ...found.weighed(weighed) };
+    const draw = sampler.greedy ? certain(found.id) : sampler.draw(logits, step);
+    return { id: found.id, ...alternatives(logits, weighed, found.id, draw) };
   }
 
-  private async chosen(alternative?: number): Promise<Token> {
-    const [token, logits] = await Promise.all([
-      this.player.read("token"),
-      alternative ? this.logitsRow() : Promise.resolve(null),
-    ]);
-    const id = token[0] ?? 0;
-    return { id, ...(logits ? alternatives(logits, alternative!, id, certain(id)) : {}) };
+  /** The token behind `text` where the device could not decide; `again`: its logits are no longer there. */
+  private async fromRow(text: readonly number[], again: boolean, sampler: Sampler, step: number, weighed = 0): Promise<Token> {
+    if (again) {
+      this.writeToken(text.at(-1)!);
+      this.decode(text.length - 1);
+    }
+    const logits = await this.logitsRow();
+    const draw = sampler.draw(logits, step);
+    this.writeToken(draw.id);
+    return { id: draw.id, ...(weighed ? alternatives(logits, weighed, draw.id, draw) : {}) };
   }
 
   private async logitsRow(): Promise<Float32Array> {
-    const view = must(this.programs.generate.entries["decode"]?.outputs["logits"], "output logits");
+    const view = must(this.programs.generate.views["logits"], "view logits");
     return unpack(view, await this.player.read(view.texture));
   }
 
   private decode(position: number): void {
     this.player.set("pos", position);
-    this.player.play("decode");
+    if (this.watcher?.wants()) this.watched("decode", this.watcher);
+    else this.player.play("decode");
   }
 
-  /** Plays one more token behind what the caches hold. */
-  private append(id: number): void {
-    this.writeToken(id);
-    this.decode(this.cached.length);
-    this.cached.push(id);
+  /** Plays an entry with a look after each of the watcher's stops. */
+  watched(entry: string, watcher: Watcher): void {
+    let from = 0;
+    for (const stop of watcher.stops) {
+      this.player.play(entry, from, stop + 1);
+      watcher.look(stop);
+      from = stop + 1;
+    }
+    this.player.play(entry, from);
+    watcher.done();
   }
 
   /** How many of these tokens the caches hold, of all but the last, whose logits are wanted. */
@@ -292,6 +327,7 @@ export class Model {
 
   /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
   private prefill(ids: readonly number[]): void {
+    this.watcher?.rest();
     for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, this.held(ids))) {
       if (chunk.size === 1) {
         this.writeToken(ids[chunk.start]!);
@@ -339,8 +375,7 @@ export class Model {
   }
 
   private writeToken(id: number): void {
-    this.tokenTexel[0] = id;
-    this.player.write("token", 0, 0, 1, this.tokenBytes);
+    writeToken(this.player, id);
   }
 
   get capture(): Capture {

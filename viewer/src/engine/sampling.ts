@@ -1,7 +1,36 @@
-// Choosing a token from one row of logits. The cases in tests/page/shared_cases.json hold that Python draws the same.
+// Choosing a token from one row of logits: the settings, what the device is told of them, and their definition. The
+// device draws (entries `sample`, `sample_nucleus`); where it cannot decide, `Sampler.draw` does, from the row. The cases in
+// tests/page/shared_cases.json hold that Python says and draws the same.
 
-import { PageError } from "../gl/errors";
-import { Random } from "./random";
+import { must, PageError } from "../gl/errors";
+
+export const MOST_ALTERNATIVES = 8; // that come with a drawn token
+const COLDEST = 1e-30; // the least temperature that makes a difference in 32-bit floats
+const FARTHEST = 3e38; // a margin below which no logit is
+const REACHED = 1 - 2 ** -22; // of top-p: a sum that reaches it exactly must do so in 32-bit floats too
+const ON_HOST = 0xd1ce; // tells the host's random numbers from the device's
+
+/** Four pseudo-random 32-bit numbers of four, as `glsl/hash.glsl` makes them. */
+export function hash4(v: readonly number[]): [number, number, number, number] {
+  let [x, y, z, w] = v.map((a) => Math.imul(a, 1664525) + 1013904223) as [number, number, number, number];
+  for (const last of [false, true]) {
+    x = (x + Math.imul(y, w)) | 0;
+    y = (y + Math.imul(z, x)) | 0;
+    z = (z + Math.imul(x, y)) | 0;
+    w = (w + Math.imul(y, z)) | 0;
+    if (!last) [x, y, z, w] = [x ^ (x >>> 16), y ^ (y >>> 16), z ^ (z >>> 16), w ^ (w >>> 16)];
+  }
+  return [x >>> 0, y >>> 0, z >>> 0, w >>> 0];
+}
+
+/** The 32 bits of a seed that a device is given; both words of a larger one count. */
+export function drawSeed(seed: number): number {
+  let found = 0;
+  for (let rest = seed; rest > 0; rest = Math.floor(rest / 2 ** 32)) {
+    found = found ? (Math.imul(found, 0x9e3779b1) + (rest % 2 ** 32)) >>> 0 : rest % 2 ** 32;
+  }
+  return found;
+}
 
 export interface Settings {
   temperature: number;
@@ -63,12 +92,7 @@ export function alternatives(logits: Float32Array, count: number, chosen: number
 }
 
 export class Sampler {
-  private readonly random: Random;
-
-  constructor(
-    readonly settings: Settings,
-    drawn = 0,
-  ) {
+  constructor(readonly settings: Settings) {
     const { temperature, topK, topP, seed } = settings;
     if (!(Number.isFinite(temperature) && temperature >= 0)) {
       throw new PageError(`Temperature is ${temperature}; it must be 0 (greedy) or above.`);
@@ -78,29 +102,50 @@ export class Sampler {
     if (topP !== null && !(topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must lie in (0, 1].`);
     if (!(Number.isSafeInteger(seed) && seed >= 0))
       throw new PageError(`Seed is ${seed}; it must be a whole number from 0.`);
-    this.random = new Random(seed);
-    for (let i = 0; i < drawn; i++) this.random.next(); // one a token
   }
 
   get greedy(): boolean {
-    return this.settings.temperature === 0 || this.settings.topK === 1;
+    return this.settings.temperature < COLDEST || this.settings.topK === 1;
   }
 
-  /** Draws a token from logits `[vocab]`. Throws where they are not finite. */
-  draw(logits: Float32Array): Draw {
+  /** The entry that draws a token; null where the best one is there already. */
+  get entry(): "sample" | "sample_nucleus" | null {
+    const { topK, topP } = this.settings;
+    if (this.greedy) return null;
+    return topK !== null || topP === null || topP === 1 ? "sample" : "sample_nucleus";
+  }
+
+  /** What `entry` is told, to draw token `step` of this seed from `vocab` logits. */
+  scalars(step: number, vocab: number): Record<string, number> {
+    const { temperature, topK, topP, seed } = this.settings;
+    const p = topP ?? 1;
+    const range = temperature * Math.log((2 * vocab) / Math.max(1 - p, 2 ** -24));
+    return {
+      draw_seed: drawSeed(seed) | 0,
+      draw_step: step,
+      inverse_temperature: this.greedy ? 1 : 1 / temperature,
+      margin: FARTHEST,
+      nucleus_width: this.greedy ? 1 : 2 ** Math.ceil(Math.log2(range)), // a power of two beyond what top-p may keep
+      top_k: this.greedy ? 1 : Math.min(topK ?? 0, 2 ** 31 - 1),
+      top_p: p === 1 ? p : p * REACHED,
+    };
+  }
+
+  /** Draws token `step` of this seed from logits `[vocab]`. Throws where they are not finite. */
+  draw(logits: Float32Array, step: number): Draw {
     for (const x of logits) if (!Number.isFinite(x)) throw new PageError("The model's logits are not finite.");
     const best = order(logits, 1)[0]!;
     if (this.greedy) return certain(best);
     const { temperature } = this.settings;
     const peak = logits[best]! / temperature;
-    if (!Number.isFinite(peak)) return certain(best); // so small a temperature leaves but one
     const weight = (id: number) => Math.exp(logits[id]! / temperature - peak);
     const kept = this.candidates(logits, weight);
     if (kept) kept.sort((a, b) => a - b); // added up in the order of ids, as the desktop does: one draw finds the same
     const count = kept ? kept.length : logits.length;
     let total = 0;
     for (let i = 0; i < count; i++) total += weight(kept ? kept[i]! : i);
-    const draw = this.random.next() * total;
+    const [high, low] = hash4([drawSeed(this.settings.seed), step, ON_HOST, 0]);
+    const draw = (((high >>> 5) * 2 ** 26 + (low >>> 6)) / 2 ** 53) * total;
     let id = kept ? kept.at(-1)! : count - 1;
     let sum = 0;
     for (let i = 0; i < count; i++) {
@@ -124,9 +169,39 @@ export class Sampler {
       const some = best ?? Array.from(logits.keys()).filter((id) => p(id) / total >= least);
       if (!best) some.sort((a, b) => logits[b]! - logits[a]! || a - b);
       let sum = 0;
-      const end = some.findIndex((id) => (sum += p(id) / total) >= topP);
+      const end = some.findIndex((id) => (sum += p(id)) >= topP * total);
       if (end >= 0) return some.slice(0, end + 1);
       if (best || least === 0) return some;
     }
   }
+}
+
+/** A token that the device chose: what the texture `token` holds. */
+export interface Chosen {
+  id: number;
+  /** Nothing is decided: the caller draws from the row of logits. */
+  undecided: boolean;
+  /** The likeliest `count` tokens and its own probabilities; only where an entry drew it. */
+  weighed: (count: number) => Alternatives;
+}
+
+/** Reads the texture `token`. Throws where the logits are not finite. */
+export function chosen(texels: ArrayLike<number>, sampler: Sampler): Chosen {
+  const [id, logit, broken, undecided] = Array.from({ length: 4 }, (_, i) => must(texels[i], "token")) as [number, number, number, number];
+  if (broken) throw new PageError("The model's logits are not finite.");
+  const weighed = (count: number): Alternatives => {
+    const last = texels.length - 4;
+    const [plain, kept, greatest] = [texels[last]!, texels[last + 1]!, texels[last + 2]!];
+    const { inverse_temperature: inverse } = sampler.scalars(0, 1) as { inverse_temperature: number };
+    const both = (x: number, isKept: boolean) => ({
+      p: Math.exp(x - greatest) / plain,
+      sampled: isKept ? Math.exp((x - greatest) * inverse) / kept : 0,
+    });
+    const top: Candidate[] = [];
+    for (let at = 4; at < last && top.length < count && texels[at]! >= 0; at += 4) {
+      top.push({ id: texels[at]!, ...both(texels[at + 1]!, texels[at + 2]! > 0) });
+    }
+    return { top, ...both(logit, true) };
+  };
+  return { id, undecided: undecided > 0, weighed };
 }

@@ -1,13 +1,13 @@
 // Trains a model by playing a recorded training step. It does not know what the passes compute.
 
-import { plan, sizes, writeIds } from "../engine/chunks";
+import { plan, sizes, writeIds, writeToken } from "../engine/chunks";
 import { ContextLost, type Device, type Options } from "../gl/device";
 import { Player } from "../gl/player";
 import { unpack } from "../engine/layout";
 import type { Offer, Tuning } from "../engine/manifest";
 import { must, PageError } from "../gl/errors";
 import type { Program, View } from "../gl/program";
-import { Sampler, type Settings } from "../engine/sampling";
+import { chosen, Sampler, type Settings } from "../engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { noPredictions, type Predictions } from "./predictions";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
@@ -53,7 +53,7 @@ export class Trainer {
   /** Compiles what a step takes; `begin` also makes fresh parameters from the seed. */
   async open(begin: boolean): Promise<void> {
     const { player } = this;
-    await player.prepare("init", "backward", "update", "evaluate", "prepare", "decode", "look");
+    await player.prepare("init", "backward", "update", "evaluate", "prepare", "decode", "sample", "sample_nucleus", "look");
     await player.prepare(...this.known.slice(0, -1).map((n) => `prefill_${n}`));
     if (!begin) return;
     player.set("seed", this.seed);
@@ -209,13 +209,18 @@ export class Trainer {
     const context = this.offer.config.n_positions;
     const sampler = new Sampler(settings);
     const text = [...ids];
-    const view = must(this.program.entries["decode"]?.outputs["logits"], "output logits");
+    const view = must(this.program.views["logits"], "view logits");
     for (let n = 0; n < tokens && text.length <= context; n++) {
       if (!this.prepared) player.play("prepare");
       if (n && this.prepared) this.decode(text.at(-1)!, text.length - 1);
       else this.prefill(text);
       this.prepared = true;
-      const id = sampler.draw(unpack(view, await player.read(view.texture))).id;
+      if (sampler.entry) {
+        for (const [name, value] of Object.entries(sampler.scalars(n, view.cols))) player.set(name, value);
+        player.play(sampler.entry);
+      }
+      const found = chosen(await player.read("token"), sampler);
+      const id = found.undecided ? sampler.draw(unpack(view, await player.read(view.texture)), n).id : found.id;
       yield id;
       text.push(id);
     }
@@ -235,7 +240,7 @@ export class Trainer {
   }
 
   private decode(id: number, position: number): void {
-    this.player.write("token", 0, 0, 1, new Uint8Array(Float32Array.of(id, 0, 0, 0).buffer));
+    writeToken(this.player, id);
     this.player.set("pos", position);
     this.player.play("decode");
   }

@@ -25,6 +25,16 @@ const PARTS: Record<string, string> = {
   "wpe.weight": "a vector for each position",
 };
 
+/** The stages of a block that the machine shows, in order: what a pass's label ends with, and the stage's name. */
+export const STAGES: readonly (readonly [RegExp, string])[] = [
+  [/^attn\.(qkv|q)$/, "QKV"],
+  [/^attn\.scores$/, "scores"],
+  [/^attn\.z$/, "mix"],
+  [/^resid_mid$/, "residual"],
+  [/^mlp\.act$/, "MLP"],
+  [/^resid_post$/, "residual"],
+];
+
 /** A name taken apart: its block (-1: none) and the rest. */
 export function parts(name: string): [number, string] {
   const found = /^h\.(\d+)\.(.*)$/.exec(name);

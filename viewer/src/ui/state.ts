@@ -100,6 +100,8 @@ export const running = signal(false);
 export const note = signal("");
 export const speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
 export const chosen = signal<number | null>(null);
+/** Whether the machine is shown above the text. */
+export const machine = signal(true);
 /** The browser has taken the graphics context away. */
 export const lost = signal(false);
 /** Tokens of the prompt as it stands in its field. */

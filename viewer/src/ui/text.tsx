@@ -2,17 +2,21 @@
 
 import { Component } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
+import { Machine, MachineOutline } from "./machine";
 import * as state from "./state";
+import { Sampling } from "./sampling";
 import { NumberField } from "./number";
 import type { Tok } from "./state";
 import { percent } from "./tools";
 
 const WIDE = "(min-width: 860px)"; // as in views.css
+const MOST_BITS = 8; // of surprise, at which the colour is at its strongest
 const SLACK = 4; // pixels of a line in sight that are nothing to see
 
 export function TextView() {
   return (
     <section class="text" aria-label="Text">
+      <Machine />
       <Text />
       <Prompt />
       <Guide />
@@ -24,6 +28,7 @@ export function TextView() {
 export function RecordedText() {
   return (
     <section class="text recorded" aria-label="Text">
+      <MachineOutline />
       <Text />
       <div class="panel controls">
         <p class="dim">
@@ -89,32 +94,9 @@ function Prompt() {
       </div>
       <details class="settings" open={open}>
         <summary>Settings</summary>
+        <Sampling />
         <div class="fields">
           <NumberField label="Length" of={settings.tokens} min={1} max={most} step={1} hint="Tokens to write" />
-          <NumberField
-            label="Temperature"
-            of={settings.temperature}
-            min={0}
-            max={5}
-            step={0.1}
-            hint="0 always takes the likeliest token"
-          />
-          <NumberField
-            label="Top-k"
-            of={settings.topK}
-            min={0}
-            max={100000}
-            step={1}
-            hint="Choose among the k likeliest; 0: among all"
-          />
-          <NumberField
-            label="Top-p"
-            of={settings.topP}
-            min={0.01}
-            max={1}
-            step={0.05}
-            hint="Choose among the likeliest that make up p"
-          />
           <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="Same seed, same text" />
           <label class="field" title="Ends before this text">
             <span>Stop at</span>
@@ -162,6 +144,8 @@ function Text() {
   const stream = useRef<HTMLDivElement>(null);
   const count = state.tokens.value.length;
   const rate = speeds.value;
+  const own = state.tokens.value.filter((t) => !t.given && t.p !== undefined);
+  const mean = own.length ? own.reduce((sum, t) => sum + surprise(t.p!), 0) / own.length : null;
   const tok = chosen.value === null ? undefined : state.tokens.value[chosen.value];
   const focusNext = useRef<number | null>(null); // the token that takes the focus once it is there
   const refocus = (at: number) => (focusNext.current = at);
@@ -179,10 +163,18 @@ function Text() {
   return (
     <div class="panel written" onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
       <div class="legend">
-        <span class="scale" aria-hidden="true" />
-        <span>stronger colour: a less likely token</span>
+        <span>surprise</span>
+        <span class="scale" role="img" aria-label={`From 0 to ${MOST_BITS} bits and more`}>
+          {[0, 2, 4, 6, MOST_BITS].map((bits) => (
+            <small key={bits}>{bits === MOST_BITS ? `${bits}+` : bits}</small>
+          ))}
+        </span>
+        <span title="Minus the logarithm of the probability that the model gave the token: 1 bit is a coin's toss">
+          bits{mean !== null && `, on average ${mean.toFixed(1)}`}
+        </span>
         <span class="rate" role="status">
           {note.value && <b>{note.value} </b>}
+          {count} tokens{" · "}
           {running.value
             ? "Writing…"
             : rate &&
@@ -203,6 +195,11 @@ function Text() {
       </p>
     </div>
   );
+}
+
+/** Bits: minus the logarithm of a probability. */
+function surprise(p: number): number {
+  return -Math.log2(Math.max(p, 1e-9));
 }
 
 /** Arrow keys walk over the tokens, Escape leaves them. */
@@ -237,7 +234,7 @@ class Token extends Component<TokenProps> {
     return (
       <span
         class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}${tok.text.startsWith("\n") ? " newline" : ""}`}
-        style={tok.p === undefined || tok.given ? {} : { "--doubt": (1 - tok.p).toFixed(3) }}
+        style={tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MOST_BITS).toFixed(3) }}
         tabIndex={focusable || chosen ? 0 : -1}
         role="button"
         aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}

@@ -29,7 +29,18 @@ export interface Slab {
   transposed: boolean;
 }
 
+export const CELLS = 255; // of the strip at most
+
 type Uniform = number | boolean | readonly number[] | Float32Array;
+
+/** A small picture among others: pixels from the left and the bottom, its size, and its number. */
+export interface Cell {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+  number: number;
+}
 
 interface Atlas {
   framebuffer: WebGLFramebuffer;
@@ -42,6 +53,7 @@ export class Painter {
   private programs = new Map<string, WebGLProgram>();
   private places = new Map<string, WebGLUniformLocation | null>();
   private atlas: Atlas | null = null;
+  private strip: Atlas | null = null;
   private reach: { framebuffer: WebGLFramebuffer; texture: WebGLTexture } | null = null;
   private generation = -1;
 
@@ -60,10 +72,10 @@ export class Painter {
     }
     this.programs = await compileAll(this.device, texts, this.options);
     const { device } = this;
-    const texture = device.texture(1, 1, 1, this.options.storage);
+    const texture = device.texture(1 + CELLS, 1, 1, this.options.storage);
     this.reach = { texture, framebuffer: device.framebuffer([[texture, 0]]) };
     this.places.clear();
-    this.atlas = null;
+    this.atlas = this.strip = null;
     this.generation = device.generation;
   }
 
@@ -102,24 +114,26 @@ export class Painter {
   grid(grid: Grid, layers: number, clear: boolean): void {
     const { gl } = this.device;
     const [width, height] = [grid.heads * grid.pitch, layers * grid.pitch];
-    if (this.atlas && (this.atlas.width !== width || this.atlas.height !== height)) {
-      gl.deleteFramebuffer(this.atlas.framebuffer);
-      gl.deleteTexture(this.atlas.texture);
-      this.atlas = null;
-    }
-    if (!this.atlas) {
-      const texture = gl.createTexture();
-      gl.activeTexture(gl.TEXTURE0);
-      gl.bindTexture(gl.TEXTURE_2D, texture);
-      gl.texStorage2D(gl.TEXTURE_2D, 1, gl.RGBA8, width, height);
-      const framebuffer = gl.createFramebuffer();
-      gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
-      gl.framebufferTexture2D(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, texture, 0);
-      this.atlas = { framebuffer, texture, width, height };
-    }
+    this.atlas = this.sized(this.atlas, width, height);
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.atlas.framebuffer);
     gl.viewport(0, 0, width, height);
     if (clear) this.clear();
+  }
+
+  /** The image, or where it has another size a new one, empty. */
+  private sized(image: Atlas | null, width: number, height: number): Atlas {
+    if (image?.width === width && image.height === height) return image;
+    const { gl } = this.device;
+    gl.deleteFramebuffer(image?.framebuffer ?? null);
+    gl.deleteTexture(image?.texture ?? null);
+    const texture = gl.createTexture();
+    gl.activeTexture(gl.TEXTURE0);
+    gl.bindTexture(gl.TEXTURE_2D, texture);
+    gl.texStorage2D(gl.TEXTURE_2D, 1, gl.RGBA8, width, height);
+    const framebuffer = gl.createFramebuffer();
+    gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
+    gl.framebufferTexture2D(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, texture, 0);
+    return { framebuffer, texture, width, height };
   }
 
   private clear(): void {
@@ -158,9 +172,11 @@ export class Painter {
 
   /** Shows the grid's image on a canvas. */
   showGrid(target: HTMLCanvasElement): void {
+    if (this.atlas) this.show(target, this.atlas);
+  }
+
+  private show(target: HTMLCanvasElement, atlas: Atlas): void {
     const { gl } = this.device;
-    const atlas = this.atlas;
-    if (!atlas) return;
     const { width, height } = atlas;
     this.present(target, width, height, () => {
       gl.bindFramebuffer(gl.READ_FRAMEBUFFER, atlas.framebuffer);
@@ -203,9 +219,46 @@ export class Painter {
         u_range: Float32Array.from(range ?? [-1, 1]),
         u_signed: palette.signed,
         u_palette: palette.colors,
+        u_place: [0, 0, 0, 0],
       });
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     });
+  }
+
+  /** Draws a texture into a cell of the strip, an image of this size; with `measure`, what its values reach is found anew. */
+  cell(size: readonly [number, number], cell: Cell, texture: WebGLTexture, view: View, fold: number, measure: boolean): void {
+    const { gl } = this.device;
+    this.strip = this.sized(this.strip, ...size);
+    const { width: texels, height: tileRows, panels } = shape(view);
+    const tile = [tileRows, texels, view.tiles[1], 0];
+    const panel = [view.panel || texels, panels, view.stack, tileRows];
+    const across = [view.rows, view.cols, cell.width, cell.height];
+    if (measure) {
+      gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
+      gl.viewport(1 + cell.number, 0, 1, 1);
+      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: across, u_panel: panel });
+      gl.drawArrays(gl.TRIANGLES, 0, 3);
+    }
+    gl.bindFramebuffer(gl.FRAMEBUFFER, this.strip.framebuffer);
+    gl.viewport(cell.x, cell.y, cell.width, cell.height);
+    gl.enable(gl.SCISSOR_TEST);
+    gl.scissor(cell.x, cell.y, cell.width, cell.height);
+    this.clear();
+    gl.disable(gl.SCISSOR_TEST);
+    this.use(`matrix ${view.dtype}`, [texture, this.reach!.texture], {
+      u_tile: tile,
+      u_size: across,
+      u_panel: panel,
+      u_auto: true,
+      u_signed: true,
+      u_place: [cell.x, cell.y, 1 + cell.number, fold],
+    });
+    gl.drawArrays(gl.TRIANGLES, 0, 3);
+  }
+
+  /** Shows the strip's image on a canvas. */
+  showStrip(target: HTMLCanvasElement): void {
+    if (this.strip) this.show(target, this.strip);
   }
 
   /** Runs `draw` on an image of this size and puts it on a canvas of the page. */

@@ -88,15 +88,24 @@ uniform bool u_auto;
 uniform bool u_signed;
 uniform vec2 u_range;
 uniform vec3 u_palette[8];
+uniform ivec4 u_place; // where the picture begins, which texel of u_reach is its own, columns that a row is folded to (0: none)
 void main() {
-  ivec2 p = ivec2(gl_FragCoord.xy);
+  ivec2 p = ivec2(gl_FragCoord.xy) - u_place.xy;
   p.y = u_size.w - 1 - p.y;
-  float v = value(p.y * u_size.x / u_size.w, p.x * u_size.y / u_size.z);
+  int row = p.y * u_size.x / u_size.w, column = p.x * u_size.y / u_size.z;
+  if (u_place.w > 0) {
+    int lines = (u_size.x * u_size.y + u_place.w - 1) / u_place.w;
+    int i = p.y * lines / u_size.w * u_place.w + p.x * u_place.w / u_size.z;
+    if (i >= u_size.x * u_size.y) discard;
+    row = i / u_size.y;
+    column = i % u_size.y;
+  }
+  float v = value(row, column);
   if (v < -1e29) {  // masked
     color = vec4(0.5, 0.5, 0.5, 1.0) * 0.12;
     return;
   }
-  float far = TO_FLOAT(texelFetch(u_reach, ivec3(0), 0)).x;
+  float far = TO_FLOAT(texelFetch(u_reach, ivec3(u_place.z, 0, 0), 0)).x;
   vec2 range = u_auto ? vec2(-far, far) : u_range;
   if (u_signed) {
     color = paint(v / max(max(abs(range.x), abs(range.y)), 1e-30));

@@ -1,0 +1,278 @@
+"""`glgpt federate`: serve, join, status."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import shlex
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from glgpt.cli.commands import report
+from glgpt.cli.options import Parser, count, device, not_negative, positive
+from glgpt.cli.progress import progress
+from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.system.files import read_json
+from glgpt.system.outputs import output_folder
+from glgpt.training.settings import PRESETS
+
+STRATEGIES = ("diloco", "fedavg", "fedadam", "median", "trimmed")
+DTYPES = ("f16", "f32", "int8", "exact")
+EVAL_TOKENS = 1 << 14  # a validation a round: fewer tokens than `glgpt train` takes
+EXTRA = ("flwr", "websockets", "httpx")
+
+
+def add_federate_commands(p: Parser) -> None:
+    """The subcommands of `glgpt federate`."""
+    sub = p.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+
+    def add(name: str, run: Any, text: str, example: str) -> Parser:
+        command = sub.add_parser(name, help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False)
+        command.set_defaults(run=run)
+        return command
+
+    serve = add(
+        "serve",
+        run_serve,
+        "host a session: browsers and desktops train one model together",
+        "glgpt federate serve play.txt --preset nano --rounds 20 --quorum 2 --out runs/together\n"
+        "  glgpt federate serve --out runs/together    (goes on with the session there)",
+    )
+    _serve_options(serve)
+    join = add(
+        "join",
+        run_join,
+        "train along in a session, on this machine's device",
+        "glgpt federate join 'http://127.0.0.1:8043/#eyJ…'",
+    )
+    join.add_argument("link", metavar="LINK", help="what glgpt federate serve prints")
+    join.add_argument("files", nargs="*", metavar="TEXT", help="text of your own; it stays here (default: the host's)")
+    join.add_argument("--name", default="", metavar="NAME", help="what the others see")
+    join.add_argument("--device", type=device, default="auto", help="auto, software, gpu, or an EGL device's number")
+    join.add_argument("--json", action="store_true", help="print one JSON object a line")
+    status = add("status", run_status, "what a session is at", "glgpt federate status runs/together --json")
+    status.add_argument("folder", metavar="RUN", help="the folder that glgpt federate serve was given")
+    status.add_argument("--json", action="store_true", help="print all of it as JSON")
+
+
+def _serve_options(p: Parser) -> None:
+    p.add_argument("files", nargs="*", metavar="TEXT", help="UTF-8 text; left out to go on with a session")
+    p.add_argument("--out", metavar="RUN", required=True, help="folder of the run")
+    p.add_argument(
+        "--json", action="store_true", help="print one JSON object a line: ready, then each round, then done"
+    )
+    p.add_argument("--device", type=device, metavar="N", help="where the shared model is evaluated (see glgpt info)")
+
+    g = p.add_argument_group("model (the default of each is the preset's)")
+    g.add_argument("--preset", choices=tuple(PRESETS), help="size to train; default nano")
+    g.add_argument("--init", metavar="MODEL", help="train this checkpoint further, in place of fresh weights")
+    for name, kind, text in (
+        ("--tokenizer", str, "gpt2, bytes, bpe:N trained on the text, or a folder"),
+        ("--batch", positive, "windows of the text a step"),
+        ("--lr", not_negative, "greatest learning rate"),
+        ("--seed", count, "same seed, same first weights and windows (default 0)"),
+        ("--warmup", count, "steps over which the learning rate rises"),
+        ("--eval-tokens", count, f"validate on so many tokens a round (default {EVAL_TOKENS})"),
+    ):
+        g.add_argument(name, type=kind, metavar="KIND" if kind is str else "N", help=text)
+
+    g = p.add_argument_group("rounds")
+    g.add_argument("--rounds", type=positive, default=100, metavar="R", help="how many (default 100)")
+    g.add_argument(
+        "--local-steps", type=positive, default=25, metavar="H", help="steps of a client a round (default 25)"
+    )
+    g.add_argument("--quorum", type=positive, default=1, metavar="Q", help="updates that a round needs (default 1)")
+    g.add_argument("--round-seconds", type=positive, default=120, metavar="S", help="a round's deadline (default 120)")
+    g.add_argument(
+        "--grace", type=not_negative, default=10.0, metavar="G", help="seconds after the quorum (default 10)"
+    )
+    g.add_argument("--strategy", choices=STRATEGIES, default="diloco", help="how updates are combined (default diloco)")
+    g.add_argument("--outer-lr", type=not_negative, default=0.7, metavar="R", help="of diloco (default 0.7)")
+    g.add_argument("--outer-momentum", type=not_negative, default=0.9, metavar="M", help="of diloco (default 0.9)")
+    g.add_argument("--public", action="store_true", help="strangers may join: clip and trim what they send")
+    g.add_argument("--dtype", choices=DTYPES, default="f16", help="how changes travel (default f16)")
+    g.add_argument(
+        "--shards", type=positive, default=256, metavar="N", help="members that may draw from TEXT (default 256)"
+    )
+
+    g = p.add_argument_group("network")
+    g.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)")
+    g.add_argument("--port", type=count, default=8043, metavar="PORT", help="0 takes a free one (default 8043)")
+    g.add_argument(
+        "--url", metavar="URL", help="how others reach this host behind a proxy, such as https://example.org/"
+    )
+    g.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM")
+    g.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
+    g.add_argument("--no-page", action="store_true", help="no page for browsers: desktops only")
+
+
+def check_extra() -> None:
+    """Raises GlgptError where what `glgpt[federate]` brings is missing."""
+    if sys.version_info < (3, 11):
+        raise GlgptError("glgpt federate needs Python 3.11 or newer, as Flower does")
+    if any(importlib.util.find_spec(name) is None for name in EXTRA):
+        raise GlgptError('glgpt federate needs Flower: pip install "glgpt[federate]"')
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """`glgpt federate serve`."""
+    check_extra()
+    from glgpt.federation.serve import Place, Supervisor, check_port, export_page
+    from glgpt.training.loop import stoppable
+
+    if (args.tls_cert is None) != (args.tls_key is None):
+        raise ArgumentError("--tls-cert and --tls-key go together")
+    place = check_port(Place(args.host, args.port, args.tls_cert, args.tls_key, args.url))
+    files = _session(args)
+    session = files.session()
+    if files.round_of() >= session.rounds:
+        raise GlgptError(f"{quoted(args.out)} has done its {session.rounds} rounds; begin another with a new --out")
+    why = ""
+    if not args.no_page and not (files.page / "index.html").is_file():
+        with progress("exporting the page", "B") as show:
+            why = export_page(files, session, args.preset, show)
+    with stoppable() as stop:
+        supervisor = Supervisor(files, place, args.device or "auto", lambda event: _tell(args, event))
+
+        def ready(links: dict[str, str]) -> None:
+            _ready(args, session, links, why)
+
+        done = supervisor.run(ready, lambda: bool(stop))
+    folder = shlex.quote(args.out)
+    rounds = files.round_of()
+    figures = {"event": "done" if done else "stopped", "folder": args.out, "rounds": rounds}
+    further = f"try it: glgpt generate --model {folder}" if done else f"go on with: glgpt federate serve --out {folder}"
+    _say(args, figures, f"{quoted(args.out)}: {rounds} of {session.rounds} rounds\n{further}")
+    return 128 + stop[0] if stop and not done else 0
+
+
+def _session(args: argparse.Namespace) -> Any:
+    """The session in `--out`, or a new one."""
+    from glgpt.federation.serve import Terms, begin
+    from glgpt.federation.session import Files
+    from glgpt.training.events import Hooks
+    from glgpt.training.run_folder import RECORD
+
+    files = Files(Path(args.out))
+    if files.exists:
+        if args.files and [str(Path(file).absolute()) for file in args.files] != read_json(files.run / RECORD)["files"]:
+            raise GlgptError(f"{quoted(args.out)} holds a session on another text: leave TEXT out to go on with it")
+        return files
+    if not args.files:
+        raise GlgptError("no text was given; name at least one file, or the --out of a session to go on with")
+    output_folder(args.out)
+    names = ("rounds", "local_steps", "quorum", "grace", "strategy", "outer_lr", "outer_momentum", "public", "dtype")
+    terms = Terms(**{n: getattr(args, n) for n in names}, round_seconds=float(args.round_seconds), shards=args.shards)
+    given = {n: getattr(args, n) for n in ("tokenizer", "batch", "lr", "seed", "warmup", "device")}
+    given["eval_tokens"] = EVAL_TOKENS if args.eval_tokens is None else args.eval_tokens
+    given = {name: value for name, value in given.items() if value is not None}
+    with progress("preparing the run", "B") as show:
+        hooks = Hooks(on_progress=(lambda _, done, total: show(done, total)) if show else None)
+        preset = None if args.init else args.preset or "nano"
+        return begin(args.files, args.out, terms, preset, args.init, given, hooks)
+
+
+def _say(args: argparse.Namespace, event: dict[str, Any], text: str) -> None:
+    print(json.dumps(event, ensure_ascii=False, allow_nan=False) if args.json else text, flush=True)
+
+
+def _ready(args: argparse.Namespace, session: Any, links: dict[str, str], why: str) -> None:
+    lines = [
+        f"{session.name}: {session.parameters:,} parameters, {session.rounds} rounds of {session.local_steps} steps"
+    ]
+    if "browser" in links:
+        lines += ["browsers:   " + links["browser"]]
+    elif why:
+        lines += [f"browsers:   no page: {why}"]
+    lines += [f"desktops:   glgpt federate join '{links['desktop']}'", "dashboard:  " + links["dashboard"]]
+    lines += ["            (whoever has that link is the host)"]
+    _say(args, {"event": "ready", **links, "session": session.id}, "\n".join(lines))
+
+
+def _tell(args: argparse.Namespace, event: dict[str, Any]) -> None:
+    if event["event"] == "restarted":
+        _say(args, event, f"round {event['round']} is done once more: its ServerApp ended")
+        return
+    judged = f", validation {event['validation_loss']:.4f}" if "validation_loss" in event else ""
+    many = f"{event['clients']} device{'' if event['clients'] == 1 else 's'}"
+    text = f"round {event['round']}: {many}, {event['tokens']:,} tokens, loss {event['loss']:.4f}{judged}"
+    _say(args, event, f"{text} ({event['seconds']:.1f} s)")
+
+
+def run_join(args: argparse.Namespace) -> int:
+    """`glgpt federate join`."""
+    check_extra()
+    from glgpt.federation.join import Client, Hooks, Link
+    from glgpt.text.files import Text
+    from glgpt.training.loop import stoppable
+
+    link = Link.parse(args.link)
+    text = Text.of_files(args.files) if args.files else None
+    hooks = Hooks(
+        on_state=lambda what: _say(args, {"event": "state", "state": what}, what),
+        on_round=lambda said: _say(args, {"event": said["type"], **said}, _answer(said)),
+    )
+    with stoppable() as stop:
+        client = Client(link, text, name=args.name, device=args.device, hooks=hooks)
+        watch = threading.Thread(target=_watch, args=(stop, client.stop), daemon=True)
+        watch.start()
+        why = client.run()
+    figures = {"event": "left", "rounds": client.rounds, "why": why}
+    _say(args, figures, f"{client.rounds} rounds trained; {why}")
+    return 128 + stop[0] if stop else 0
+
+
+def _watch(stop: list[int], event: threading.Event) -> None:
+    while not event.is_set():
+        if stop:
+            event.set()
+        time.sleep(0.1)
+
+
+def _answer(said: dict[str, Any]) -> str:
+    if said["type"] == "accepted":
+        return f"round {said['round']}: accepted, the change's norm is {said['norm']:.3g}"
+    return f"round {said['round']}: rejected: {quoted(said['why'], 200)}"
+
+
+def run_status(args: argparse.Namespace) -> int:
+    """`glgpt federate status`."""
+    check_extra()
+    import httpx
+
+    from glgpt.federation.session import Files
+
+    files = Files(Path(args.folder))
+    session = files.session()
+    try:
+        host = read_json(files.folder / "host.json")
+        headers = {"Authorization": f"Bearer {host['token']}"}
+        response = httpx.get(host["address"] + "v1/status", headers=headers, timeout=10, trust_env=False)
+        response.raise_for_status()
+        found = {"running": True, **response.json()}
+    except (httpx.HTTPError, GlgptError, OSError):
+        found = {"running": False, "session": session.id, "name": session.name, "rounds": session.rounds}
+        found |= {"done": files.round_of(), "members": [], "round": None, "history": files.notes()}
+    report(args, found, _status_text(found))
+    return 0
+
+
+def _status_text(found: dict[str, Any]) -> str:
+    lines = [
+        f"{found['name']}: {found['done']} of {found['rounds']} rounds" + ("" if found["running"] else ", not running")
+    ]
+    if found["round"]:
+        r = found["round"]
+        lines.append(f"round {r['number']}: {r['answers']} of {r['asked']} answered, {r['seconds_left']:.0f} s left")
+    for m in found["members"]:
+        there = "connected" if m["connections"] else "away"
+        loss = "" if m["loss"] is None else f", loss {m['loss']:.4f}"
+        lines.append(f"  {quoted(m['name'], 40)} ({m['kind']}, {there}): {m['accepted']} accepted{loss} {m['said']}")
+    for line in found["history"][-5:]:
+        judged = f", validation {line['validation_loss']:.4f}" if "validation_loss" in line else ""
+        lines.append(f"  round {line['round']}: loss {line.get('loss', float('nan')):.4f}{judged}")
+    return "\n".join(lines)

@@ -1,0 +1,555 @@
+"""The gateway: the sockets of browsers and desktops, the REST calls of the host, the dashboard, the exported page.
+
+Run as `python -m glgpt.federation.gateway RUN ADDRESS …` by `glgpt federate serve`. It is one site of Flower's
+Fleet: it pulls a round once and answers it once, whatever the number of clients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from glgpt.errors import GlgptError
+from glgpt.federation import protocol
+from glgpt.federation.invitations import LIFE, Invitations, digest
+from glgpt.federation.protocol import Join, Ping, Progress, Update
+from glgpt.federation.rounds import Member, Refused, Rejected, Rounds
+from glgpt.federation.session import ROUNDS, Files
+from glgpt.page.serve import Files as PageFiles
+from glgpt.page.serve import Headers
+from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
+
+logger = logging.getLogger(__name__)
+HELLO = 10.0  # seconds in which a client must say `join`
+TICK = 0.2
+PULL = 0.5  # seconds between two questions for a round
+HEARTBEAT = 20.0
+ADDRESS_SOCKETS = 128  # sockets of one address
+MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
+BYTES_PER_MEMBER = 4  # of unfinished uploads: times the bytes of the parameters, over all members
+SHOWN_ROUNDS = 500
+DASHBOARD = Path(__file__).parent / "dashboard"
+ENDED = "ended"  # a file: the host ended the session
+
+
+class SiteLike(Protocol):
+    """What the gateway wants of Flower: see `flower.Site`."""
+
+    def connect(self) -> int: ...  # noqa: D102
+    def heartbeat(self) -> None: ...  # noqa: D102
+    def pull(self) -> Any: ...  # noqa: D102
+    def answer(self, task: bytes, arrays: Any, metrics: Any) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
+class Bucket:
+    """Messages that a client may still send now."""
+
+    def __init__(self) -> None:
+        self._left, self._at = MESSAGES_BURST, time.monotonic()
+
+    def take(self) -> bool:
+        """Takes one; False where there is none left."""
+        now = time.monotonic()
+        self._left = min(MESSAGES_BURST, self._left + (now - self._at) * MESSAGES_PER_S)
+        self._at = now
+        self._left -= 1
+        return self._left >= 0
+
+
+class Client:
+    """A socket of a member."""
+
+    def __init__(self, socket: WebSocket, member: Member) -> None:
+        self.socket, self.member = socket, member
+        self._lock = asyncio.Lock()  # frames belong to the text before them
+
+    async def say(self, message: dict[str, Any], data: bytes | memoryview = b"") -> None:
+        """Sends a message and the frames that it announces."""
+        async with self._lock:
+            await self.socket.send_text(json.dumps(message, allow_nan=False))
+            for frame in protocol.frames(data):
+                await self.socket.send_bytes(frame)
+                self.member.bytes_out += len(frame)
+
+
+class Gateway:
+    """The sockets, and the tasks that keep the rounds going."""
+
+    def __init__(self, files: Files, site: SiteLike, origins: tuple[str, ...] = ()) -> None:
+        key = files.secret("invitation.key")
+        self.files, self.site, self.origins = files, site, origins
+        self.invitations = Invitations(files.folder / "invitations.json", key, files.session().id)
+        self.rounds = Rounds(files, self.invitations)
+        self.session = self.rounds.session
+        self.clients: set[Client] = set()
+        self.ended = False
+        self._partial: dict[int, tuple[Update, bytearray]] = {}  # of uploads, by member
+        self._sockets: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._noted = 0.0
+
+    # -- rounds -----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def running(self, _app: Any = None) -> AsyncIterator[None]:
+        """The rounds go on until the block ends."""
+        tasks = [asyncio.create_task(work()) for work in (self._flower, self._clock, self._news)]
+        try:
+            yield
+        finally:
+            for task in [*tasks, *self._tasks]:
+                task.cancel()
+            await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
+            self.site.close()
+
+    async def _flower(self) -> None:
+        """Asks Flower for rounds and answers them; starts over where SuperLink is away."""
+        connected, beat = False, 0.0
+        while True:
+            try:
+                if not connected:
+                    await asyncio.to_thread(self.site.connect)
+                    connected = True
+                if time.monotonic() - beat > HEARTBEAT:
+                    await asyncio.to_thread(self.site.heartbeat)
+                    beat = time.monotonic()
+                await self._answer()
+                task = await asyncio.to_thread(self.site.pull)
+                if task is not None:
+                    await self._begin(task)
+                    continue
+            except Exception as error:  # whatever Flower's client raises: it is asked again
+                logger.info("SuperLink: %s: %s", type(error).__name__, str(error)[:300])
+                connected, beat = False, 0.0
+                await asyncio.sleep(2 * PULL)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), PULL)
+            self._wake.clear()
+
+    async def _begin(self, task: Any) -> None:
+        number = int(task.config["round"])
+        parameters = task.arrays["parameters"]
+        if len(parameters) != self.session.parameters:
+            logger.error("round %d came with %d values", number, len(parameters))
+            return
+        if await asyncio.to_thread(self.rounds.begin, task.message, number, parameters):
+            logger.info("round %d is open", number)
+            self._partial.clear()
+            self._offer_all()
+
+    async def _answer(self) -> None:
+        round_ = self.rounds.open
+        if round_ is None or not round_.closed or round_.task == b"":
+            return
+        reply = await asyncio.to_thread(self.rounds.reply)
+        await asyncio.to_thread(self.site.answer, reply.task, {"updates": reply.updates}, reply.metrics)
+        if round_.task == reply.task:
+            round_.task = b""  # answered; asked for again, it comes with another task
+        logger.info("round %d is answered", round_.number)
+
+    async def _clock(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            due = self.rounds.tick()
+            if due == "close":
+                figures = self.rounds.figures()
+                self._partial.clear()
+                await asyncio.to_thread(self.files.note, figures)
+                self._wake.set()
+            elif due == "wrap_up":
+                assert self.rounds.open is not None
+                await self._tell({"type": "wrap_up", "attempt": self.rounds.open.id})
+
+    async def _news(self) -> None:
+        """Tells all of what `rounds.jsonl` has come to hold, and of the session's end."""
+        while True:
+            await asyncio.sleep(1)
+            path = self.files.folder / ROUNDS
+            changed = path.stat().st_mtime if path.exists() else 0.0
+            if changed != self._noted:
+                self._noted = changed
+                notes = await asyncio.to_thread(self.files.notes)
+                await self._tell({"type": "figures", "rounds": notes[-2:]})
+            await self._tell({"type": "state", **self._state()})
+            ended = (self.files.folder / ENDED).exists()
+            if not self.ended and (ended or self.files.round_of() >= self.session.rounds):
+                self.ended = True
+                why = "the host ended the session" if ended else "all rounds are done"
+                await self._tell({"type": "closed", "why": why})
+
+    def _state(self) -> dict[str, Any]:
+        status = self.rounds.status()
+        shown = ("number", "name", "kind", "step", "loss", "tokens_per_s", "connections", "said", "aside")
+        members = [{k: m[k] for k in shown} for m in status["members"]]
+        return {"round": status["round"], "done": status["done"], "paused": status["paused"], "members": members}
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        async def guarded() -> None:
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
+                await work
+
+        task = asyncio.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        for client in list(self.clients):
+            self._spawn(client.say(message))
+
+    def _offer_all(self) -> None:
+        for client in list(self.clients):
+            self._spawn(self._offer(client))
+
+    async def _offer(self, client: Client) -> None:
+        message = self.rounds.offer(client.member)
+        if message is not None and self.rounds.open is not None:
+            await client.say(message, self.rounds.open.parameters.astype("<f4").tobytes())
+
+    # -- sockets ----------------------------------------------------------------------------------------------------
+
+    async def socket(self, socket: WebSocket) -> None:
+        """A client's socket, from its `join` to its end."""
+        address = socket.client.host if socket.client else ""
+        if not self._origin_fits(socket) or self._sockets[address] >= ADDRESS_SOCKETS:
+            await socket.close(1008)
+            return
+        await socket.accept()
+        self._sockets[address] += 1
+        client = None
+        try:
+            client = await self._joined(socket)
+            if client is not None:
+                await self._listen(client)
+        except (WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):
+            pass
+        finally:
+            self._sockets[address] -= 1
+            if client is not None:
+                self.clients.discard(client)
+                client.member.connections -= 1
+
+    def _origin_fits(self, socket: WebSocket) -> bool:
+        """Whether a page of ours asks, or no page at all."""
+        origin = socket.headers.get("origin")
+        if origin is None:
+            return True
+        return origin in self.origins or urlsplit(origin).netloc == socket.headers.get("host")
+
+    async def _joined(self, socket: WebSocket) -> Client | None:
+        text = await asyncio.wait_for(socket.receive_text(), HELLO)
+        try:
+            said = protocol.parsed(text[: protocol.MOST_TEXT])
+            if not isinstance(said, Join):
+                raise GlgptError("a client begins with join")
+            member, key = self.rounds.admit(said)
+        except GlgptError as error:
+            await socket.close(protocol.NO_TOKEN, str(error)[:120])
+            return None
+        except Refused as refused:
+            await socket.close(refused.code, str(refused)[:120])
+            return None
+        client = Client(socket, member)
+        member.connections += 1
+        self.clients.add(client)
+        notes = await asyncio.to_thread(self.files.notes)
+        welcome = {"type": "welcome", "member": member.number, "resume": key, "name": member.name}
+        await client.say(welcome | {"rounds": notes[-SHOWN_ROUNDS:], "aside": member.aside, **self._state()})
+        if self.ended:
+            await client.say({"type": "closed", "why": "all rounds are done"})
+        await self._offer(client)
+        return client
+
+    async def _listen(self, client: Client) -> None:
+        bucket = Bucket()
+        while True:
+            message = await client.socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            text, data = message.get("text"), message.get("bytes")
+            client.member.bytes_in += len(text or data or b"")
+            if not bucket.take() or len(text or "") > protocol.MOST_TEXT:
+                await client.socket.close(protocol.TOO_MUCH, "too many or too long messages")
+                return
+            if client.member.aside == "removed":
+                await client.socket.close(protocol.REMOVED, "the host removed this device")
+                return
+            if data is not None:
+                if not await self._frame(client, data):
+                    await client.socket.close(protocol.TOO_MUCH, "bytes that no update announced")
+                    return
+                continue
+            try:
+                said = protocol.parsed(text or "")
+            except GlgptError as error:
+                await client.say({"type": "rejected", "why": str(error)})
+                continue
+            await self._heed(client, said)
+
+    async def _heed(self, client: Client, said: Join | Update | Progress | Ping) -> None:
+        if isinstance(said, Update):
+            await self._announced(client, said)
+        elif isinstance(said, Progress):
+            client.member.step, client.member.tokens_per_s = said.step, said.tokens_per_s
+            client.member.loss = said.loss if said.loss is not None else client.member.loss
+        elif isinstance(said, Ping):
+            client.member.ping_ms = said.ms
+            await client.say({"type": "pong", "n": said.n})
+
+    async def _announced(self, client: Client, update: Update) -> None:
+        """Says which frames of an update are wanted: those that an earlier socket did not bring."""
+        member = client.member
+        try:
+            self.rounds.check(member, update)
+        except Rejected as rejected:
+            self._partial.pop(member.number, None)
+            await self._reject(client, rejected, update)
+            return
+        held = self._partial.get(member.number)
+        if held is None or held[0] != update:
+            most = BYTES_PER_MEMBER * max(1, len(self.rounds.members))
+            if sum(len(data) for _, data in self._partial.values()) > most * 4 * self.session.parameters:
+                await self._reject(client, Rejected("the host is busy; send it again", stale=True), update)
+                return
+            held = self._partial[member.number] = update, bytearray()
+        have = len(held[1]) // protocol.FRAME
+        del held[1][have * protocol.FRAME :]
+        await client.say({"type": "ready", "attempt": update.attempt, "have": have})
+
+    async def _frame(self, client: Client, data: bytes) -> bool:
+        held = self._partial.get(client.member.number)
+        if held is None:  # of an update that was turned away meanwhile: its round is over
+            return len(data) <= protocol.FRAME
+        update, have = held
+        left = update.bytes - len(have)
+        if len(data) != min(protocol.FRAME, left) or not left:
+            return False
+        have += data
+        await client.say({"type": "ack", "attempt": update.attempt, "have": protocol.frame_count(len(have))})
+        if len(have) == update.bytes:
+            del self._partial[client.member.number]
+            await self._finish(client, update, bytes(have))
+        return True
+
+    async def _finish(self, client: Client, update: Update, data: bytes) -> None:
+        member, round_ = client.member, self.rounds.open
+        try:
+            self.rounds.check(member, update)
+            assert round_ is not None
+            try:
+                after, norm = await asyncio.to_thread(self.rounds.decoded, update, data, round_.parameters)
+            except GlgptError as error:
+                raise self.rounds.faulty(member, str(error)) from None
+            self.rounds.accept(member, update, after, norm)
+        except Rejected as rejected:
+            await self._reject(client, rejected, update)
+            return
+        await client.say({"type": "accepted", "attempt": update.attempt, "norm": norm})
+
+    async def _reject(self, client: Client, rejected: Rejected, update: Update) -> None:
+        """Says why; after a stale update the current weights follow."""
+        message = {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
+        await client.say(message)
+        if rejected.stale:
+            await self._offer(client)
+
+    # -- REST -------------------------------------------------------------------------------------------------------
+
+    def routes(self) -> list[BaseRoute]:
+        """All that is served."""
+        host: Callable[..., Any] = self._for_host
+        routes: list[BaseRoute] = [
+            WebSocketRoute("/v1/socket", self.socket),
+            Route("/v1/session", self._for_members(self.about)),
+            Route("/v1/session/tokenizer", self._for_members(self.tokenizer)),
+            Route("/v1/session/text", self._for_members(self.text)),
+            Route("/v1/session", host(self.end), methods=["DELETE"]),
+            Route("/v1/status", host(self.status)),
+            Route("/v1/pause", host(self.pause), methods=["POST"]),
+            Route("/v1/invitations", host(self.invite), methods=["POST"]),
+            Route("/v1/invitations", host(self.invited), methods=["GET"]),
+            Route("/v1/invitations/{digest}", host(self.revoke), methods=["DELETE"]),
+            Route("/v1/members/{number:int}", host(self.remove), methods=["DELETE"]),
+            Route("/v1/model", host(self.model)),
+        ]
+        if (self.files.page / "index.html").is_file():
+            routes.append(Mount("/train", PageFiles(directory=str(self.files.page), html=True)))
+        return [*routes, Mount("/", PageFiles(directory=str(DASHBOARD), html=True))]
+
+    def application(self) -> Any:
+        """The ASGI application."""
+        return Headers(Starlette(routes=self.routes(), lifespan=self.running))
+
+    def _for_host(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def guarded(request: Request) -> Response:
+            try:
+                self.invitations.check(_bearer(request), "host")
+            except GlgptError:
+                return JSONResponse({"error": "the host's token is needed"}, 401)
+            return await work(request)
+
+        return guarded
+
+    def _for_members(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def guarded(request: Request) -> Response:
+            token = _bearer(request)
+            try:
+                self.invitations.check(token)
+            except GlgptError:
+                if not self.rounds.knows(token):
+                    return JSONResponse({"error": "an invitation is needed"}, 401)
+            return await work(request)
+
+        return guarded
+
+    async def about(self, _: Request) -> Response:
+        """What a client must know to train along."""
+        session = self.session
+        ids = np.load(self.files.ids, mmap_mode="r")
+        return JSONResponse(
+            session.model_dump()
+            | {
+                "shapes": [[name, list(shape)] for name, shape in session.shapes().items()],
+                "ids": {"dtype": str(ids.dtype), "count": len(ids)},
+            }
+        )
+
+    async def tokenizer(self, _: Request) -> Response:
+        """The tokenizer's files by name."""
+        found = {name: self.files.run / name for name in TOKENIZER_FILES}
+        return JSONResponse({name: path.read_text("utf-8") for name, path in found.items() if path.is_file()})
+
+    async def text(self, _: Request) -> Response:
+        """The text's ids, little-endian."""
+        ids = await asyncio.to_thread(lambda: np.load(self.files.ids).astype("<u4").tobytes())
+        return Response(ids, media_type="application/octet-stream")
+
+    async def status(self, _: Request) -> Response:
+        """What the dashboard shows."""
+        notes = await asyncio.to_thread(self.files.notes)
+        return JSONResponse(self.rounds.status() | {"history": notes[-SHOWN_ROUNDS:]})
+
+    async def pause(self, request: Request) -> Response:
+        """Pauses or goes on: `{"paused": true}`. Who is training a round ends it."""
+        paused = (await _json(request)).get("paused")
+        if not isinstance(paused, bool):
+            return JSONResponse({"error": "paused is true or false"}, 400)
+        self.rounds.paused = paused
+        if not paused:
+            self._offer_all()
+        return JSONResponse({"paused": paused})
+
+    async def end(self, _: Request) -> Response:
+        """Ends the session after the rounds that are done."""
+        (self.files.folder / ENDED).touch()
+        return JSONResponse({"ended": True})
+
+    async def invite(self, request: Request) -> Response:
+        """A new invitation: `{"uses": 1, "hours": 24}`, each of which may be left out."""
+        asked = await _json(request)
+        uses, hours = asked.get("uses"), asked.get("hours", LIFE / 3600)
+        good = (uses is None or (isinstance(uses, int) and uses > 0)) and isinstance(hours, (int, float)) and hours > 0
+        if not good:
+            return JSONResponse({"error": "uses and hours are numbers above 0"}, 400)
+        token = self.invitations.create(hours * 3600, uses)
+        return JSONResponse({"token": token, "digest": digest(token)}, 201)
+
+    async def invited(self, _: Request) -> Response:
+        """All invitations, by their hashes."""
+        return JSONResponse({"invitations": self.invitations.listed()})
+
+    async def revoke(self, request: Request) -> Response:
+        """Takes an invitation back."""
+        found = self.invitations.revoke(request.path_params["digest"])
+        return JSONResponse({"revoked": found}, 200 if found else 404)
+
+    async def remove(self, request: Request) -> Response:
+        """Sets a device aside for good."""
+        number = request.path_params["number"]
+        if not self.rounds.remove(number):
+            return JSONResponse({"error": "there is no such device"}, 404)
+        for client in [c for c in self.clients if c.member.number == number]:
+            self._spawn(client.socket.close(protocol.REMOVED, "the host removed this device"))
+        return JSONResponse({"removed": number})
+
+    async def model(self, _: Request) -> Response:
+        """The model as it is now: `model.safetensors`."""
+        path = self.files.run / "model.safetensors"
+        return FileResponse(path, filename="model.safetensors", media_type="application/octet-stream")
+
+
+def _bearer(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if kind.lower() == "bearer" else ""
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        body = await request.body()
+        found = json.loads(body[: protocol.MOST_TEXT] or b"{}")
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def main() -> None:
+    """Serves one site until a signal ends it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--superlink", required=True, metavar="HOST:PORT")
+    parser.add_argument("--tls-cert")
+    parser.add_argument("--tls-key")
+    parser.add_argument("--origin", action="append", default=[])
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    from glgpt.federation.flower import Site
+
+    files = Files(args.run)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends it
+
+    async def serve() -> None:
+        gateway = Gateway(files, Site(args.superlink, files.folder / "site.key"), tuple(args.origin))
+        config = uvicorn.Config(
+            gateway.application(),
+            host=args.host,
+            port=args.port,
+            ws="websockets-sansio",
+            ws_max_size=protocol.FRAME + 1024,
+            ws_ping_interval=20,
+            ws_ping_timeout=60,
+            ssl_certfile=args.tls_cert,
+            ssl_keyfile=args.tls_key,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        await uvicorn.Server(config).serve()
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,483 @@
+"""A desktop in a federation: trains rounds with this machine's OpenGL and sends what it learned.
+
+No code comes from the host.
+
+The socket lives in a thread of its own, so that a round that another overtook is noticed between two steps, and a
+connection that is lost costs nothing but the way back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.sync.client import ClientConnection, connect
+
+from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.federation import protocol, rules
+from glgpt.federation.protocol import Join, Update, Vector
+from glgpt.federation.session import Session
+from glgpt.system.files import cache_path, read_json, staged_folder, write_json, written_whole
+from glgpt.system.locks import lock_folder
+from glgpt.text.dataset import Ids, check_length, tokenised, windows
+from glgpt.text.files import Text
+from glgpt.text.tokenizer import load_tokenizer
+from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
+from glgpt.text.tokenizer_training import identity
+
+logger = logging.getLogger(__name__)
+SLOTS = 64  # clients of one session on one machine
+BACKOFF, MOST_BACKOFF = 0.5, 15.0  # seconds between two tries to connect
+PING = 10.0
+TELL = 0.5  # seconds between two words on how far a round is
+STALL = 60.0  # seconds without a word from the host after which the socket is opened anew
+FATAL = (protocol.NO_TOKEN, protocol.FULL, protocol.REMOVED)
+
+
+@dataclass(frozen=True)
+class Link:
+    """An invitation as a link: where, and the token behind the `#`."""
+
+    base: str  # http://host:port/
+    token: str
+
+    @classmethod
+    def parse(cls, text: str) -> Link:
+        """Raises GlgptError for what is no invitation's link; takes the browsers' link too."""
+        split = urlsplit(text)
+        token = split.fragment.rpartition("together=")[2].partition("&")[0]
+        if split.scheme not in ("http", "https") or not split.hostname or "." not in token:
+            raise GlgptError(
+                f"{quoted(text)} is no invitation: it is the link that glgpt federate serve prints, such as "
+                "http://127.0.0.1:8043/#…"
+            )
+        path = split.path.removesuffix("train/")
+        return cls(f"{split.scheme}://{split.netloc}{path if path.endswith('/') else path + '/'}", token)
+
+    @property
+    def socket(self) -> str:
+        """The address of the socket."""
+        return "ws" + self.base.removeprefix("http") + "v1/socket"
+
+
+@dataclass
+class Hooks:
+    """What is called while a client takes part; None is not."""
+
+    on_state: Callable[[str], object] | None = None  # what it does now, in words
+    on_step: Callable[[int, int, float], object] | None = None  # round, step in it, loss
+    on_round: Callable[[dict[str, Any]], object] | None = None  # what became of an update
+
+    def say(self, text: str) -> None:
+        """`on_state`."""
+        if self.on_state:
+            self.on_state(text)
+
+
+@dataclass
+class Slot:
+    """What a client keeps on this machine for a session: its key, and AdamW's moments."""
+
+    folder: Path
+    unlock: Callable[[], None]
+
+    @property
+    def key(self) -> str:
+        """The resume key; empty where there is none yet."""
+        path = self.folder / "member.json"
+        with contextlib.suppress(FileError, OSError, KeyError):
+            return str(read_json(path)["resume"])
+        return ""
+
+    def keep_key(self, key: str) -> None:
+        """Keeps the resume key."""
+        write_json(self.folder / "member.json", {"resume": key})
+
+    def keep_moments(self, arrays: dict[str, np.ndarray], steps: int) -> None:
+        """Keeps AdamW's moments and how many steps made them."""
+        part = self.folder / ".moments.part"
+        save_file(arrays, part, {"steps": str(steps)})
+        part.replace(self.folder / "moments.safetensors")
+
+    def moments(self) -> tuple[Callable[[str], np.ndarray], int] | None:
+        """What `keep_moments` was given; None where there is nothing that can be read."""
+        path = self.folder / "moments.safetensors"
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a file is no dict
+                return arrays.__getitem__, int(file.metadata()["steps"])
+        except Exception as error:  # safetensors has errors of its own
+            logger.warning("%s cannot be read: %s", path, error)
+            return None
+
+
+def open_slot(session: str) -> Slot:
+    """The first slot of a session that no other process of this machine has."""
+    base = cache_path() / "federation" / session
+    for number in range(SLOTS):
+        folder = base / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        if (unlock := lock_folder(folder)) is not None:
+            return Slot(folder, unlock)
+    raise GlgptError(f"{SLOTS} clients of this session run on this machine already")
+
+
+class Host:
+    """The REST calls of a client."""
+
+    def __init__(self, link: Link) -> None:
+        headers = {"Authorization": f"Bearer {link.token}"}
+        self._client = httpx.Client(base_url=link.base, headers=headers, timeout=60, trust_env=False)
+        self._base = link.base
+
+    def get(self, path: str) -> httpx.Response:
+        """Raises GlgptError where the host does not answer, or does not know the invitation."""
+        try:
+            response = self._client.get(path)
+        except httpx.HTTPError as error:
+            raise GlgptError(f"{self._base} does not answer: {quoted(error, 200)}") from None
+        if response.status_code == 401:
+            raise GlgptError("this invitation does not admit: it is unknown, expired or revoked; ask for another link")
+        if response.status_code != 200:
+            raise GlgptError(f"{self._base} answered {response.status_code}; is it a glgpt federation?")
+        return response
+
+    def session(self) -> Session:
+        """The session's terms."""
+        try:
+            fields = {k: v for k, v in self.get("v1/session").json().items() if k in Session.model_fields}
+            return Session.model_validate_json(json.dumps(fields))
+        except ValueError as error:
+            if isinstance(error, GlgptError):
+                raise
+            raise GlgptError(f"{self._base} is of another version of glgpt: {quoted(error, 200)}") from None
+
+    def tokenizer(self, folder: Path) -> None:
+        """Writes the tokenizer's files into a folder."""
+        for name, text in self.get("v1/session/tokenizer").json().items():
+            if name in TOKENIZER_FILES:
+                with written_whole(folder / name) as file:
+                    file.write(text.encode())
+
+    def ids(self, vocab_size: int) -> Ids:
+        """The session's text."""
+        data = self.get("v1/session/text").content
+        ids = np.frombuffer(data[: len(data) // 4 * 4], "<u4").astype(np.uint32)
+        if len(ids) and int(ids.max()) >= vocab_size:
+            raise GlgptError("the session's text holds ids outside its vocabulary")
+        return ids
+
+
+@dataclass
+class Round:
+    """A round to train, as the host asked for it."""
+
+    message: dict[str, Any]
+    parameters: Vector
+    wrap_up: bool = False
+    update: tuple[Update, bytes] | None = None  # what was learned, until the host has answered
+    answered: bool = False
+
+
+@dataclass
+class Socket:
+    """The connection: a thread that keeps it open, sends what is to be sent, and holds the round to train."""
+
+    link: Link
+    join: Callable[[], Join]
+    hooks: Hooks
+    on_welcome: Callable[[dict[str, Any]], None]
+    inbox: queue.Queue[dict[str, Any]] = field(default_factory=queue.Queue)
+    round: Round | None = None
+    closed: str = ""  # the host has ended the session: why
+    failed: str = ""  # the host does not want this client: why
+    fresh: threading.Event = field(default_factory=threading.Event)  # set when there is something to look at
+    _connection: ClientConnection | None = None
+    _stop: bool = False
+    _sent: float = 0.0
+    _ms: float = 0.0
+
+    def start(self) -> None:
+        """Connects, in a thread."""
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Closes the connection."""
+        self._stop = True
+        if self._connection is not None:
+            with contextlib.suppress(Exception):
+                self._connection.close()
+        self._thread.join(5)
+
+    def _keep(self) -> None:
+        wait = BACKOFF
+        while not (self._stop or self.closed or self.failed):
+            try:
+                with connect(
+                    self.link.socket, max_size=protocol.FRAME + 1024, open_timeout=20, compression=None, proxy=None
+                ) as connection:
+                    self._connection = connection
+                    self._say(self.join().model_dump())
+                    self._listen(connection)
+                    wait = BACKOFF
+            except ConnectionClosed as ended:
+                code, reason = (ended.rcvd.code, ended.rcvd.reason) if ended.rcvd else (0, "")
+                if code in FATAL:
+                    self.failed = reason or "the host closed the connection"
+                logger.info("the socket closed: %s %s", code, reason)
+            except (OSError, InvalidHandshake, TimeoutError) as error:
+                logger.info("no connection: %s", error)
+            except Exception:
+                logger.exception("the socket failed")
+            self._connection = None
+            if not (self._stop or self.closed or self.failed):
+                self.hooks.say("reconnecting")
+                time.sleep(wait * random.uniform(0.7, 1.3))
+                wait = min(MOST_BACKOFF, 2 * wait)
+        self.fresh.set()
+
+    def _listen(self, connection: ClientConnection) -> None:
+        heard = asked = time.monotonic()
+        while not self._stop:
+            try:
+                text = connection.recv(timeout=1.0)
+                heard = time.monotonic()
+            except TimeoutError:
+                if time.monotonic() - heard > STALL:
+                    return
+                text = None
+            if time.monotonic() - asked > PING:
+                asked = self._sent = time.monotonic()
+                self._say({"type": "ping", "n": 0, "ms": self._ms})
+            if isinstance(text, str):
+                self._heed(connection, json.loads(text))
+            if self.closed:
+                return
+
+    def _heed(self, connection: ClientConnection, said: dict[str, Any]) -> None:
+        kind = said.get("type")
+        if kind == "welcome":
+            self.on_welcome(said)
+            self._announce()
+        elif kind == "round":
+            data = bytearray()
+            while len(data) < said["bytes"]:
+                frame = connection.recv(timeout=STALL)
+                if isinstance(frame, bytes):
+                    data += frame
+            held = self.round
+            if held is None or held.message["attempt"] != said["attempt"] or held.answered:
+                self.round = Round(said, np.frombuffer(bytes(data), "<f4").astype(np.float32))
+            self.fresh.set()
+        elif kind == "wrap_up" and self.round and self.round.message["attempt"] == said["attempt"]:
+            self.round.wrap_up = True
+        elif kind == "ready":
+            self._upload(connection, said)
+        elif kind in ("accepted", "rejected"):
+            self._answered(said)
+        elif kind == "pong":
+            self._ms = 1000 * (time.monotonic() - self._sent)
+        elif kind == "closed":
+            self.closed = str(said.get("why", "the session ended"))
+            self.fresh.set()
+
+    def _say(self, message: dict[str, Any], data: bytes = b"") -> None:
+        if self._connection is not None:
+            self._connection.send(json.dumps(message))
+
+    def progress(self, message: dict[str, Any]) -> None:
+        """Tells how far the round is; lost where there is no connection."""
+        with contextlib.suppress(Exception):
+            self._say({"type": "progress", **message})
+
+    def deliver(self, round_: Round) -> None:
+        """Sends a round's update now, or as soon as there is a connection."""
+        if self.round is round_:
+            with contextlib.suppress(Exception):
+                self._announce()
+
+    def _announce(self) -> None:
+        held = self.round
+        if held is not None and held.update is not None and not held.answered:
+            self._say(held.update[0].model_dump())
+
+    def _upload(self, connection: ClientConnection, said: dict[str, Any]) -> None:
+        held = self.round
+        if held is None or held.update is None or said["attempt"] != held.message["attempt"]:
+            return
+        for frame in list(protocol.frames(held.update[1]))[int(said["have"]) :]:
+            connection.send(frame)
+
+    def _answered(self, said: dict[str, Any]) -> None:
+        held = self.round
+        if held is None or said.get("attempt") != held.message["attempt"]:
+            return
+        held.answered = True
+        if self.hooks.on_round:
+            self.hooks.on_round({"round": held.message["round"], **said})
+        self.fresh.set()
+
+
+class Client:
+    """Takes part in a session until it ends, or `stop` is set."""
+
+    def __init__(self, link: Link, text: Text | None, *, name: str, device: str | int, hooks: Hooks) -> None:
+        self.link, self.hooks, self.name, self.own = link, hooks, name, text
+        self.host = Host(link)
+        self.session = self.host.session()
+        self.stop = threading.Event()
+        self.rounds = 0
+        self._told = 0.0
+        hooks.say("reading the text")
+        self.ids = self._ids(text)
+        check_length(self.ids, self.session.settings.context, "training")
+        hooks.say("compiling the shaders")
+        self.trainer = self._trainer(device)
+        self.slot = open_slot(self.session.id)
+        if self.slot.key and (kept := self.slot.moments()):
+            self.trainer.set_moments(*kept)
+        self.socket = Socket(link, self._join, hooks, self._welcome)
+
+    def _ids(self, text: Text | None) -> Ids:
+        s = self.session
+        if text is None:
+            return self.host.ids(s.model.vocab_size)
+        folder = cache_path() / "federation" / s.id / "tokenizer"
+        if not folder.exists() or identity(folder) != s.tokenizer:
+            with staged_folder(folder) as staged:
+                self.host.tokenizer(staged)
+        tokenizer = load_tokenizer(folder, s.model.vocab_size)
+        if tokenizer is None or identity(folder) != s.tokenizer:
+            raise GlgptError("the session's tokenizer did not arrive whole; try again")
+        return tokenised(text, tokenizer, f"federation-{s.tokenizer[:16]}-{text.digest()[:16]}")
+
+    def _trainer(self, device: str | int) -> Any:
+        from glgpt.training.trainer import Trainer  # opens the graphics library
+
+        r = self.session.recipe
+        return Trainer(
+            self.session.model,
+            batch=r.batch,
+            context=r.context,
+            accumulate=r.accumulate,
+            betas=r.betas,
+            eps=r.eps,
+            weight_decay=r.weight_decay,
+            clip=r.clip or None,
+            dropout=r.dropout,
+            recompute=r.recompute,
+            seed=self.session.settings.seed,
+            device=device,
+        )
+
+    def _join(self) -> Join:
+        return Join(
+            token=self.link.token,
+            resume=self.slot.key,
+            name=self.name,
+            device=self.trainer.device.renderer[:200],
+            kind="desktop",
+            digest=self.session.digest,
+            tokenizer=self.session.tokenizer,
+            own_text=self.own is not None,
+        )
+
+    def _welcome(self, said: dict[str, Any]) -> None:
+        self.slot.keep_key(said["resume"])
+        self.hooks.say(f"joined as {said['name']}; waiting for a round")
+
+    def run(self) -> str:
+        """Trains round after round; gives why it ended. Raises GlgptError where the host does not want this client."""
+        self.socket.start()
+        try:
+            while not self.stop.is_set():
+                self.socket.fresh.wait(0.2)
+                self.socket.fresh.clear()
+                if self.socket.failed:
+                    raise GlgptError(f"the host refused: {quoted(self.socket.failed, 200)}")
+                round_ = self.socket.round
+                if round_ is not None and round_.update is None and not round_.answered:
+                    self._train(round_)
+                elif self.socket.closed:
+                    return self.socket.closed
+            return "left"
+        finally:
+            self.socket.stop()
+            self.slot.unlock()
+            self.trainer.close()
+
+    def _overtaken(self, round_: Round) -> bool:
+        return self.stop.is_set() or self.socket.round is not round_ or bool(self.socket.closed)
+
+    def _train(self, round_: Round) -> None:
+        said, s = round_.message, self.session.settings
+        shapes = self.session.shapes()
+        before = round_.parameters
+        self.trainer.set_parameters(protocol.unflatten(before, shapes))
+        rows = s.batch * s.accumulate
+        began, results = time.monotonic(), []
+        for i, lr in enumerate(said["lr"]):
+            first = rules.shard_starts(
+                said["seed"], said["step"] + i + 1, rows, len(self.ids) - s.context, tuple(said["shard"])
+            )
+            results += self.trainer.submit(*windows(self.ids, first, s.context), lr)
+            self._tell(round_, i + 1, results, began)
+            if self._overtaken(round_):
+                self.trainer.drain()
+                return
+            if round_.wrap_up:
+                break
+        results += self.trainer.drain()
+        after = protocol.flatten(self.trainer.parameters())
+        loss = float(np.mean([r.loss for r in results]))
+        if not (math.isfinite(loss) and np.isfinite(after).all()):
+            raise GlgptError(f"round {said['round']}: the loss or a parameter is not finite on this device")
+        self.slot.keep_moments(self.trainer.moments(), self.trainer.steps_done)
+        data, scale = protocol.encode(self.session.dtype, after, before)
+        round_.update = (
+            Update(
+                round=said["round"],
+                attempt=said["attempt"],
+                tokens=len(results) * rows * s.context,
+                steps=len(results),
+                loss=loss,
+                seconds=round(time.monotonic() - began, 3),
+                dtype=self.session.dtype,
+                scale=scale,
+                bytes=len(data),
+            ),
+            data,
+        )
+        self.rounds += 1
+        self.socket.deliver(round_)
+
+    def _tell(self, round_: Round, step: int, results: list[Any], began: float) -> None:
+        s = self.session.settings
+        loss = results[-1].loss if results else None
+        rate = step * s.batch * s.accumulate * s.context / max(1e-6, time.monotonic() - began)
+        if loss is not None and not math.isfinite(loss):
+            loss = None
+        if time.monotonic() - self._told > TELL or step == self.session.local_steps:
+            self._told = time.monotonic()
+            self.socket.progress({"step": step, "loss": loss, "tokens_per_s": round(rate, 1)})
+        if self.hooks.on_step:
+            self.hooks.on_step(round_.message["round"], step, loss if loss is not None else math.nan)

@@ -1,0 +1,78 @@
+"""Keeps the run folder of a session as `glgpt train` leaves one: metrics, samples, checkpoints, the curve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from glgpt.errors import GlgptError
+from glgpt.federation import protocol
+from glgpt.federation.session import Files
+from glgpt.text.dataset import Data, load_data
+from glgpt.text.files import Text
+from glgpt.text.tokenizer import load_tokenizer
+from glgpt.text.tokenizer_training import identity
+from glgpt.training.events import Hooks
+from glgpt.training.loop import Loop
+from glgpt.training.run_folder import RunFolder
+
+
+class Keeper:
+    """Evaluates the shared model after its rounds on this machine; opened when the first round is done."""
+
+    def __init__(self, files: Files, device: str | int) -> None:
+        self.files, self.session, self._device = files, files.session(), device
+        self._loop: Loop | None = None
+        lines = files.notes()
+        self._kept = max((line["round"] for line in lines if "validation_loss" in line), default=0)
+
+    def _opened(self) -> Loop:
+        from glgpt.training.trainer import Trainer  # opens the graphics library
+
+        run = RunFolder(self.files.run)
+        s = self.session.settings
+        tokenizer = load_tokenizer(run.path, run.record.vocab_size)
+        if tokenizer is None:
+            raise GlgptError(f"{run.path} has lost its tokenizer")
+        data: Data = load_data(Text.of_files(run.record.files), s.validation, tokenizer, identity(run.path))
+        trainer = Trainer.load(run.path, batch=s.batch, device=self._device)
+        run.rewind(trainer.steps_done)
+        return Loop(trainer, data, tokenizer, s, run, Hooks())
+
+    def catch_up(self, done: int) -> Iterator[dict[str, Any]]:
+        """The figures of the last round that is done, evaluated, sampled and saved; nothing where that was told.
+
+        Rounds that ended while an earlier one was evaluated are told of without a validation.
+        """
+        if done <= self._kept:
+            return
+        self._loop = self._loop or self._opened()
+        held = self.files.checkpoint()
+        number = held.round
+        trainer, session = self._loop.trainer, self.session
+        trainer.set_parameters(protocol.unflatten(held.parameters, session.shapes()))
+        trainer.steps_done = min(session.first_step(number + 1), session.settings.steps)
+        noted = {line["round"]: line for line in self._notes(number)}
+        lines = [noted[n] for n in range(self._kept + 1, number + 1) if n in noted]
+        extra = self._loop.keep(trainer.steps_done, lines[-1]["loss"] if lines else None)
+        self.files.note({"round": number, **extra})
+        self._kept = number
+        for line in lines:
+            yield line | (extra if line["round"] == number else {})
+
+    def _notes(self, number: int) -> list[dict[str, Any]]:
+        """The lines of the rounds; the gateway writes a round's before Flower has its answer."""
+        for _ in range(20):
+            lines = self.files.notes()
+            if any(line["round"] == number and "clients" in line for line in lines):
+                return lines
+            time.sleep(0.1)
+        return self.files.notes()
+
+    def close(self) -> None:
+        """Releases the device and the folder."""
+        if self._loop is not None:
+            self._loop.trainer.close()
+            self._loop.run.close()
+            self._loop = None

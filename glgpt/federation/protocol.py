@@ -1,0 +1,175 @@
+"""What clients and the gateway say to each other: JSON texts, and numbers in binary frames of at most 1 MiB.
+
+A client begins with `join`. The gateway answers `welcome`, then sends `round` and the parameters whenever there is a
+round to train. The client announces its `update`, sends the frames that the gateway lacks, and hears `accepted` or
+`rejected`. All parameters together are one vector, in the order of the model's parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from glgpt.errors import GlgptError, quoted
+
+FRAME = 1 << 20  # bytes of a binary frame at most
+MOST_TEXT = 1 << 16  # bytes of a JSON text from a client
+BLOCK = 1024  # values of an int8 change that share a scale
+
+Vector = NDArray[np.float32]
+Dtype = Literal["f32", "f16", "int8", "exact"]
+DTYPES = ("f16", "f32", "int8", "exact")
+
+# Codes of a closed socket, beside the standard's
+NO_TOKEN, FULL, TOO_MUCH, REMOVED = 4403, 4429, 4413, 4410
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="forbid")
+
+
+class Join(_Message):
+    """A client's first message: who it is, and that it would compute the same program."""
+
+    type: Literal["join"] = "join"
+    version: Literal[1] = 1
+    token: Annotated[str, Field(max_length=4096)]
+    resume: Annotated[str, Field(max_length=128)] = ""
+    name: Annotated[str, Field(max_length=40)] = ""
+    device: Annotated[str, Field(max_length=200)] = ""
+    kind: Literal["browser", "desktop", "other"] = "other"
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    own_text: bool = False
+
+
+class Update(_Message):
+    """What a client learned in a round; its `bytes` follow in frames. Losses are in nats a token."""
+
+    type: Literal["update"] = "update"
+    round: Annotated[int, Field(ge=1)]
+    attempt: Annotated[str, Field(max_length=64)]  # the `id` of the round's message: which weights it began from
+    tokens: int
+    steps: int
+    loss: float
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    dtype: Dtype
+    scale: Annotated[float, Field(ge=0)] = 1.0
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class Progress(_Message):
+    """How far a client is, for the dashboard."""
+
+    type: Literal["progress"] = "progress"
+    step: Annotated[int, Field(ge=0)]
+    loss: float | None = None
+    tokens_per_s: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Ping(_Message):
+    """Asks for `pong` with the same number; `ms` is the last round trip that the client measured."""
+
+    type: Literal["ping"] = "ping"
+    n: int
+    ms: Annotated[float, Field(ge=0)] = 0.0
+
+
+Said = Annotated[Join | Update | Progress | Ping, Field(discriminator="type")]
+_SAID: TypeAdapter[Join | Update | Progress | Ping] = TypeAdapter(Said)
+
+
+def parsed(text: str) -> Join | Update | Progress | Ping:
+    """What a client said. Raises GlgptError that names the first wrong field."""
+    try:
+        return _SAID.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise GlgptError(quoted(f"{field or 'message'}: {first['msg']}", 200)) from None
+
+
+def frames(data: bytes | memoryview) -> Iterator[bytes]:
+    """`data` in frames."""
+    view = memoryview(data)
+    for at in range(0, len(view), FRAME):
+        yield bytes(view[at : at + FRAME])
+
+
+def frame_count(size: int) -> int:
+    """How many frames `size` bytes take."""
+    return -(-size // FRAME)
+
+
+# -- vectors --------------------------------------------------------------------------------------------------------
+
+
+def encoded_size(dtype: Dtype, count: int) -> int:
+    """Bytes of `count` values."""
+    if dtype == "int8":
+        return count + 4 * -(-count // BLOCK)
+    return count * (2 if dtype == "f16" else 4)
+
+
+def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
+    """The change from `before` to `after` as bytes, and its `scale`.
+
+    `exact` holds `after` itself, so that no bit is lost; f16 holds the change over its greatest magnitude, so that
+    small changes do not vanish; int8 has a scale for each block of values.
+    """
+    if dtype == "exact":
+        return after.astype("<f4").tobytes(), 1.0
+    change = after - before
+    if dtype == "f32":
+        return change.astype("<f4").tobytes(), 1.0
+    if dtype == "f16":
+        scale = float(np.abs(change).max(initial=0.0)) or 1.0
+        return (change / np.float32(scale)).astype("<f2").tobytes(), scale
+    blocks = -(-len(change) // BLOCK)
+    padded = np.zeros(blocks * BLOCK, np.float32)
+    padded[: len(change)] = change
+    rows = padded.reshape(blocks, BLOCK)
+    scales = np.abs(rows).max(axis=1) / 127
+    levels = np.rint(rows / np.where(scales > 0, scales, 1)[:, None]).astype(np.int8)
+    return scales.astype("<f4").tobytes() + levels.reshape(-1)[: len(change)].tobytes(), 1.0
+
+
+def decode(dtype: Dtype, data: bytes, scale: float, before: Vector) -> Vector:
+    """The parameters after a client's steps. Raises GlgptError for another size, or a value that is not finite."""
+    count = len(before)
+    if len(data) != encoded_size(dtype, count):
+        raise GlgptError(f"{len(data)} bytes came; {count} values of {dtype} are {encoded_size(dtype, count)}")
+    if dtype == "exact":
+        after = np.frombuffer(data, "<f4").astype(np.float32)
+    elif dtype == "f32":
+        after = before + np.frombuffer(data, "<f4")
+    elif dtype == "f16":
+        after = before + np.frombuffer(data, "<f2").astype(np.float32) * np.float32(scale)
+    else:
+        blocks = -(-count // BLOCK)
+        scales = np.repeat(np.frombuffer(data, "<f4", blocks), BLOCK)[:count]
+        after = before + np.frombuffer(data, np.int8, count, 4 * blocks).astype(np.float32) * scales
+    if not np.isfinite(after).all():
+        raise GlgptError("the update holds a NaN or an infinity")
+    return after
+
+
+def flatten(arrays: dict[str, NDArray[Any]]) -> Vector:
+    """All parameters as one vector, in their order."""
+    return np.concatenate([np.asarray(array, np.float32).reshape(-1) for array in arrays.values()])
+
+
+def unflatten(vector: Vector, shapes: dict[str, tuple[int, ...]]) -> dict[str, Vector]:
+    """The parameters in a vector. Raises GlgptError for a vector of another length."""
+    sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
+    if sum(sizes.values()) != len(vector):
+        raise GlgptError(f"{len(vector)} values came; the model has {sum(sizes.values())} parameters")
+    found, at = {}, 0
+    for name, shape in shapes.items():
+        found[name] = vector[at : at + sizes[name]].reshape(shape)
+        at += sizes[name]
+    return found

@@ -1,0 +1,446 @@
+"""The rounds of one site: who is a member, which round is open, what came, and when the round ends.
+
+Knows neither sockets nor Flower: time is given by a clock, and all of it is called from one thread. Members and
+accepted updates are on the disk before anyone is told of them, so that a killed gateway forgets nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save
+
+from glgpt.errors import GlgptError
+from glgpt.federation import protocol, rules
+from glgpt.federation.invitations import Invitations
+from glgpt.federation.protocol import Join, Update, Vector
+from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
+
+MOST_HELD = 256 << 20  # bytes of a round's updates; beyond, the site answers with their clipped mean
+OPEN, MEMBERS, SPOOL = "open.safetensors", "members.jsonl", "spool"
+
+
+class Refused(Exception):  # noqa: N818, not an error of ours
+    """A client that is not let in; `code` closes its socket."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Rejected(Exception):  # noqa: N818
+    """An update that does not count; `stale`: it was for another round, which is no fault."""
+
+    def __init__(self, why: str, stale: bool = False) -> None:
+        super().__init__(why)
+        self.stale = stale
+
+
+@dataclass
+class Member:
+    """A client that joined; its number never changes and is nobody else's."""
+
+    number: int
+    key: str  # SHA-256 of its resume key
+    name: str
+    device: str
+    kind: str
+    own_text: bool
+    strikes: int = 0
+    aside: str = ""  # why its updates count no more
+    accepted: int = 0
+    # what follows is shown, and not kept
+    connections: int = 0
+    step: int = 0
+    loss: float | None = None
+    norm: float | None = None
+    tokens_per_s: float = 0.0
+    ping_ms: float = 0.0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    said: str = ""  # what became of its last update
+    offered: str = ""  # the id of the round that it was last sent
+
+    KEPT = ("number", "key", "name", "device", "kind", "own_text", "strikes", "aside", "accepted")
+
+    def kept(self) -> dict[str, Any]:
+        """What is on the disk."""
+        return {name: getattr(self, name) for name in self.KEPT}
+
+    def shown(self) -> dict[str, Any]:
+        """What the dashboard and the other members see."""
+        return {k: v for k, v in asdict(self).items() if k not in ("key", "offered")}
+
+
+@dataclass(frozen=True)
+class Spooled:
+    """An accepted update."""
+
+    member: int
+    tokens: int
+    steps: int
+    loss: float
+    norm: float
+    file: Path
+
+    def after(self) -> Vector:
+        """The client's parameters after its steps."""
+        return np.fromfile(self.file, "<f4").astype(np.float32, copy=False)
+
+
+@dataclass
+class OpenRound:
+    """A round that is being trained, or that was and whose answer Flower has not got yet."""
+
+    number: int
+    id: str
+    parameters: Vector
+    task: bytes
+    opened: float
+    deadline: float
+    quorum_at: float | None = None
+    closed: bool = False
+    wrapped_up: bool = False
+    updates: dict[int, Spooled] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a site answers a round with: a row of `updates` [k, n] a client, each its parameters after the round."""
+
+    task: bytes
+    updates: NDArray[np.float32]
+    metrics: dict[str, list[float]]
+
+
+class Rounds:
+    """The members and the open round of a site."""
+
+    def __init__(self, files: Files, invitations: Invitations, clock: Callable[[], float] = time.monotonic) -> None:
+        self.files, self.invitations, self.clock = files, invitations, clock
+        self.session: Session = files.session()
+        self.members: dict[int, Member] = {}
+        self.open: OpenRound | None = None
+        self.paused = False
+        self.most_held = MOST_HELD
+        self._spool = files.folder / SPOOL
+        self._spool.mkdir(exist_ok=True)
+        for line in json_lines(files.folder / MEMBERS):
+            self.members[line["number"]] = Member(**line)
+        self._restore()
+
+    # -- members ----------------------------------------------------------------------------------------------------
+
+    def admit(self, join: Join) -> tuple[Member, str]:
+        """The member that joins, new or known by its resume key; and its key. Raises Refused."""
+        known = self._by_key(join.resume) if join.resume else None
+        try:
+            self.invitations.check(join.token)
+        except GlgptError as error:
+            raise Refused(protocol.NO_TOKEN, str(error)) from None
+        if join.digest != self.session.digest:
+            raise Refused(protocol.NO_TOKEN, "another program: this client would train another model than the session")
+        if join.tokenizer != self.session.tokenizer:
+            raise Refused(protocol.NO_TOKEN, "another tokenizer: the client's ids would mean other tokens")
+        if known is not None:
+            if known.aside == "removed":
+                raise Refused(protocol.REMOVED, "the host removed this device")
+            known.name, known.device = join.name or known.name, join.device or known.device
+            self._keep(known)
+            return known, join.resume
+        if len(self.members) >= min(self.session.members, self.session.shards):
+            raise Refused(protocol.FULL, f"the session is full: it has {len(self.members)} members")
+        try:
+            self.invitations.use(join.token)
+        except GlgptError as error:
+            raise Refused(protocol.NO_TOKEN, str(error)) from None
+        key = secrets.token_urlsafe(24)
+        number = max(self.members, default=-1) + 1
+        name = join.name or f"{join.kind} {number + 1}"
+        member = Member(number, _hash(key), name, join.device, join.kind, join.own_text)
+        self.members[number] = member
+        self._keep(member)
+        return member, key
+
+    def _by_key(self, key: str) -> Member | None:
+        wanted = _hash(key)
+        return next((m for m in self.members.values() if secrets.compare_digest(m.key, wanted)), None)
+
+    def knows(self, key: str) -> bool:
+        """Whether a resume key is a member's who was not removed."""
+        found = self._by_key(key)
+        return found is not None and found.aside != "removed"
+
+    def remove(self, number: int) -> bool:
+        """Sets a member aside for good; False where there is none."""
+        member = self.members.get(number)
+        if member is None:
+            return False
+        member.aside = "removed"
+        self._keep(member)
+        return True
+
+    def _keep(self, member: Member) -> None:
+        with (self.files.folder / MEMBERS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(member.kept()) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    # -- the open round ---------------------------------------------------------------------------------------------
+
+    def begin(self, task: bytes, number: int, parameters: Vector) -> bool:
+        """Opens a round; False where it is the one that is open: asked for again, it goes on with what came."""
+        name = weights_id(number, parameters)
+        again = self.open is not None and self.open.id == name
+        now = self.clock()
+        if again and self.open is not None:
+            self.open.task = task
+        else:
+            self.open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds)
+        text = {"number": str(number), "task": base64.b64encode(task).decode()}
+        write_synced(self.files.folder / OPEN, save({"parameters": parameters}, text))
+        if not again:
+            for old in self._spool.iterdir():
+                if not old.name.startswith(f"{name}."):
+                    old.unlink()
+        return not again
+
+    def _restore(self) -> None:
+        path = self.files.folder / OPEN
+        if not path.exists():
+            return
+        with safe_open(path, framework="numpy") as file:
+            parameters, text = file.get_tensor("parameters"), file.metadata()
+        number, now = int(text["number"]), self.clock()
+        if self.files.round_of() >= number:  # Flower has the answer
+            return
+        name = weights_id(number, parameters)
+        task = base64.b64decode(text["task"])
+        self.open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds)
+        for line in json_lines(self._spool / f"{name}.jsonl"):
+            spooled = Spooled(**line | {"file": self._spool / line["file"]})
+            self.open.updates[spooled.member] = spooled
+        self._check_quorum()
+
+    def offer(self, member: Member) -> dict[str, Any] | None:
+        """The `round` message for a member; None where there is nothing to train for it now."""
+        round_ = self.open
+        if round_ is None or round_.closed or self.paused or member.aside or member.number in round_.updates:
+            return None
+        member.offered, member.step = round_.id, 0
+        s = self.session
+        shard = [0, 1] if member.own_text else [rules.shard_of(member.number, round_.number, s.shards), s.shards]
+        return {
+            "type": "round",
+            "round": round_.number,
+            "attempt": round_.id,
+            "steps": s.local_steps,
+            "step": s.first_step(round_.number),
+            "lr": s.rates(round_.number),
+            "seconds_left": max(0.0, self._closes(round_) - self.clock()),
+            "seed": rules.client_seed(s.settings.seed, member.number),
+            "shard": shard,
+            "dtype": s.dtype,
+            "bytes": round_.parameters.nbytes,
+        }
+
+    def check(self, member: Member, update: Update) -> None:
+        """Raises Rejected for an update that cannot count, before its bytes are sent."""
+        round_ = self.open
+        if member.aside:
+            raise Rejected(f"set aside: {member.aside}")
+        if round_ is None or round_.closed or update.attempt != round_.id or update.round != round_.number:
+            raise Rejected("stale: it began from the weights of another round", stale=True)
+        if member.number in round_.updates:
+            raise Rejected("this round has an update of yours already", stale=True)
+        if update.dtype != self.session.dtype:
+            raise self._strike(member, f"the session wants {self.session.dtype}, not {update.dtype}")
+        if update.bytes != protocol.encoded_size(update.dtype, len(round_.parameters)):
+            raise self._strike(member, f"{update.bytes} bytes are no vector of {len(round_.parameters)} values")
+        try:
+            rules.check_claims(update, rules.Bounds(self.session.local_steps, self.session.recipe.rows))
+        except GlgptError as error:
+            raise self._strike(member, str(error)) from None
+
+    def decoded(self, update: Update, data: bytes, before: Vector) -> tuple[Vector, float]:
+        """The parameters that an update means, and the norm of their change. May run beside the rest.
+
+        Raises GlgptError for values that are not finite.
+        """
+        after = protocol.decode(update.dtype, data, update.scale, before)
+        return after, rules.norm(after - before)
+
+    def accept(self, member: Member, update: Update, after: Vector, norm: float) -> None:
+        """Takes an update that was checked and decoded: it is on the disk when this returns. Raises Rejected."""
+        self.check(member, update)
+        round_ = self.open
+        assert round_ is not None
+        if not np.isfinite(norm):
+            raise self._strike(member, "the change's norm is not finite")
+        file = self._spool / f"{round_.id}.{member.number}.f32"
+        write_synced(file, after.astype("<f4").tobytes())
+        spooled = Spooled(member.number, update.tokens, update.steps, update.loss, norm, file)
+        with (self._spool / f"{round_.id}.jsonl").open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(asdict(spooled) | {"file": file.name}) + "\n")
+            lines.flush()
+            os.fsync(lines.fileno())
+        round_.updates[member.number] = spooled
+        member.accepted += 1
+        member.strikes = 0
+        member.loss, member.norm, member.step, member.said = update.loss, norm, update.steps, "accepted"
+        self._keep(member)
+        self._check_quorum()
+
+    def faulty(self, member: Member, why: str) -> Rejected:
+        """Counts an update that could not be decoded; gives what to tell."""
+        return self._strike(member, why)
+
+    def _strike(self, member: Member, why: str) -> Rejected:
+        member.strikes += 1
+        member.said = f"rejected: {why}"
+        if member.strikes >= rules.STRIKES:
+            member.aside = f"{member.strikes} rejected updates, the last one: {why}"
+        self._keep(member)
+        return Rejected(why)
+
+    def _check_quorum(self) -> None:
+        round_ = self.open
+        if round_ and round_.quorum_at is None and len(round_.updates) >= self.session.quorum:
+            round_.quorum_at = self.clock()
+
+    def _closes(self, round_: OpenRound) -> float:
+        """When the round ends, as far as is known."""
+        if round_.quorum_at is None:
+            return round_.deadline
+        return min(round_.deadline, round_.quorum_at + self.session.grace)
+
+    def tick(self) -> str:
+        """What is due now: `wrap_up` (clients still at it should send what they have), `close`, or nothing."""
+        round_ = self.open
+        if round_ is None or round_.closed:
+            return ""
+        now, enough = self.clock(), len(round_.updates) >= self.session.quorum
+        if self.paused:
+            round_.deadline = max(round_.deadline, now + self.session.round_seconds)
+            return ""
+        if enough and (now >= self._closes(round_) or not self._pending(round_)):
+            round_.closed = True
+            return "close"
+        if now >= round_.deadline:  # below the quorum: what came is kept
+            round_.deadline = now + self.session.round_seconds
+            round_.wrapped_up = False
+        if not round_.wrapped_up and now >= self._closes(round_) - self.session.grace / 2:
+            round_.wrapped_up = True
+            return "wrap_up"
+        return ""
+
+    def _pending(self, round_: OpenRound) -> list[Member]:
+        """Members who were asked, are there, and have not answered."""
+        return [
+            m
+            for m in self.members.values()
+            if m.connections and not m.aside and m.offered == round_.id and m.number not in round_.updates
+        ]
+
+    def reply(self) -> Reply:
+        """The answer of a closed round: every client's parameters, clipped in public sessions; above `most_held` bytes
+        their mean by tokens.
+        """
+        round_ = self.open
+        assert round_ is not None and round_.closed
+        spooled = sorted(round_.updates.values(), key=lambda s: s.member)
+        public = self.session.public
+        factors = rules.clip_factors([s.norm for s in spooled]) if public else [1.0] * len(spooled)
+        for one, factor in zip(spooled, factors, strict=True):
+            if factor < 1 and one.member in self.members:
+                self.members[one.member].said = f"clipped to {factor:.2f}"
+        rows = (self._clipped(one, factor) for one, factor in zip(spooled, factors, strict=True))
+        tokens = [float(s.tokens) for s in spooled]
+        if len(spooled) * round_.parameters.nbytes > self.most_held:
+            mean = _streamed_mean(rows, tokens, len(round_.parameters))
+            total = sum(tokens)
+            loss = sum(s.loss * s.tokens for s in spooled) / total
+            return Reply(round_.task, mean[None], {"tokens": [total], "loss": [loss], "norm": [0.0]})
+        figures = {
+            "tokens": tokens,
+            "loss": [s.loss for s in spooled],
+            "norm": [s.norm for s in spooled],
+        }
+        return Reply(round_.task, np.stack(list(rows)), figures)
+
+    def _clipped(self, one: Spooled, factor: float) -> Vector:
+        after = one.after()
+        if factor == 1:
+            return after
+        assert self.open is not None
+        before = self.open.parameters
+        return np.asarray(before + (after - before) * np.float32(factor), np.float32)
+
+    def figures(self) -> dict[str, Any]:
+        """The line of a closed round for `rounds.jsonl`."""
+        round_ = self.open
+        assert round_ is not None
+        updates = list(round_.updates.values())
+        total = sum(u.tokens for u in updates)
+        devices = [
+            {"member": u.member, "name": self.members[u.member].name, "tokens": u.tokens, "steps": u.steps}
+            | {"loss": u.loss, "norm": u.norm, "said": self.members[u.member].said}
+            for u in updates
+            if u.member in self.members
+        ]
+        return {
+            "round": round_.number,
+            "clients": len(updates),
+            "tokens": total,
+            "loss": sum(u.loss * u.tokens for u in updates) / total,
+            "seconds": round(self.clock() - round_.opened, 3),
+            "streamed": len(updates) * round_.parameters.nbytes > self.most_held,
+            "devices": devices,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """What the dashboard shows of now."""
+        s, round_ = self.session, self.open
+        return {
+            "session": s.id,
+            "name": s.name,
+            "rounds": s.rounds,
+            "done": self.files.round_of(),
+            "paused": self.paused,
+            "quorum": s.quorum,
+            "strategy": s.strategy,
+            "public": s.public,
+            "parameters": s.parameters,
+            "round": round_
+            and {
+                "number": round_.number,
+                "closed": round_.closed,
+                "answers": len(round_.updates),
+                "seconds_left": round(max(0.0, self._closes(round_) - self.clock()), 1),
+                "asked": sum(1 for m in self.members.values() if m.offered == round_.id),
+            },
+            "members": [m.shown() for m in self.members.values()],
+        }
+
+
+def _streamed_mean(rows: Iterable[Vector], weights: list[float], count: int) -> Vector:
+    mean, total = np.zeros(count), sum(weights)
+    for row, weight in zip(rows, weights, strict=True):
+        mean += row * (weight / total)
+    return mean.astype(np.float32)
+
+
+def _hash(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,117 @@
+"""The rules of a round as plain functions: which windows a client draws, which updates count, and for how much."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import GlgptError
+from glgpt.federation.protocol import Update, Vector
+from glgpt.text.dataset import mixed, starts
+
+CLIP = 1.5  # times the median norm of a round's changes
+TRIM = 0.2  # share of the clients left out at either end, value by value
+STRIKES = 3  # rejected updates that set a client aside
+SHARDS = 256  # clients that may draw from one text without sharing a window
+
+
+def client_seed(seed: int, client: int) -> int:
+    """The seed of a client's windows; the first client's is the session's own, so that a federation of one trains as
+    `glgpt train` does.
+    """
+    return seed if client == 0 else mixed(seed, client)
+
+
+def shard_of(client: int, number: int, shards: int) -> int:
+    """The shard of a client in a round: another one each round, and never that of another client."""
+    return (client + number) % shards
+
+
+def shard_starts(seed: int, step: int, rows: int, count: int, shard: tuple[int, int]) -> NDArray[np.int64]:
+    """Where the windows of a client's step begin, `rows` of them, of `count` places; `seed` is the client's.
+
+    A shard (i, m) holds the places that leave i when divided by m, so that no two clients of a round share a window.
+    """
+    i, m = shard
+    return i + m * starts(seed, step, rows, (count - i + m - 1) // m)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What an update may claim at most."""
+
+    steps: int  # local steps of the round
+    tokens_per_step: int  # batch x context x accumulate
+
+
+def check_claims(update: Update, bounds: Bounds) -> None:
+    """Raises GlgptError for an update that claims what its round cannot give."""
+    if not 1 <= update.steps <= bounds.steps:
+        raise GlgptError(f"{update.steps} steps are claimed of {bounds.steps}")
+    most = update.steps * bounds.tokens_per_step
+    if not 1 <= update.tokens <= most:
+        raise GlgptError(f"{update.tokens} tokens are claimed; {update.steps} steps take {most}")
+    if not math.isfinite(update.loss) or update.loss < 0:
+        raise GlgptError(f"the loss claimed is {update.loss}")
+    if not math.isfinite(update.scale):
+        raise GlgptError("the scale is not finite")
+
+
+def norm(change: Vector) -> float:
+    """The Euclidean norm, summed in float64."""
+    return float(np.sqrt(np.sum(np.square(change, dtype=np.float64))))
+
+
+def clip_factors(norms: list[float]) -> list[float]:
+    """What each change is multiplied with so that no norm exceeds `CLIP` times the median."""
+    if not norms:
+        return []
+    most = CLIP * float(np.median(norms))
+    return [min(1.0, most / value) if value > 0 else 1.0 for value in norms]
+
+
+def weighted_mean(rows: NDArray[np.float32], weights: list[float]) -> Vector:
+    """The mean of rows [k, n] by weight; one row comes back as it is, bit for bit."""
+    if len(rows) == 1:
+        return np.array(rows[0], np.float32)
+    total = sum(weights)
+    mean = np.zeros(rows.shape[1])
+    for row, weight in zip(rows, weights, strict=True):
+        mean += row * (weight / total)
+    return mean.astype(np.float32)
+
+
+def trimmed_mean(rows: NDArray[np.float32], share: float = TRIM) -> Vector:
+    """The mean of rows [k, n], value by value, without the greatest and the smallest `share` of them each.
+
+    Of three rows or more at least one of either end is left out; of fewer, none.
+    """
+    k = len(rows)
+    out = min(max(1, int(k * share)), (k - 1) // 2) if k >= 3 else 0
+    ordered = np.sort(rows, axis=0) if out else rows
+    mean: Vector = ordered[out : k - out].mean(axis=0, dtype=np.float64).astype(np.float32)
+    return mean
+
+
+@dataclass
+class Outer:
+    """The outer optimizer of DiLoCo: Nesterov's momentum over the mean change of a round.
+
+    A rate of 1 without momentum takes the mean itself, bit for bit.
+    """
+
+    lr: float = 0.7
+    momentum: float = 0.9
+    velocity: Vector | None = None
+
+    def step(self, before: Vector, mean: Vector) -> Vector:
+        """The parameters after a round, from those before it and the clients' mean [n] each."""
+        if self.lr == 1 and self.momentum == 0:
+            return mean
+        gradient = before.astype(np.float64) - mean
+        velocity = gradient if self.velocity is None else self.momentum * self.velocity + gradient
+        self.velocity = velocity.astype(np.float32)
+        return np.asarray(before - self.lr * (gradient + self.momentum * velocity), np.float32)

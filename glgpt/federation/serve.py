@@ -1,0 +1,349 @@
+"""`glgpt federate serve`: makes or resumes a session and keeps its four processes running until the rounds are done.
+
+SuperLink, SuperExec (which starts the ServerApp) and the gateway are processes of their own and are started again when
+they die; a run of the ServerApp that failed is followed by one from the checkpoint. This process evaluates the shared
+model after each round and keeps the run folder as `glgpt train` leaves it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from glgpt.errors import ArgumentError, GlgptError
+from glgpt.federation import flower, protocol
+from glgpt.federation.gateway import ENDED
+from glgpt.federation.invitations import Invitations
+from glgpt.federation.keeper import Keeper
+from glgpt.federation.session import Files, Session, recipe_of
+from glgpt.system.files import write_json
+from glgpt.text.dataset import Data
+from glgpt.text.files import Text
+from glgpt.text.tokenizer_training import identity
+from glgpt.training.events import Hooks
+from glgpt.training.program import program_digest
+from glgpt.training.run import new_run
+from glgpt.training.settings import Settings
+
+WATCH = 0.5  # seconds between two looks at the processes
+PATIENCE = 180.0  # seconds in which SuperLink must answer after its start
+LOST = 45.0  # seconds after which a run that SuperLink calls running has no ServerApp: its heartbeat is 30
+RESTARTS = 20  # of one process within ten minutes, before it is given up
+HOST_LIFE = 10 * 365 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a host decides about a session, beside the model."""
+
+    rounds: int = 100
+    local_steps: int = 25
+    quorum: int = 1
+    round_seconds: float = 120.0
+    grace: float = 10.0
+    strategy: str = "diloco"
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.9
+    public: bool = False
+    dtype: str = "f16"
+    shards: int = 256
+    members: int = 256
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the gateway listens, and how others reach it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8043
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    url: str | None = None  # how browsers reach it behind a proxy
+
+    def base(self) -> str:
+        """The address that links carry."""
+        if self.url:
+            return self.url if self.url.endswith("/") else self.url + "/"
+        return f"{'https' if self.tls_cert else 'http'}://{self.host}:{self.port}/"
+
+
+def begin(
+    files: list[str], out: str, terms: Terms, preset: str | None, init: str | None, given: dict[str, Any], hooks: Hooks
+) -> Files:
+    """Makes the run folder and the session in it. Raises GlgptError for terms or a text that cannot be."""
+    record = {"files": [str(Path(file).absolute()) for file in files], "preset": preset, "init": init}
+    given = given | {"steps": terms.rounds * terms.local_steps}
+
+    def write(folder: Path, trainer: Any, data: Data, settings: Settings) -> None:
+        parameters = protocol.flatten(trainer.parameters())
+        session = Session(
+            id=secrets.token_hex(8),
+            name=terms.name or Path(out).name,
+            rounds=terms.rounds,
+            local_steps=terms.local_steps,
+            quorum=terms.quorum,
+            round_seconds=terms.round_seconds,
+            grace=terms.grace,
+            strategy=terms.strategy,  # type: ignore[arg-type]  # checked by the model
+            outer_lr=terms.outer_lr,
+            outer_momentum=terms.outer_momentum,
+            public=terms.public,
+            dtype=terms.dtype,  # type: ignore[arg-type]
+            shards=max(1, min(terms.shards, len(data.train) - settings.context)),
+            members=terms.members,
+            digest=program_digest(trainer.config, recipe_of(settings)),
+            tokenizer=identity(folder),
+            config=trainer.config.fields(),
+            settings=settings,
+            train_tokens=len(data.train),
+            parameters=len(parameters),
+        )
+        Files(folder).create(session, parameters, data.train)
+
+    with new_run(Text.of_files(files), record, out, given, hooks, write) as made:
+        return Files(made.run.path)
+
+
+def export_page(files: Files, session: Session, preset: str | None, progress: Callable[[int, int], None] | None) -> str:
+    """Exports the page that joins the session; gives why there is none, where there cannot be one."""
+    from glgpt.page.export import export
+    from glgpt.page.training import Size
+
+    try:
+        kind = "bytes" if session.settings.tokenizer == "bytes" else f"bpe:{session.model.vocab_size}"
+        size = Size(preset or "model", kind, session.model, session.recipe, session.settings)
+        export(files.run, files.page, "f32", train=(size,), progress=progress)
+    except GlgptError as error:
+        return str(error)
+    return ""
+
+
+@dataclass
+class Process:
+    """A process that is started again when it ends."""
+
+    name: str
+    command: Callable[[], list[str]]
+    environment: dict[str, str]
+    log: Path
+    child: subprocess.Popen[bytes] | None = None
+    starts: list[float] = field(default_factory=list)
+
+    def ensure(self) -> bool:
+        """Starts it where it does not run; True when it did. Raises GlgptError for one that keeps dying."""
+        if self.child is not None and self.child.poll() is None:
+            return False
+        now = time.monotonic()
+        self.starts = [*(at for at in self.starts if now - at < 600), now]
+        if len(self.starts) > RESTARTS:
+            raise GlgptError(f"the {self.name} ended {RESTARTS} times in ten minutes; its log is {self.log}")
+        self.log.parent.mkdir(exist_ok=True)
+        with self.log.open("ab") as log:
+            self.child = subprocess.Popen(
+                self.command(), env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                start_new_session=True,  # so that a Ctrl-C ends them in order
+            )  # fmt: skip
+        return True
+
+    def end(self, patience: float = 5.0) -> None:
+        """Ends it with all that it started."""
+        if self.child is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.child.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(patience)
+                if number == signal.SIGTERM:
+                    continue  # what it started may be slower
+                return
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that is free now."""
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
+def check_port(place: Place) -> Place:
+    """The place, with a free port for 0. Raises ArgumentError for an address that cannot be used."""
+    with socket.socket() as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            opened.bind((place.host, place.port))
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or "it must be from 0 to 65535"
+            raise ArgumentError(
+                f"{place.host}:{place.port} cannot be used: {why}; choose others with --host and --port"
+            ) from None
+        return replace(place, port=int(opened.getsockname()[1]))
+
+
+class Supervisor:
+    """The processes of a session, and what is told of it."""
+
+    def __init__(self, files: Files, place: Place, device: str | int, tell: Callable[[dict[str, Any]], None]) -> None:
+        self.files, self.place, self.tell = files, place, tell
+        self.session = files.session()
+        self._leftovers()
+        self.superlink_port = free_port()
+        self._serverapp = files.folder / "serverapp.pid"
+        self._serverapp.unlink(missing_ok=True)
+        secret, home = files.folder / "superexec.key", files.folder / "flower"
+        home.mkdir(exist_ok=True)
+        environment = flower.environment(home)
+        port = self.superlink_port
+        database = files.folder / "superlink.sqlite"
+        self.superlink = self._process(
+            "superlink", lambda: flower.superlink_command(port, database, secret), environment
+        )
+        self.superexec = self._process(
+            "superexec", lambda: flower.superexec_command(port, secret, self._serverapp), environment
+        )
+        self.gateway = self._process("gateway", self._gateway_command, environment)
+        self.keeper = Keeper(files, device)
+        self._control: flower.Control | None = None
+        self._run: int | None = None
+        self._asked = 0.0
+
+    def _process(self, name: str, command: Callable[[], list[str]], environment: dict[str, str]) -> Process:
+        return Process(name, command, environment, self.files.logs / f"{name}.log")
+
+    def _gateway_command(self) -> list[str]:
+        p = self.place
+        command = [sys.executable, "-m", "glgpt.federation.gateway", str(self.files.run.absolute())]
+        command += ["--host", p.host, "--port", str(p.port), "--superlink", f"127.0.0.1:{self.superlink_port}"]
+        if p.url:
+            command += ["--origin", p.url.rstrip("/")]
+        if p.tls_cert and p.tls_key:
+            command += ["--tls-cert", p.tls_cert, "--tls-key", p.tls_key]
+        return command
+
+    @property
+    def processes(self) -> list[Process]:
+        """In the order of their start."""
+        return [self.superlink, self.gateway, self.superexec]
+
+    def _leftovers(self) -> None:
+        """Ends the processes of a `serve` that was killed: two gateways would answer one round."""
+        for line in (
+            (self.files.folder / "processes").read_text().split() if (self.files.folder / "processes").exists() else ()
+        ):
+            pid = int(line)
+            command = Path(f"/proc/{pid}/cmdline")
+            with contextlib.suppress(OSError):
+                if (
+                    str(self.files.folder.absolute()).encode() in command.read_bytes()
+                    or str(self.files.run.absolute()).encode() in command.read_bytes()
+                ):
+                    os.killpg(pid, signal.SIGKILL)
+
+    def _ensure(self) -> None:
+        started = [process.ensure() for process in self.processes]
+        if any(started):
+            pids = [str(p.child.pid) for p in self.processes if p.child is not None]
+            (self.files.folder / "processes").write_text("\n".join(pids) + "\n")
+
+    # -- the run of the ServerApp -----------------------------------------------------------------------------------
+
+    def _watch_run(self) -> None:
+        """Starts a run where none goes on: the first, or one from the checkpoint after another failed."""
+        if time.monotonic() - self._asked < 2:
+            return
+        self._asked = time.monotonic()
+        try:
+            self._control = self._control or flower.Control(self.superlink_port)
+            active = [run for run in self._control.runs() if not run.status.startswith("finished")]
+            for run in active:
+                if run.run_id != self._run:  # of an earlier `serve`: its ServerApp may be gone
+                    self._control.stop(run.run_id)
+            mine = next((run for run in active if run.run_id == self._run), None)
+            if mine is not None and mine.status == "running" and self._serverapp_gone():
+                self._control.stop(mine.run_id)  # SuperLink would notice within a minute
+                mine = None
+            if mine is None:
+                again = self._run is not None
+                self._run = self._control.start(self.files.run.absolute())
+                if again:
+                    self.tell({"event": "restarted", "round": self.files.round_of() + 1})
+        except httpx.HTTPError:
+            if self._control is not None:
+                self._control.close()
+            self._control = None
+
+    def _serverapp_gone(self) -> bool:
+        """Whether the ServerApp's process has ended: it cannot resume, the next one starts from the checkpoint."""
+        try:
+            os.kill(int(self._serverapp.read_text("utf-8")), 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, ValueError):
+            return False
+        return False
+
+    # -- all of it --------------------------------------------------------------------------------------------------
+
+    def links(self) -> dict[str, str]:
+        """A link for browsers, one for desktops, and the host's, which is for nobody else."""
+        key = self.files.secret("invitation.key")
+        invitations = Invitations(self.files.folder / "invitations.json", key, self.session.id)
+        token = invitations.create()
+        host = self.files.folder / "host.json"
+        host_token = invitations.create(HOST_LIFE, None, "host")
+        base = self.place.base()
+        write_json(host, {"token": host_token, "address": base})
+        host.chmod(0o600)
+        links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={host_token}"}
+        if (self.files.page / "index.html").is_file():
+            links["browser"] = f"{base}train/#view=train&together={token}"
+        return links
+
+    def run(self, ready: Callable[[dict[str, str]], None], stopped: Callable[[], bool]) -> bool:
+        """Keeps all going until the rounds are done (True), or the host or a signal ends it (False)."""
+        links = self.links()
+        said = False
+        try:
+            while True:
+                self._ensure()
+                self._watch_run()
+                if not said and self._listening():
+                    ready(links)
+                    said = True
+                done = self.files.round_of()
+                for figures in self.keeper.catch_up(done):
+                    self.tell({"event": "round", **figures})
+                if done >= self.session.rounds:
+                    self._let_clients_hear()
+                    return True
+                if stopped() or (self.files.folder / ENDED).exists():
+                    return False
+                time.sleep(WATCH)
+        finally:
+            for process in reversed(self.processes):
+                process.end()
+            (self.files.folder / "processes").unlink(missing_ok=True)
+            self.keeper.close()
+
+    def _listening(self) -> bool:
+        try:
+            with socket.create_connection((self.place.host, self.place.port), 1):
+                return True
+        except OSError:
+            return False
+
+    def _let_clients_hear(self) -> None:
+        time.sleep(3)  # the gateway looks every second, and tells them that the session is done

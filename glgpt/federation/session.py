@@ -1,0 +1,230 @@
+"""A session's files, in `federation` inside its run folder: what was agreed on, and what survives a crash.
+
+`session.json` never changes. `checkpoint.safetensors` holds the parameters, the outer optimizer's memory and the round
+they belong to: one file, on the disk before the next round begins. `rounds.jsonl` has a line a round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors import safe_open
+from safetensors.numpy import save
+
+from glgpt import models
+from glgpt.errors import FileError, quoted
+from glgpt.federation.protocol import Dtype, Vector
+from glgpt.models.spec import ModelConfig
+from glgpt.system.files import read_text, written_whole
+from glgpt.training.program import Recipe
+from glgpt.training.records import validated
+from glgpt.training.settings import Settings
+
+FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
+STRATEGIES = ("diloco", "fedavg", "fedadam", "median", "trimmed")
+Strategy = Literal["diloco", "fedavg", "fedadam", "median", "trimmed"]
+
+
+class Session(BaseModel):
+    """What all members agree on."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="forbid")
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    name: str
+    rounds: Annotated[int, Field(ge=1)]
+    local_steps: Annotated[int, Field(ge=1)]
+    quorum: Annotated[int, Field(ge=1)]
+    round_seconds: Annotated[float, Field(gt=0)]
+    grace: Annotated[float, Field(ge=0)]
+    strategy: Strategy
+    outer_lr: float
+    outer_momentum: float
+    public: bool  # clips and trims
+    noise: Annotated[float, Field(ge=0)] = 0.0  # differential privacy: its multiplier; 0: none
+    dtype: Dtype
+    shards: Annotated[int, Field(ge=1)]
+    members: Annotated[int, Field(ge=1)]  # at most
+    digest: str  # of the program, see `training.program.program_digest`
+    tokenizer: str  # see `text.tokenizer_training.identity`
+    config: dict[str, Any]
+    settings: Settings
+    train_tokens: int
+    parameters: int
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model that is trained."""
+        return models.from_fields(self.config)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The program of a step."""
+        return recipe_of(self.settings)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the parameters in their order: how the vector is cut."""
+        return {name: tuple(p.shape) for name, p in self.model.parameters.items()}
+
+    def first_step(self, number: int) -> int:
+        """Steps of the schedule before round `number` (from 1)."""
+        return (number - 1) * self.local_steps
+
+    def rates(self, number: int) -> list[float]:
+        """The learning rates of a round's steps."""
+        first = self.first_step(number)
+        return [self.settings.lr_at(min(first + i + 1, self.settings.steps)) for i in range(self.local_steps)]
+
+
+def recipe_of(s: Settings) -> Recipe:
+    """The recipe that settings ask for."""
+    return Recipe(
+        s.batch, s.context, s.accumulate, (s.beta1, s.beta2), 1e-8, s.weight_decay, s.clip, s.dropout, s.recompute
+    )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of the server's side after `round` rounds."""
+
+    round: int
+    parameters: Vector
+    memory: Mapping[str, NDArray[Any]]  # the outer optimizer's, by name
+
+
+class Files:
+    """A session's folder."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.folder = run / FOLDER
+
+    def create(self, session: Session, parameters: Vector, ids: NDArray[Any]) -> None:
+        """Writes a new session. The checkpoint comes last: a folder without one holds no session."""
+        self.folder.mkdir()
+        self.folder.chmod(0o700)  # it holds keys
+        for name in ("invitation.key", "superexec.key"):
+            self.secret(name)
+        np.save(self.ids, np.asarray(ids))
+        (self.folder / SESSION).write_text(session.model_dump_json(indent=1) + "\n", "utf-8")
+        self.save(Checkpoint(0, parameters, {}))
+
+    def secret(self, name: str) -> bytes:
+        """32 random bytes that stay the same; made when first asked for."""
+        path = self.folder / name
+        if not path.exists():
+            with written_whole(path) as file:
+                file.write(secrets.token_bytes(32))
+            path.chmod(0o600)
+        return path.read_bytes()
+
+    @property
+    def exists(self) -> bool:
+        """Whether a session was begun here."""
+        return (self.folder / CHECKPOINT).is_file()
+
+    def session(self) -> Session:
+        """What was agreed on. Raises FileError for a folder without a session, or a damaged one."""
+        path = self.folder / SESSION
+        if not self.exists or not path.is_file():
+            raise FileError(f"{quoted(self.run, 300)} holds no federation; begin one with glgpt federate serve")
+        return validated(Session, read_text(path), f"{quoted(path, 300)} is damaged")
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Writes a checkpoint; it is on the disk when this returns."""
+        arrays = {"parameters": checkpoint.parameters, **{f"memory.{k}": v for k, v in checkpoint.memory.items()}}
+        path = self.folder / CHECKPOINT
+        write_synced(path, save(arrays, {"round": str(checkpoint.round)}))
+
+    def checkpoint(self) -> Checkpoint:
+        """The last checkpoint. Raises FileError where it is damaged."""
+        path = self.folder / CHECKPOINT
+        try:
+            with safe_open(path, framework="numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a file is no dict
+                number = int((file.metadata() or {})["round"])
+            parameters = arrays.pop("parameters")
+        except Exception as error:  # safetensors has errors of its own
+            raise FileError(f"{quoted(path, 300)} is damaged: {quoted(error, 200)}") from None
+        return Checkpoint(number, parameters, {k.removeprefix("memory."): v for k, v in arrays.items()})
+
+    def round_of(self) -> int:
+        """The round of the last checkpoint, without reading its arrays."""
+        with safe_open(self.folder / CHECKPOINT, framework="numpy") as file:
+            return int((file.metadata() or {})["round"])
+
+    def note(self, line: Mapping[str, Any]) -> None:
+        """Appends a line to `rounds.jsonl`."""
+        with (self.folder / ROUNDS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def notes(self) -> list[dict[str, Any]]:
+        """The lines of `rounds.jsonl`, the last of each round; what a killed process left half written is left out."""
+        return list(last_by_round(json_lines(self.folder / ROUNDS)).values())
+
+    @property
+    def logs(self) -> Path:
+        """Where the processes write their logs."""
+        return self.folder / "logs"
+
+    @property
+    def page(self) -> Path:
+        """The exported page, where one was made."""
+        return self.folder / "page"
+
+    @property
+    def ids(self) -> Path:
+        """The text's ids, u16 or u32."""
+        return self.folder / "train.npy"
+
+
+def last_by_round(lines: Iterator[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The last line of each round, in order."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        found[line["round"]] = found.get(line["round"], {}) | line
+    return dict(sorted(found.items()))
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines; a line that was cut off is left out."""
+    if not path.exists():
+        return
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            if line:
+                yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes a file, whole or not at all; it is on the disk when this returns."""
+    with written_whole(path) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if os.name != "posix":
+        return
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def weights_id(number: int, parameters: Vector) -> str:
+    """Names a round's weights: the same round from the same weights has the same name, also after a restart."""
+    return f"{number}-{hashlib.sha256(parameters.tobytes()).hexdigest()[:16]}"

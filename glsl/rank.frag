@@ -1,0 +1,21 @@
+// Of each candidate (pixel: block, place in its block): (logit, id, how many candidates come before it, their weight).
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 pair = X(p.y / 2, p.x / X_W, p.x % X_W);
+  vec2 own = p.y % 2 == 0 ? pair.xy : pair.zw, before = vec2(0.0);
+  float greatest = BEST(0, 0, 0).y;
+  for (int layer = 0; layer < X_TC; layer++) {
+    for (int y = 0; y < X_H; y++) {
+      for (int k = 0; k < X_W; k++) {
+        vec4 t = X(layer, y, k);
+        if (layer == X_TC - 1) t.w = -1.0;  // the sums
+        bvec2 first = lessThan(t.yw, vec2(own.y)), there = greaterThanEqual(t.yw, vec2(0.0));
+        if (there.x && (t.x > own.x || (t.x == own.x && first.x))) before += vec2(1.0, exp((t.x - greatest) * inverse_temperature));
+        if (there.y && (t.z > own.x || (t.z == own.x && first.y))) before += vec2(1.0, exp((t.z - greatest) * inverse_temperature));
+      }
+    }
+  }
+  vec4 v[1];
+  v[0] = vec4(own, before);
+  STORE_Y(v)
+}

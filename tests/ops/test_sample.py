@@ -1,0 +1,154 @@
+"""Drawing on the device against its definition in float64: kept sets, chi-square, what candidates do not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from glgpt import ops
+from glgpt.gl.device import Device, Options
+from glgpt.gl.player import Player
+from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING, Sampler
+from glgpt.program.layout import Layout, fold
+from glgpt.program.recorder import Recorder
+from glgpt.program.spec import Limits
+
+Array = NDArray[Any]
+ROWS = 4000  # draws of one play
+DRAWS = 100_000
+RANDOM = np.random.default_rng(3)
+LOGITS = {
+    "flat": np.zeros(50),
+    "peaked": 4 * RANDOM.standard_normal(1000),
+    "tied": RANDOM.integers(0, 4, 300),
+    "three": np.array([1, 0.5, -2]),
+    "one": np.array([2.5]),
+    "wide": RANDOM.standard_normal(50257),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "all": {},
+    "cold": {"temperature": 0.6},
+    "k": {"temperature": 1.3, "top_k": 5},
+    "p": {"temperature": 0.8, "top_p": 0.9},
+    "low p": {"temperature": 2.0, "top_p": 0.3},
+    "k and p": {"top_k": 20, "top_p": 0.55},
+}
+
+
+@contextmanager
+def drawing(device: Device, logits: Array, options: Options | None = None, rows: int = 1) -> Iterator[Player]:
+    """A player of the sampling entries over these logits. The state `drawn` gets `rows` draws; several, alone."""
+    rec = Recorder(Limits(max_draw_buffers=4))
+    x = rec.fixed("logits", fold(1, len(logits), 4096), "state")
+    best, drawn = (
+        rec.fixed("token", ops.TOKEN, "state"),
+        rec.fixed("drawn", Layout(rows, ops.TOKEN.cols if rows == 1 else 4), "state"),
+    )
+    with rec.entry("argmax"):
+        ops.argmax(rec, x, best)
+    for entry in SAMPLING:
+        with rec.entry(entry):
+            ops.sample(rec, x, best, drawn, entry == SAMPLE_NUCLEUS)
+    with Player(device, rec.program(), options) as player:
+        player.write_matrix("logits", x.layout, np.asarray(logits, np.float32)[None])
+        player.play("argmax")
+        yield player
+
+
+def draw(player: Player, sampler: Sampler, step: int = 0) -> Array:
+    """Texels `[rows, 1 + 8 + 1, 4]` of a draw, `[rows, 1, 4]` of several from `step` on."""
+    vocab = player.program.views["logits"].cols
+    assert sampler.entry
+    player.play(sampler.entry, **sampler.scalars(step, vocab))
+    return np.asarray(player.read("drawn")[0])
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("logits", LOGITS.values(), ids=LOGITS)
+def test_tokens_come_as_often_as_they_should(device: Device, logits: Array, settings: dict[str, Any]) -> None:
+    """A token is cut off or kept wrongly, a block or its tokens are weighed wrongly, random numbers depend."""
+    sampler = Sampler(**settings, seed=3)
+    p = sampler.probabilities(np.float32(logits))
+    with drawing(device, logits, rows=ROWS) as player:
+        texels = [draw(player, sampler, step) for step in range(0, DRAWS, ROWS)]
+    assert not any(t[:, 0, 2:].any() for t in texels)
+    counts = np.bincount(np.concatenate([t[:, 0, 0] for t in texels]).astype(int), minlength=len(p))
+    assert not counts[p == 0].any()
+    often = p * DRAWS >= 5
+    classes = np.append(counts[often], counts[~often].sum()), np.append(p[often], p[~often].sum()) * DRAWS
+    observed, expected = (c[classes[1] > 0] for c in classes)
+    free = len(expected) - 1
+    chi_square = ((observed - expected) ** 2 / expected).sum()
+    assert chi_square <= free + 4 * np.sqrt(2 * free) + 8  # beyond it lies less than one in 10^4
+
+
+@pytest.mark.parametrize("options", [Options(), Options("330", "texelFetch", "uint")], ids=["float", "uint"])
+def test_exactly_these_tokens_are_kept(device: Device, options: Options) -> None:
+    """Top-k or top-p ends a token too early or late, or keeps the wrong ones of equals."""
+    logits = np.random.default_rng(5).integers(-8, 9, 400) / 2.0
+    with drawing(device, logits, options) as player:
+        for settings in (
+            *({"top_k": k} for k in (2, 3, 17, 40, 64)),
+            *({"top_p": p} for p in (1e-6, 0.2, 0.4999, 0.77, 0.93)),
+            *({"top_k": 30, "top_p": p} for p in (0.1, 0.5, 0.9)),
+        ):
+            for temperature in (0.5, 1.0, 1.7):
+                sampler = Sampler(temperature, seed=1, **settings)
+                p = sampler.probabilities(logits)
+                _, weight, greatest, _ = draw(player, sampler)[0, -1]
+                assert weight == pytest.approx(np.exp((logits[p > 0] - greatest) / temperature).sum(), rel=1e-5), (
+                    settings
+                )
+
+
+def test_the_likeliest_come_with_a_draw(device: Device) -> None:
+    """A probability of an alternative is wrong, one that is cut off counts as kept, or the order is another."""
+    logits = 3 * np.random.default_rng(6).standard_normal(5000)
+    with drawing(device, logits) as player:
+        for settings in ({"top_k": 3}, {"top_p": 0.8}, {"top_p": 0.1, "temperature": 3.0}):
+            sampler = Sampler(**settings, seed=4)
+            texels, p = draw(player, sampler)[0], sampler.probabilities(np.float32(logits))
+            order = np.argsort(-logits, kind="stable")[:8]
+            assert texels[1:9, 0].tolist() == order.tolist()
+            np.testing.assert_array_equal(texels[1:9, 2] > 0, p[order] > 0)
+            plain, kept, greatest, _ = texels[9]
+            np.testing.assert_allclose(np.exp(logits - greatest).sum(), plain, rtol=1e-5)
+            weights = np.exp((texels[1:9, 1] - greatest) / sampler.temperature) / kept
+            np.testing.assert_allclose(weights * texels[1:9, 2], p[order], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("logits", "settings"),
+    [
+        (np.zeros(5000), {"top_k": 4000}),
+        (np.zeros(5000), {"top_p": 0.5}),
+        (np.repeat([5.0, 1.0], [1, 8000]), {"top_p": 0.7}),
+        (np.where(np.arange(20000) % 256 < 4, 5.0, 0.0), {"top_k": 12}),  # all of them in one block
+    ],
+)
+def test_what_the_candidates_do_not_reach_is_not_decided(
+    device: Device, logits: Array, settings: dict[str, Any]
+) -> None:
+    """A set of tokens that reaches beyond the candidates is cut off at them."""
+    with drawing(device, logits) as player:
+        assert draw(player, Sampler(**settings, seed=4))[0, 0, 2:].tolist() == [0, 1]
+
+
+def test_a_row_that_is_not_finite_is_told(device: Device) -> None:
+    for value in (np.nan, np.inf, -np.inf):
+        logits = np.ones(70)
+        logits[61] = value
+        with drawing(device, logits) as player:
+            assert draw(player, Sampler(seed=1, top_p=0.5))[0, 0, 2] == 1
+
+
+@pytest.mark.parametrize("temperature", [1e-29, 1e-20, 1e-4])
+def test_the_smallest_temperatures_leave_the_best(device: Device, temperature: float) -> None:
+    with drawing(device, np.array([-9, 7, 6.5, 30, -4, 29.9]), rows=50) as player:
+        for settings in ({}, {"top_k": 2}, {"top_p": 0.99}):
+            assert (draw(player, Sampler(temperature, seed=2, **settings))[:, 0, 0] == 3).all()

@@ -1,0 +1,129 @@
+// The machine at work: which passes of a token it shows and where, and drawing them while they are played.
+
+import { memoryView } from "../../engine/field";
+import type { Model, Watcher } from "../../engine/model";
+import type { Entry, View } from "../../gl/program";
+import { inBlock, parts, STAGES } from "../names";
+import { CELLS, type Cell, type Painter } from "./painter";
+
+const GAP = 1; // pixels between cells
+const FLAT = 6; // a matrix of fewer rows is folded
+const SHARE = 0.04; // of a token's time that looking may take
+const FASTEST = 100; // ms from one picture to the next at least
+const SLOWEST = 8000;
+const MEASURED = 16; // pictures from one measuring of the values' reach to the next
+
+/** A pass that is shown: in which column and line (-1: over all lines), and the texture that it wrote. */
+export interface Stage {
+  pass: number;
+  label: string;
+  name: string;
+  column: number;
+  line: number;
+  texture: string;
+  view: View;
+}
+
+/** The stages of an entry: a column a block, before them what comes before, behind them the logits. */
+export function stages(model: Model, entry: Entry): Stage[] {
+  const { n_layer } = model.manifest.config;
+  const { generate } = model.programs;
+  const found: Stage[] = [];
+  const add = (label: string, name: string, column: number, line: number) => {
+    const pass = entry.passes.findIndex((p) => p.label === label);
+    const texture = entry.passes[pass]?.outputs[0]?.[0];
+    if (texture === undefined || found.length === CELLS) return;
+    const view = generate.views[texture] ?? memoryView(model.player.spec(texture));
+    found.push({ pass, label, name, column, line, texture, view });
+  };
+  add("embed", "embed", 0, -1);
+  for (let block = 0; block < n_layer; block++) {
+    STAGES.forEach(([of, name], line) => {
+      const pass = entry.passes.find((p) => parts(p.label)[0] === block && of.test(parts(p.label)[1]));
+      if (pass) add(inBlock(block, parts(pass.label)[1]), name, 1 + block, line);
+    });
+  }
+  add("logits", "logits", 1 + n_layer, -1);
+  return found.sort((a, b) => a.pass - b.pass);
+}
+
+/** Draws the stages of one token after another onto a canvas: as many tokens as cost little. */
+export class Strip implements Watcher {
+  readonly stops: readonly number[];
+  private readonly by: ReadonlyMap<number, number>;
+  private drawn = 0;
+  private last = -Infinity;
+  private before: { at: number; watched: boolean } | null = null;
+  private readonly mean = { watched: 0, plain: 0 }; // ms from one token to the next, running means
+  /** Hears of each picture. */
+  onDrawn: () => void = () => {};
+
+  constructor(
+    private readonly model: Model,
+    private readonly painter: Painter,
+    readonly list: readonly Stage[],
+    private readonly target: HTMLCanvasElement,
+    /** Pixels of the whole. */
+    private readonly size: readonly [number, number],
+  ) {
+    this.stops = list.map((s) => s.pass);
+    this.by = new Map(list.map((s, i) => [s.pass, i]));
+  }
+
+  /** Whether a look at the token that begins now costs little enough, on the whole. */
+  wants(): boolean {
+    const now = performance.now();
+    const { before, mean } = this;
+    if (before) {
+      const kind = before.watched ? "watched" : "plain";
+      mean[kind] += (mean[kind] ? 0.2 : 1) * (now - before.at - mean[kind]);
+    }
+    const cost = Math.max(0, mean.watched - mean.plain);
+    const pause = Math.min(SLOWEST, Math.max(FASTEST, cost / SHARE));
+    const watched = this.painter.ready && !document.hidden && now - this.last >= pause;
+    if (watched) this.last = now;
+    this.before = { at: now, watched };
+    return watched;
+  }
+
+  rest(): void {
+    this.before = null;
+  }
+
+  look(pass: number): void {
+    const number = this.by.get(pass)!;
+    const stage = this.list[number]!;
+    const { model, size } = this;
+    const cell = this.cell(stage, number);
+    const { view } = stage;
+    const flat = view.rows < FLAT;
+    const fold = flat ? foldOf(view.rows * view.cols, cell.width / cell.height) : 0;
+    const texture = model.player.texture(stage.texture);
+    this.painter.cell(size, cell, texture, view, fold, this.drawn % MEASURED === 0);
+  }
+
+  done(): void {
+    this.drawn++;
+    this.painter.showStrip(this.target);
+    this.onDrawn();
+  }
+
+  private cell({ column, line }: Stage, number: number): Cell {
+    const columns = 2 + this.model.manifest.config.n_layer;
+    const [width, height] = [this.size[0] / columns, this.size[1] / STAGES.length];
+    const lines = line < 0 ? STAGES.length : 1;
+    const top = Math.max(0, line);
+    return {
+      x: Math.round(column * width),
+      y: Math.round(this.size[1] - (top + lines) * height) + GAP,
+      width: Math.max(1, Math.round(width) - GAP),
+      height: Math.max(1, Math.round(lines * height) - GAP),
+      number,
+    };
+  }
+}
+
+/** Columns that make a row of so many values about as wide, for its height, as the cell. */
+export function foldOf(values: number, aspect: number): number {
+  return 2 ** Math.max(0, Math.round(Math.log2(Math.sqrt(values * aspect))));
+}

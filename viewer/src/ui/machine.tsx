@@ -1,0 +1,193 @@
+// The machine: the whole model as it computes, a column a block, a cell a stage, each the texture that its pass wrote.
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { Strip, stages, type Stage } from "./drawing/strip";
+import { meaning, parts, STAGES } from "./names";
+import * as state from "./state";
+import { drawing, percent, useDevice } from "./tools";
+
+const ENTRY = "decode";
+const COARSE = 3; // pixels of the page that are one of the picture: it costs as much less
+const WORDS = 4; // alternatives below the word
+
+export function Machine() {
+  const open = state.machine;
+  return (
+    <section class={`machine${open.value ? "" : " folded"}`} aria-label="The machine">
+      <button
+        class="quiet fold"
+        aria-expanded={open.value}
+        title="The model's passes as they are drawn, from the token that goes in to the word that comes out"
+        onClick={() => (open.value = !open.value)}
+      >
+        {open.value ? "Hide the machine" : "Show the machine"}
+      </button>
+      {open.value && <Cells />}
+    </section>
+  );
+}
+
+function Cells() {
+  const { model } = state.engine();
+  const entry = model.programs.generate.entries[ENTRY]!;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const strip = useRef<Strip | null>(null);
+  const width = useSignal(0);
+  const shown = useSignal(0); // pictures drawn, which lights the cells up anew
+  const list = useRef(stages(model, entry)).current;
+  const columns = 2 + model.manifest.config.n_layer;
+  const busy = state.running.value;
+  useEffect(() => {
+    const frame = canvas.current!;
+    const fit = () => (width.value = Math.round(frame.clientWidth / columns / COARSE) * columns);
+    fit();
+    const observer = new ResizeObserver(fit);
+    observer.observe(frame);
+    return () => {
+      observer.disconnect();
+      if (model.watcher === strip.current) model.watcher = null;
+    };
+  }, []);
+  useDevice(
+    async (m) => {
+      if (!width.value || !canvas.current) return;
+      const { painter } = await drawing(m);
+      if (!canvas.current) return; // the view was left meanwhile
+      const height = Math.round(canvas.current.clientHeight / STAGES.length / COARSE) * STAGES.length;
+      const made = new Strip(m, painter, list, canvas.current, [width.value, height]);
+      made.onDrawn = () => {
+        if (!state.running.value) shown.value++; // while text comes, the picture alone changes
+      };
+      m.watcher = strip.current = made;
+      await still(made);
+    },
+    [width.value],
+  );
+  useDevice(
+    async () => {
+      if (!busy && strip.current) await still(strip.current);
+    },
+    [busy, busy ? "" : state.ids.value.join()],
+  );
+  return (
+    <div class="strip-frame" style={{ "--columns": columns, "--lines": STAGES.length }}>
+      <StageNames />
+      <div class="cells" data-drawn={shown.value}>
+        <canvas ref={canvas} aria-hidden="true" />
+        <div class={`over${busy ? " busy" : ""}`} key={busy ? -1 : shown.value}>
+          {list.map((s, i) => (
+            <CellButton key={i} stage={s} at={i} />
+          ))}
+        </div>
+        <BlockNames columns={columns} />
+      </div>
+      <Word />
+    </div>
+  );
+}
+
+/** The machine before it runs: its cells, empty, and the word that the recorded generation ended with. */
+export function MachineOutline() {
+  const { n_layer } = state.recorded.value!.about.config;
+  const columns = 2 + n_layer;
+  return (
+    <section class="machine outline" aria-label="The machine">
+      <div class="strip-frame" style={{ "--columns": columns, "--lines": STAGES.length }}>
+        <StageNames />
+        <div class="cells" aria-hidden="true">
+          <div class="frame" />
+          <div class="over busy">
+            {Array.from({ length: columns }, (_, column) =>
+              (column % (columns - 1) ? STAGES : [null]).map((_, line) => (
+                <span
+                  key={`${column} ${line}`}
+                  class="stage"
+                  style={{ "--column": column + 1, "--line": column % (columns - 1) ? line + 1 : "1 / -1" }}
+                />
+              )),
+            )}
+          </div>
+          <BlockNames columns={columns} />
+        </div>
+        <Word />
+      </div>
+    </section>
+  );
+}
+
+function StageNames() {
+  return (
+    <div class="stage-names" aria-hidden="true">
+      {STAGES.map(([, name], i) => (
+        <span key={i}>{name}</span>
+      ))}
+    </div>
+  );
+}
+
+function BlockNames({ columns }: { columns: number }) {
+  return (
+    <div class="block-names" aria-hidden="true">
+      {Array.from({ length: columns }, (_, i) => (
+        <span key={i}>{i === 0 ? "embed" : i === columns - 1 ? "logits" : `block ${i - 1}`}</span>
+      ))}
+    </div>
+  );
+}
+
+function CellButton({ stage, at }: { stage: Stage; at: number }) {
+  const block = parts(stage.label)[0];
+  const where = block < 0 ? stage.name : `${stage.name} of block ${block}`;
+  return (
+    <button
+      class="stage"
+      style={{ "--column": stage.column + 1, "--line": stage.line < 0 ? "1 / -1" : stage.line + 1, "--at": at }}
+      title={`${where}: ${meaning(stage.label) || stage.label}. Open its pass, texture and shader.`}
+      aria-label={`${where}: open its pass`}
+      onClick={() => {
+        state.place.entry.value = ENTRY;
+        state.place.pass.value = stage.pass;
+        state.show("passes");
+      }}
+    />
+  );
+}
+
+/** What all this was for: the token that came out, and those that might have. */
+function Word() {
+  const tok = state.tokens.value.findLast((t) => !t.given);
+  return (
+    <div class="word-out" aria-live="off">
+      {tok ? (
+        <>
+          <span class="arrow" aria-hidden="true">
+            →
+          </span>
+          <b>{tok.label}</b>
+          {tok.p !== undefined && <span>{percent(tok.p)}</span>}
+          <ol aria-hidden="true">
+            {tok.top?.slice(0, WORDS).map((c) => (
+              <li key={c.id} class={c.id === tok.id ? "taken" : ""}>
+                <i style={{ width: `${(100 * c.p) / (tok.top?.[0]?.p ?? 1)}%` }} />
+                {state.label(c.id)}
+              </li>
+            ))}
+          </ol>
+        </>
+      ) : null}
+    </div>
+  );
+}
+
+/** Draws the text's last token that the device was given, while nothing is under way. */
+async function still(strip: Strip): Promise<void> {
+  const { model } = state.engine();
+  const { n_positions } = model.manifest.config;
+  const ids = state.ids.value.slice(0, n_positions);
+  if (state.running.value || !ids.length) return;
+  const given = ids.length > 1 ? ids.slice(0, -1) : ids; // what went in before the last word came out
+  await model.player.prepare(ENTRY);
+  model.rewind(given, ENTRY);
+  model.watched(ENTRY, strip);
+}

@@ -1,0 +1,112 @@
+// How a token is drawn: the distribution of one of them under the settings as they are set now, and the draw.
+
+import { useSignal, type Signal } from "@preact/signals";
+import { Sampler, type Candidate } from "../engine/sampling";
+import * as state from "./state";
+import { percent, useDevice } from "./tools";
+
+const BARS = 10;
+
+/** What the model said of the tokens that may stand at a place: all of them, likeliest first. */
+interface Distribution {
+  at: number;
+  key: string;
+  all: Candidate[];
+}
+
+export function Sampling() {
+  const { settings, tokens, chosen, running } = state;
+  const found = useSignal<Distribution | null>(null);
+  const busy = running.value;
+  const { n_positions, vocab_size } = state.engine().model.manifest.config;
+  const at = Math.min(chosen.value || tokens.value.length - 1, n_positions); // nothing is weighed for the first
+  const key = busy ? "" : state.ids.value.slice(0, at + 1).join();
+  const tok = tokens.value[at];
+  useDevice(
+    async (model) => {
+      if (busy || at < 1 || state.ids.value.length <= at || found.value?.key === key) return;
+      const { top } = await model.weighed(state.ids.value.slice(0, at + 1).slice(0, n_positions + 1), at, vocab_size);
+      found.value = { at, key, all: top ?? [] };
+    },
+    [busy, at, key],
+  );
+  const live = !busy && found.value?.key === key ? found.value.all : null;
+  return (
+    <fieldset class="sampling">
+      <legend>Sampling</legend>
+      <Slider label="Temperature" of={settings.temperature} min={0} max={2} step={0.05} hint="Below 1 the likely grows likelier, above 1 the unlikely does; 0 always takes the likeliest" />
+      <Slider label="Top-k" of={settings.topK} min={0} max={50} step={1} hint="Draw among the k likeliest; 0: among all" none={0} />
+      <Slider label="Top-p" of={settings.topP} min={0.05} max={1} step={0.01} hint="Draw among the likeliest that make up p; 1: among all" none={1} />
+      {tok && <Bars tok={tok} of={live ? redistributed(live) : (tok.top ?? [])} left={live ? live.length : 0} />}
+    </fieldset>
+  );
+}
+
+interface SliderProps {
+  label: string;
+  of: Signal<number>;
+  min: number;
+  max: number;
+  step: number;
+  hint: string;
+  /** The value that means no limit. */
+  none?: number;
+}
+
+function Slider({ label, of, min, max, step, hint, none }: SliderProps) {
+  return (
+    <label class="slider" title={hint}>
+      <span>{label}</span>
+      <input
+        type="range"
+        min={min}
+        max={Math.max(max, of.value)}
+        step={step}
+        value={of.value}
+        aria-valuetext={of.value === none ? "off" : String(of.value)}
+        onInput={(e) => (of.value = e.currentTarget.valueAsNumber)}
+      />
+      <output>{of.value === none ? "off" : of.value}</output>
+    </label>
+  );
+}
+
+/** The same tokens with the probability that each would be drawn with now. */
+function redistributed(all: readonly Candidate[]): Candidate[] {
+  const { temperature, topK, topP } = state.settings;
+  const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)));
+  const sampler = new Sampler({ temperature: temperature.value, topK: topK.value || null, topP: topP.value, seed: 0 });
+  const { sampled } = sampler.draw(logits, 0); // ids are places in the list here
+  return all.slice(0, BARS).map((c, i) => ({ ...c, sampled: sampled(i) }));
+}
+
+function Bars({ tok, of, left }: { tok: state.Tok; of: readonly Candidate[]; left: number }) {
+  const shown = of.slice(0, BARS);
+  const drawn = shown.find((c) => c.id === tok.id);
+  const most = Math.max(1e-9, ...shown.map((c) => Math.max(c.p, c.sampled ?? 0)));
+  return (
+    <>
+      <p class="dim" role="status">
+        {tok.given ? "In place of " : "Where "}
+        <code>{tok.label}</code>
+        {tok.given ? ", which was given:" : tok.p !== undefined && <> was drawn: the model gave it {percent(tok.p)}</>}
+        {!tok.given && drawn?.sampled !== undefined && <>, these settings {drawn.sampled ? percent(drawn.sampled) : "cut it off"}</>}
+      </p>
+      <ol class="chances">
+        {shown.map((c) => (
+          <li key={c.id} class={`${c.sampled === 0 ? "cut" : ""}${c.id === tok.id ? " taken" : ""}`}>
+            <code>{state.label(c.id)}</code>
+            <span class="two">
+              <i class="plain" style={{ width: `${(100 * c.p) / most}%` }} />
+              <i class="drawn" style={{ width: `${(100 * (c.sampled ?? 0)) / most}%` }} />
+            </span>
+            <span>{c.sampled === 0 ? "cut" : percent(c.sampled ?? c.p)}</span>
+          </li>
+        ))}
+      </ol>
+      <p class="dim key-line">
+        <i class="plain" /> model <i class="drawn" /> with these settings{left > BARS && `; ${left - BARS} more are less likely`}
+      </p>
+    </>
+  );
+}
