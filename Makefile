@@ -22,7 +22,7 @@ define apt
 endef
 
 .PHONY: help setup generate test test-fast test-reference test-viewer test-federate mutants fuzz fuzz-signals lint bench bench-web \
-  wheel-check viewer demo demo-page pictures node browsers lock clean
+  wheel-check viewer demo demo-page demo-split pictures node browsers lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -93,6 +93,11 @@ demo: demo-page  ## export the embedded model as a web page that also trains, an
 demo-page: setup viewer  ## the page of make demo, in out/demo
 	@mkdir -p out
 	$(BIN)/glgpt export --train --out out/demo
+
+demo-split: setup viewer  ## a page that holds two of six blocks, and a server that runs the others
+	@mkdir -p out
+	$(BIN)/glgpt export --split 2 --server ws://127.0.0.1:8043 --out out/split
+	@$(BIN)/glgpt split serve --blocks 2-5 --listen 8043 & stage=$$!; trap 'kill $$stage' EXIT; $(BIN)/glgpt serve out/split
 
 test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox
 	$(NPM) test

@@ -1,5 +1,5 @@
 // One row of the residual stream: row ROW of x, plus partial sums of a split product and its bias; beside it the row
-// times the next norm's gain, and the moments of what this fragment wrote.
+// times the next norm's gain, and the moments of what this fragment wrote. Without a gain, the row alone.
 #include "moments.glsl"
 #ifdef PARTIAL_SUMS_W
 #include "partial_sums.glsl"
@@ -14,6 +14,7 @@
 
 void main() {
   int c4 = int(gl_FragCoord.x);
+#ifdef GAIN_W
   vec4 x[Y_N], g[Y_N], m[1];
   vec3 sum = vec3(0.0);
 #define SUM(n, i, j) { \
@@ -30,4 +31,13 @@ void main() {
   STORE_Y(x)
   STORE_G(g)
   STORE_M(m)
+#else
+  vec4 x[Y_N];
+#define SUM(n, i, j) { \
+    int c = j * Y_W + c4; \
+    x[n] = 4 * c < Y_COLS ? x_at(ROW, c) PLUS : vec4(0.0); \
+  }
+  Y_TILES(SUM)
+  STORE_Y(x)
+#endif
 }

@@ -54,6 +54,18 @@ class Checkpoint:
         """How the file stores the tensor: "F32", "F16" or "BF16"."""
         return self._tensors[name].dtype
 
+    def sample(self, name: str, count: int) -> NDArray[np.float32]:
+        """Up to `count` numbers spread evenly over a tensor, without reading all of it. Raises GlgptError as `read`."""
+        flat = self._mapped(name).reshape(-1)
+        return _widened(flat[:: max(1, flat.size // count)][:count], self._tensors[name]).astype(np.float32)
+
+    def _mapped(self, name: str) -> NDArray[Any]:
+        stored = self._tensors[name]
+        try:
+            return stored.map()
+        except (OSError, ValueError) as error:
+            raise FileError(f"{quoted(stored.path, 300)}: tensor {name} cannot be read: {first_line(error)}") from None
+
     def read(self, name: str) -> NDArray[np.float32] | NDArray[np.float16]:
         """One tensor in its natural shape, read-only: float16 where the file has f16, else float32 (bf16 exactly).
 
@@ -61,13 +73,7 @@ class Checkpoint:
         Raises GlgptError for NaN or infinity, or a file that has shrunk since it was opened.
         """
         stored = self._tensors[name]
-        try:
-            mapped = stored.map()
-        except (OSError, ValueError) as error:
-            raise FileError(f"{quoted(stored.path, 300)}: tensor {name} cannot be read: {first_line(error)}") from None
-        if stored.dtype == "BF16":
-            mapped = np.left_shift(mapped, 16, dtype=np.uint32).view(np.float32)
-        values: NDArray[Any] = np.ascontiguousarray(mapped)
+        values: NDArray[Any] = np.ascontiguousarray(_widened(self._mapped(name), stored))
         flat = values.reshape(-1)
         for start in range(0, flat.size, _CHUNK):
             finite = np.isfinite(flat[start : start + _CHUNK])
@@ -83,6 +89,11 @@ class Checkpoint:
 
     def __exit__(self, *error: object) -> None:
         self._tensors.clear()  # nothing is open between reads; after this, `read` finds no tensor
+
+
+def _widened(values: NDArray[Any], stored: Stored) -> NDArray[Any]:
+    """bf16, which numpy does not have, as the float32 it is the upper half of; other values as they are."""
+    return np.left_shift(values, 16, dtype=np.uint32).view(np.float32) if stored.dtype == "BF16" else values
 
 
 def embedded_weights() -> Path:

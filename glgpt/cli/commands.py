@@ -17,6 +17,7 @@ from typing import Any
 from glgpt.bench import engine as bench
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
+from glgpt.cli.split import client_options, render_split, split_figures, split_page
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
@@ -36,7 +37,7 @@ SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
 def open_model(args: argparse.Namespace) -> Iterator[GPT2]:
     """The model that the arguments name, with a progress bar while it loads."""
     with progress("loading", "B") as show:
-        model = GPT2.from_pretrained(args.model, progress=show, **device_options(args))
+        model = GPT2.from_pretrained(args.model, progress=show, **device_options(args), **client_options(args))
     with model:
         yield model
 
@@ -117,10 +118,14 @@ def run_generate(args: argparse.Namespace) -> int:
             show("\n")
         figures = run.figures()
         figures["context"] = model.config.n_positions
+        split = split_figures(model)
+        figures |= {"split": split} if split else {}
     if args.json:
         report(args, {"prompt": start, "text": run.text, "ids": run.ids, **figures}, "")
     else:
         print(_speed(args, figures), file=sys.stderr)
+        if split:
+            print(render_split(split), file=sys.stderr)
     return 0
 
 
@@ -245,6 +250,7 @@ def run_export(args: argparse.Namespace) -> int:
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
     wanted["trained_on"] = args.trained_on
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
+    wanted["split"] = split_page(args)
     options = wanted | device_options(args)
     with progress("exporting", "B") as show:
         manifest = export(args.model, args.out, progress=show, **options)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from glgpt import __version__
-from glgpt.cli import commands, data, federate, train
+from glgpt.cli import commands, data, federate, split, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
@@ -44,6 +44,7 @@ def _generate(add: Add) -> None:
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")
     _figures(p)
+    split.add_client_options(p)
 
 
 def _logits(add: Add) -> None:
@@ -169,7 +170,8 @@ def _export(add: Add) -> None:
         commands.run_export,
         "write a model as a static web page",
         "glgpt export --out page\n  glgpt export --model gpt2 --dtype f16 --out site/gpt2"
-        "\n  glgpt export --embed --out module\n  glgpt export --train --out page",
+        "\n  glgpt export --embed --out module\n  glgpt export --train --out page"
+        "\n  glgpt export --split 2 --server ws://127.0.0.1:8043 --out page",
     )
     p.most = 1
     _model(p)
@@ -187,6 +189,12 @@ def _export(add: Add) -> None:
         help="the sizes that the page can train (default nano,tiny)",
     )
     _figures(p, memory=False)
+    split.add_page_options(p)
+
+
+def _split(add: Add) -> None:
+    example = "glgpt split serve --blocks 4-5 --listen 8043"
+    split.add_split_commands(add("split", split.run_split_serve, "run a model in several places", example))
 
 
 def _serve(add: Add) -> None:
@@ -222,5 +230,6 @@ COMMANDS = (
     _info,
     _bench,
     _export,
+    _split,
     _serve,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,7 @@ class Player:
         check(program, device.limits)
         self.device, self.program, self.options = device, program, options or Options()
         self.draw_flops = draw_flops
+        self._parent: Player | None = None  # whose shaders this one plays
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
         self._own: list[Any] = []
         weakref.finalize(self, device.abandon, self._own).atexit = False  # where nobody closes it
@@ -113,6 +114,16 @@ class Player:
     def shared(self, role: str = "weight") -> dict[str, moderngl.TextureArray]:
         """This player's textures of a role, for another player to use while this one lives."""
         return {name: t for name, t in self.textures.items() if self.program.textures[name].role == role}
+
+    def fork(self, own: Container[str]) -> Player:
+        """A player of the same program with this one's shaders and textures, but for `own`, which are new and its own.
+
+        This one must outlive it. Several texts so share the weights of a model, each with caches of its own.
+        """
+        shared = {name: t for name, t in self.textures.items() if name not in own}
+        made = Player(self.device, self.program, self.options, shared, self.draw_flops)
+        made._parent = self
+        return made
 
     # -- playing ------------------------------------------------------------------------------------------------
 
@@ -196,6 +207,8 @@ class Player:
         framebuffer.use()
 
     def _shader(self, p: Pass) -> moderngl.VertexArray:
+        if self._parent:
+            return self._parent._shader(p)
         if p.shader not in self._shaders:
             program: Any = self.device.compile(p.shader, self.program.shaders[p.shader], self.options)
             for unit, (sampler, _) in enumerate(p.inputs):

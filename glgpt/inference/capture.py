@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
-from glgpt.inference.chunks import Chunk, plan, upload_ids
+from glgpt.inference.chunks import Chunk, Rows, plan, upload_hidden, upload_ids
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
-from glgpt.models.spec import ModelConfig
+from glgpt.models.part import HIDDEN, Part
+from glgpt.models.spec import LOGITS, ModelConfig
 from glgpt.program.formats import Texels
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import View
@@ -36,15 +39,31 @@ class Captures:
     They share the weights of the model's own player; `most` bounds the bytes of all textures together.
     """
 
-    def __init__(self, player: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
+    def __init__(
+        self,
+        player: Player,
+        config: ModelConfig,
+        kernel: Kernel,
+        dtype: str,
+        most: int | None,
+        part: Part | None = None,
+    ) -> None:
         self.player, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
+        self.part = part or Part.whole(config)
+        self.end = LOGITS if self.part.head else HIDDEN
         self._players: dict[tuple[frozenset[str], tuple[int, ...]], Player] = {}
 
-    def play(self, ids: Sequence[int], names: Sequence[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:
-        """Plays ids chunk by chunk and yields the texture of every name after each."""
-        player, chunks = self._fitting(len(ids), frozenset(names))
+    def play(self, x: Rows, names: Sequence[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:
+        """Plays ids, or hidden states `[T, n_embd]`, chunk by chunk and yields the texture of every name after each.
+
+        Of a part without the head, the name `hidden` is what it ends with.
+        """
+        player, chunks = self._fitting(len(x), frozenset(names))
         for chunk in chunks:
-            upload_ids(player, ids, chunk)
+            if self.part.embed:
+                upload_ids(player, chunk.of([int(i) for i in x]), chunk.size)
+            else:
+                upload_hidden(player, chunk.of(np.asarray(x, np.float32)), chunk.size)
             entry = f"logits_{chunk.size}"
             player.play(entry, pos=chunk.start)
             outputs = player.entry(entry).outputs
@@ -61,7 +80,7 @@ class Captures:
             if key in self._players:
                 return self._players[key], chunks
             device = self.player.device
-            program = capture_program(self.config, device.limits, self.kernel, self.dtype, names, key[1])
+            program = capture_program(self.config, device.limits, self.kernel, self.dtype, names, key[1], self.part)
             needed = self.player.program.nbytes() + own_bytes(program)
             if self.most is None or needed <= self.most:
                 self._keep(1 if self.most is None else 0)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from glgpt.gl.player import Player
+from glgpt.models.part import HIDDEN
 from glgpt.models.spec import ModelConfig
+from glgpt.program.formats import Floats
 from glgpt.program.spec import Limits
+
+Rows = Sequence[int] | Floats  # what is fed to a model or a part of one: ids, or hidden states [n, n_embd]
+AnyRows = TypeVar("AnyRows", Sequence[int], Floats)
 
 SIZES = (512, 256, 64, 16)
 ONE_TOKEN = 4  # what a pass of one token costs, in tokens of a chunk: it is bound by reading the weights
@@ -23,6 +29,10 @@ class Chunk:
     start: int
     valid: int
     size: int
+
+    def of(self, x: AnyRows) -> AnyRows:
+        """This chunk's share of all rows."""
+        return x[self.start : self.start + self.valid]
 
 
 def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits) -> tuple[int, ...]:
@@ -52,8 +62,27 @@ def plan(tokens: int, n_positions: int, known: tuple[int, ...], one: int = ONE_T
     return chunks
 
 
-def upload_ids(player: Player, ids: Sequence[int], chunk: Chunk) -> None:
-    """Uploads a chunk's ids, padded with zeros."""
-    texels = np.zeros((chunk.size, 1, 4), np.float32)
-    texels[: chunk.valid, 0, 0] = ids[chunk.start : chunk.start + chunk.valid]
-    player.write(f"ids.{chunk.size}", 0, texels)
+def upload_ids(player: Player, ids: Sequence[int], size: int) -> None:
+    """Uploads the ids of a chunk of `size` tokens, padded with zeros."""
+    texels = np.zeros((size, 1, 4), np.float32)
+    texels[: len(ids), 0, 0] = ids
+    player.write(f"ids.{size}", 0, texels)
+
+
+def upload_hidden(player: Player, states: Floats, size: int) -> None:
+    """Uploads the hidden states `[n, n_embd]` of a chunk of `size` rows.
+
+    It is padded with copies of the last one, which stay finite in every block.
+    """
+    view = player.program.views[f"{HIDDEN}.{size}"]
+    matrix = np.asarray(states, np.float32)
+    if len(states) < size:
+        matrix = np.pad(matrix, ((0, size - len(states)), (0, 0)), mode="edge")
+    player.write_matrix(view.texture, view, matrix)
+
+
+def upload_token(player: Player, token: int) -> None:
+    """Uploads the id that `decode` reads."""
+    texels = np.zeros((1, player.program.textures["token"].width, 4), np.float32)
+    texels[0, 0, 0] = token
+    player.write("token", 0, texels)

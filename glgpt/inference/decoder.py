@@ -6,13 +6,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference import programs
-from glgpt.inference.chunks import plan, upload_ids
+from glgpt.inference.chunks import plan, upload_ids, upload_token
 from glgpt.inference.generation import Run
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 
@@ -95,22 +93,17 @@ class Decoder:
         """The token behind `ids` where the device could not decide; what was played ahead of it is in vain."""
         if len(self._chosen):
             self._chosen.drop()
-            self._write_token(ids[-1])
+            upload_token(self.player, ids[-1])
             self.player.play("decode", pos=len(ids) - 1)
         token = sampler.choose(self._logits.unpack(self.player.read(self._logits.texture))[0], step)
-        self._write_token(token)
+        upload_token(self.player, token)
         return token
-
-    def _write_token(self, token: int) -> None:
-        texels = np.zeros((1, self.player.program.textures["token"].width, 4), np.float32)
-        texels[0, 0, 0] = token
-        self.player.write("token", 0, texels)
 
     def _prefill(self, ids: Sequence[int]) -> None:
         for chunk in plan(len(ids), self.n_positions, self._sizes):
             if chunk.size == 1:
-                self._write_token(ids[chunk.start])
+                upload_token(self.player, ids[chunk.start])
                 self.player.play("decode", pos=chunk.start)
             else:
-                upload_ids(self.player, ids, chunk)
+                upload_ids(self.player, chunk.of(ids), chunk.size)
                 self.player.play(f"prefill_{chunk.size}", pos=chunk.start, row=chunk.valid - 1)

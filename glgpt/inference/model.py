@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from glgpt.program.formats import FORMATS, Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.choice import DeviceSettings, as_dict
 
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from glgpt.inference.stages.pipeline import Pipeline
 
 
 class GPT2:
@@ -39,7 +40,7 @@ class GPT2:
         *,
         settings: DeviceSettings | None = None,
         max_texture_memory: int | None = None,
-        progress: Progress | None = None,
+        progress: programs.Progress | None = None,
     ) -> None:
         if dtype not in FORMATS:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
@@ -50,10 +51,10 @@ class GPT2:
             checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory
         )
         self.player = Player(self.device, program, self.choice.options)
-        self._decoder = Decoder(self.player, self.config.n_positions, self._check_open)
+        self._decoder: Decoder | Pipeline = Decoder(self.player, self.config.n_positions, self._check_open)
         self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         try:
-            self._load(checkpoint, progress)
+            programs.load_weights(self.player, checkpoint, progress)
         except BaseException:
             self.close()
             raise
@@ -64,29 +65,22 @@ class GPT2:
 
         `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto" or
         a name from `glgpt info`), `max_texture_memory` in bytes, `progress` called with (bytes done, bytes in all).
+
+        `rest="ws://…"`: a server (`glgpt split serve`) runs its blocks, and this machine the others, which alone are
+        loaded; `blocks=(first, end)` says which those must be. `plan="0-3@here,4-7@ws://a,8-11@ws://b"` chains several.
+        With them go `wire` ("f32", "f16" or "int8": how hidden states travel), `token` and `speculate`. The text is
+        the unsplit model's.
+
         Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before anything is drawn.
         """
         with Checkpoint.open(name_or_path) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
+            if options.get("rest") is not None or options.get("plan") is not None:
+                from glgpt.inference.stages.model import SplitGPT2
+
+                return SplitGPT2(checkpoint, tokenizer, dtype, **options)
             settings = DeviceSettings.taken_from(options)
             return cls(checkpoint, tokenizer, dtype, settings=settings, **options)
-
-    def _load(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
-        layouts = programs.weight_layouts(self.player.program, self.config)
-        total, done = sum(layout.nbytes for layout in layouts.values()), 0
-        for name, layout in layouts.items():
-            matrix = self.config.parameters[name].arrange(checkpoint.read(name))
-            if float(np.finfo(matrix.dtype).max) > layout.format.largest:
-                peak = float(np.abs(matrix).max())
-                if peak > layout.format.largest:
-                    what = f"{name} holds {peak:.3g}, more than the {layout.format.largest:g} of {layout.dtype}"
-                    raise GlgptError(f"{checkpoint.path}: {what}; use --dtype f32")
-            self.player.write_matrix(name, layout, matrix)
-            done += layout.nbytes
-            if progress:
-                progress(done, total)
-        self.player.play("prepare")
-        self.player.prepare("decode")  # not in the first token's time
 
     # -- public -------------------------------------------------------------------------------------------------
 

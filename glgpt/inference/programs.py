@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
+
+import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
+from glgpt.gl.player import Player
 from glgpt.inference.chunks import chunk_sizes
 from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING
 from glgpt.models.network import Network
+from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import ROLES, Limits, Program
 
+Progress = Callable[[int, int], None]
 
-def generation_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str) -> Program:
+ROWS = 8  # of the entry that gives the logits of each: drafts of a text are checked so many at once
+
+
+def generation_program(
+    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, part: Part | None = None
+) -> Program:
     """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
     `prepare` must be played once the weights are there. These leave the best token in `token` and the logits in the
     state `logits` `[1, vocab]`, which they list. `sample` and `sample_nucleus` (`ops.sample`) then draw one from them.
     Raises GlgptError where the limits forbid it.
+
+    Of a part of the model: without the embedding, `prefill_N` and `decode` take the hidden states `[N, n_embd]` in the
+    input `hidden.N` in place of ids; without the head they list `hidden`, those after its last block. An entry
+    `rows_8` beside them runs eight rows, and with the head lists the logits of each, `[8, vocab]`; `best` leaves the
+    best token of the state `logits` in `token`.
     """
     rec = Recorder(limits)
-    record_generation(config.network(rec, kernel, dtype))
+    network = config.network(rec, kernel, dtype, part=part)
+    record_generation(network)
+    if part and config.n_positions >= ROWS:
+        with rec.entry(f"rows_{ROWS}"):
+            x = network.prefill(ROWS)
+            if part.head:
+                network.logits(x)
+            else:
+                network.finish(x, "row")
+        if part.head:
+            with rec.entry("best"):
+                network.best()
     return rec.program()
 
 
@@ -35,26 +61,31 @@ def record_generation(network: Network) -> tuple[int, ...]:
     sizes = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits)
     for size in sizes[:-1]:
         with rec.entry(f"prefill_{size}"):
-            network.last_logits(network.prefill(size), "row")
+            network.finish(network.prefill(size), "row")
     with rec.entry("prepare"):
         network.prepare()
     with rec.entry("decode"):
         network.decode()
-    for entry in SAMPLING:
+    for entry in SAMPLING if network.part.head else ():
         with rec.entry(entry):
             network.sample(nucleus=entry == SAMPLE_NUCLEUS)
     return sizes
 
 
 def fitting_program(
-    checkpoint: Checkpoint, limits: Limits, kernel: Kernel, dtype: str, most: int | None = None
+    checkpoint: Checkpoint,
+    limits: Limits,
+    kernel: Kernel,
+    dtype: str,
+    most: int | None = None,
+    part: Part | None = None,
 ) -> Program:
-    """The generation program of a checkpoint on a device of these limits, within `most` bytes of textures.
+    """The generation program of a checkpoint, or a part of it, on a device, within `most` bytes of textures.
 
     Raises GlgptError naming the checkpoint where it does not fit.
     """
     try:
-        program = generation_program(checkpoint.config, limits, kernel, dtype)
+        program = generation_program(checkpoint.config, limits, kernel, dtype, part)
     except ValueError as error:  # GlgptError among them
         raise GlgptError(f"{checkpoint.path}: this device cannot hold it: {error}") from error
     needed = program.nbytes()
@@ -79,16 +110,22 @@ def capture_program(
     dtype: str,
     names: Container[str],
     sizes: Iterable[int],
+    part: Part | None = None,
 ) -> Program:
     """Entries `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these intermediates.
 
-    It has caches of its own, so that looking inside never disturbs a generation.
+    It has caches of its own, so that looking inside never disturbs a generation. Of a part without the head, `hidden`
+    takes the place of the logits.
     """
     rec = Recorder(limits)
-    network = config.network(rec, kernel, dtype, names)
+    network = config.network(rec, kernel, dtype, names, part=part)
     for size in sizes:
         with rec.entry(f"logits_{size}"):
-            network.logits(network.prefill(size))
+            x = network.prefill(size)
+            if network.part.head:
+                network.logits(x)
+            else:
+                network.finish(x, "row")
     return rec.program()
 
 
@@ -98,8 +135,30 @@ def own_bytes(program: Program) -> int:
 
 
 def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
-    """The layout of each parameter of the checkpoint, in the checkpoint's order."""
-    return {name: program.views[name] for name in config.parameters}
+    """The layout of each parameter that the program uses, in the checkpoint's order."""
+    return {name: program.views[name] for name in config.parameters if name in program.views}
+
+
+def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | None = None) -> None:
+    """Uploads the parameters that the player's program uses, and readies it; `progress` hears (bytes done, in all).
+
+    Raises GlgptError for a tensor that cannot be read, or that exceeds the format's range.
+    """
+    layouts = weight_layouts(player.program, checkpoint.config)
+    total, done = sum(layout.nbytes for layout in layouts.values()), 0
+    for name, layout in layouts.items():
+        matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
+        if float(np.finfo(matrix.dtype).max) > layout.format.largest:
+            peak = float(np.abs(matrix).max())
+            if peak > layout.format.largest:
+                what = f"{name} holds {peak:.3g}, more than the {layout.format.largest:g} of {layout.dtype}"
+                raise GlgptError(f"{checkpoint.path}: {what}; use --dtype f32")
+        player.write_matrix(name, layout, matrix)
+        done += layout.nbytes
+        if progress:
+            progress(done, total)
+    player.play("prepare")
+    player.prepare("decode")  # not in the first token's time
 
 
 def describe(program: Program) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from glgpt import ops
-from glgpt.models.spec import FINAL_NORM, ModelConfig, in_block
+from glgpt.models.part import HIDDEN, Part
+from glgpt.models.spec import FINAL_NORM, FIRST_NORM, ModelConfig, in_block
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, texels
@@ -38,6 +39,7 @@ class Network(ABC):
     attention stay f32.
 
     With a `batch`, `prefill` runs one. `role` is that of the parameters' textures: "state" where training writes them.
+    With a `part`, the passes are those of that part alone: see `Part`.
     A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
 
@@ -52,8 +54,10 @@ class Network(ABC):
         names: Container[str] = (),
         batch: Batch | None = None,
         role: str = "weight",
+        part: Part | None = None,
     ) -> None:
         self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
+        self.part = part or Part.whole(config)
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         self.format = FORMATS[dtype]
         self.kernel = kernel.for_format(self.format, rec.limits)
@@ -104,6 +108,10 @@ class Network(ABC):
         """Keeps a row of logits in the state `logits`, and its best token in `token`."""
         ops.argmax(self.rec, self.rec.output(self.rec.store(logits, "logits"), "logits"), self.token)
 
+    def best(self) -> None:
+        """The best token of the state `logits` into `token`."""
+        ops.argmax(self.rec, self.rec.kept("logits"), self.token)
+
     def sample(self, nucleus: bool) -> None:
         """Draws from the state `logits` into `token`; with top-p and no top-k the `nucleus` is searched for."""
         ops.sample(self.rec, self.rec.kept("logits"), self.token, self.token, nucleus)
@@ -140,12 +148,26 @@ class Network(ABC):
         """What must be played once when the weights are there, and again whenever they have changed."""
 
     @abstractmethod
-    def decode(self) -> None:
-        """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`."""
+    def embed_token(self) -> Tensor:
+        """The embedding of the one token in `token`, at position pos, `[1, C]`."""
+
+    @abstractmethod
+    def row_sum(
+        self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
+    ) -> ops.NormedRow:
+        """x + linear(y) of one row, ready for the norm whose activation has this name; None: no norm follows."""
+
+    @abstractmethod
+    def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
+        """Block i for one row at position pos; its output is ready for the norm `following`."""
 
     @abstractmethod
     def last_logits(self, x: Tensor, row: str) -> None:
         """The logits of the row of x that the scalar `row` names, and its best token."""
+
+    @abstractmethod
+    def choose(self, row: ops.NormedRow) -> None:
+        """The logits of a row of the residual stream, and the best token into `token`."""
 
     # -- prefill ------------------------------------------------------------------------------------------------
 
@@ -156,14 +178,26 @@ class Network(ABC):
         tr = ops.score_tiles(self.rec, t, n, c.n_head, tr)
         stream = Layout(t * n, c.n_embd, (tr, 1 if self.format.packed else k.tile_cols))
         normed = Layout(t * n, c.n_embd, (tr, k.tile_cols), self.dtype)
-        x = self.drop(self.keep(self.embed(t, stream)), 0)
+        embed = self.part.embed
+        x = self.drop(self.keep(self.embed(t, stream)), 0) if embed else self.hidden_state(t, stream)
         self.stream = [x]
-        for i in range(c.n_layer):
+        for i in self.part.blocks:
             block = partial(self.block, i=i, t=t, normed=normed)
             weights = [self.parameter(p.name) for p in c.parameters.values() if p.layer == i]
             x = self.rec.recomputed(block, x, weights) if self.batch.recompute else block(x)
             self.stream.append(x)
         return x
+
+    def hidden_state(self, t: int, layout: Layout) -> Tensor:
+        """The input that holds the residual stream of t tokens before the part's first block."""
+        return self.rec.fixed(f"{HIDDEN}.{t}", layout, "input")
+
+    def finish(self, x: Tensor, row: str) -> None:
+        """What a part ends with: the logits of one row and its best token, or the residual stream, as `hidden`."""
+        if self.part.head:
+            self.last_logits(x, row)
+        else:
+            self.rec.output(x, HIDDEN)
 
     def logits(self, x: Tensor, name: str = "logits") -> Tensor:
         """The final norm and the logits of every row, [t, vocab]."""
@@ -207,6 +241,25 @@ class Network(ABC):
         return self.keep(ops.add(self.rec, x, product, x.layout, total))
 
     # -- decode -------------------------------------------------------------------------------------------------
+
+    def decode(self) -> None:
+        """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
+
+        A part takes and gives a hidden state `[1, C]` where it lacks the embedding or the head.
+        """
+        part, stream = self.part, Layout(1, self.config.n_embd)
+        x = self.embed_token() if part.embed else self.hidden_state(1, stream)
+        norms = [in_block(i, FIRST_NORM) for i in part.blocks] + [FINAL_NORM] * part.head
+        if not norms:
+            self.rec.output(x, HIDDEN)
+            return
+        row = self.row_sum(x, norms[0], f"{x.name}.row")
+        for i, following in zip(part.blocks, [*norms[1:], None], strict=False):
+            row = self.decode_block(row, i, following)
+        if part.head:
+            self.choose(row)
+        else:
+            self.rec.output(row.x, HIDDEN)
 
     @property
     def keys(self) -> int:

@@ -23,6 +23,7 @@ from glgpt.program.layout import texels
 
 if TYPE_CHECKING:
     from glgpt.models.network import Batch, Network
+    from glgpt.models.part import Part
     from glgpt.program.kernel import Kernel
     from glgpt.program.recorder import Recorder
 
@@ -31,6 +32,7 @@ MOST_SIZE = 1 << 24  # of a vocabulary, a width, a context
 MOST_PARAMETERS = 1 << 34  # ten times GPT-2 XL's, 64 GiB in f32
 
 EMBED, FINAL_NORM, LOGITS = "embed", "ln_f", "logits"
+FIRST_NORM = "ln_1"  # of a block
 Q, K, V = "attn.q", "attn.k", "attn.v"
 SCORES, PATTERN, RESID_POST = "attn.scores", "attn.pattern", "resid_post"
 
@@ -251,9 +253,10 @@ class ModelConfig(ABC):
         names: Container[str] = (),
         batch: Batch | None = None,
         role: str = "weight",
+        part: Part | None = None,
     ) -> Network:
         """The family's network over a recorder; see `glgpt.models.network.Network`."""
-        return self.network_class()(rec, self, kernel, dtype, names, batch, role)
+        return self.network_class()(rec, self, kernel, dtype, names, batch, role, part)
 
     @classmethod
     @abstractmethod

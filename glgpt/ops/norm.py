@@ -71,7 +71,7 @@ def _norm_vjp(
 def row_sum(
     rec: Recorder,
     x: Tensor,
-    gain: Tensor,
+    gain: Tensor | None,
     eps: float,
     name: str,
     product: PartialSums | None = None,
@@ -80,17 +80,18 @@ def row_sum(
 ) -> NormedRow:
     """One row of x, ready for the norm of this gain: `row` is its number, or the scalar that holds it.
 
-    The partial sums of a product and its bias `[1, C]` are added to it, where given.
+    Without a gain no norm follows, and the row is the sum alone. The partial sums of a product and its bias `[1, C]`
+    are added to it, where given.
     """
     tiles = (1, 2 if x.cols > 4 and rec.limits.max_draw_buffers >= 5 else 1)
     y, scaled = rec.scratch(name, Layout(1, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(1, x.cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(1, 4 * y.layout.width))
-    inputs = {"x": x, "gain": gain}
+    inputs = {"x": x} | ({"gain": gain} if gain else {})
     defines: dict[str, int | float | str] = {"ROW": row}
     if product:
         inputs |= product.inputs | ({"shift": shift} if shift else {})
         defines |= product.defines
-    outputs = {"y": y, "g": scaled, "m": moments}
+    outputs = {"y": y} | ({"g": scaled, "m": moments} if gain else {})
     rec.emit("row_sum", inputs, outputs, defines)
     return NormedRow(y, scaled, moments, eps)
 

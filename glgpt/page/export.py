@@ -23,10 +23,12 @@ from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
+from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.recorded import recorded_json
+from glgpt.page.split import SplitPage
 from glgpt.page.training import Size, training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
@@ -67,6 +69,7 @@ def export(
     prompt: str = PROMPT,
     train: Sequence[str | Size] = (),
     trained_on: str | None = None,
+    split: SplitPage | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -74,6 +77,8 @@ def export(
 
     `train` names the presets that the page can train, or other sizes. `trained_on` says in a few words what the model
     was trained on, for the page's first line; of the embedded model that is known.
+
+    With `split`, the page holds the model's first blocks alone, and a server runs the others.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -84,6 +89,8 @@ def export(
     if single_file and embed:
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
     given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
+    if split and (single_file or embed or train):
+        raise GlgptError("a split page is a folder of its own: --split excludes --single-file, --embed and --train")
     if dtype not in FORMATS:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
@@ -102,8 +109,10 @@ def export(
             shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
         with Checkpoint.open(name_or_path) as checkpoint:
             about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
-            wishes = _Wishes(dtype, shard_size, prompt, train, about)
+            wishes = _Wishes(dtype, shard_size, prompt, train, about, split)
             manifest = _write(checkpoint, folder, wishes, progress, options)
+            if split:
+                split.allow(folder / "index.html")
         if single_file:
             _check_size(manifest)
             with written_whole(out) as file:
@@ -189,6 +198,7 @@ class _Wishes:
     prompt: str
     train: Sequence[str | Size]
     trained_on: str | None
+    split: SplitPage | None = None
 
 
 def _write(
@@ -196,7 +206,9 @@ def _write(
 ) -> dict[str, Any]:
     """Fills the folder and returns its manifest."""
     config, dtype, train = checkpoint.config, wishes.dtype, wishes.train
-    programs, listed = _recordings(config, dtype)
+    split = wishes.split
+    part = split.part(config) if split else Part.whole(config)
+    programs, listed = _recordings(config, dtype, part)
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
@@ -233,15 +245,16 @@ def _write(
         "dtype": dtype,
         "parameters": config.parameter_count,
         "trained_on": wishes.trained_on,
-        "config": config.fields() | config.shape(),
+        "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # those that the page has
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "reference": "reference.json",
         "recorded": "recorded.json" if recorded else None,
         "tuning": TUNING,
         "activations": {
-            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
+            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in part.activations(config).items()
         },
+        "split": split.manifest(checkpoint) if split else None,
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
         "shards": write_weights(checkpoint, layouts, folder, wishes.shard_size, progress),
@@ -251,7 +264,7 @@ def _write(
     return manifest
 
 
-def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+def _recordings(config: ModelConfig, dtype: str, part: Part) -> tuple[dict[str, Program], list[dict[str, Any]]]:
     """Every program by its file, and for each recording which files are its own."""
     programs: dict[str, Program] = {}
     listed = []
@@ -263,8 +276,8 @@ def _recordings(config: ModelConfig, dtype: str) -> tuple[dict[str, Program], li
             "product": f"probe-{recording.name}.json",
             "row": f"probe-{recording.rows}.json",
         }
-        programs[files["generate"]] = generate_program(config, recording, dtype)
-        programs[files["capture"]] = capture_recording(config, recording, dtype)
+        programs[files["generate"]] = generate_program(config, recording, dtype, part)
+        programs[files["capture"]] = capture_recording(config, recording, dtype, part)
         probes = probe_programs(recording, dtype)
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})

@@ -8,6 +8,7 @@ from glgpt import ops
 from glgpt.inference.chunks import chunk_sizes
 from glgpt.inference.programs import capture_program, record_generation
 from glgpt.models.network import Network
+from glgpt.models.part import Part
 from glgpt.models.spec import PATTERN, SCORES, ModelConfig, Q, in_block
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
@@ -58,18 +59,19 @@ def page_recordings(dtype: str) -> list[Recording]:
     return list(own.values())
 
 
-def generate_program(config: ModelConfig, recording: Recording, dtype: str) -> Program:
+def generate_program(config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None) -> Program:
     """`generation_program` with a query cache for every layer, and entries that look inside.
 
     `attention_I_N` lists `h.I.attn.scores` and `h.I.attn.pattern` of N rows from `pos`, `ahead_I_N` the scores that
     the mask hides (`h.I.attn.ahead`: of N keys from `pos`, each with every query up to its own position). `lens` plays
     the token in `ids.1` at `pos` and lists after every block the residual stream and the logits it would give if it
-    were the last. None of them changes what outlives it.
+    were the last. None of them changes what outlives it. Of a `part`, the entries are those of its own blocks, and
+    `lens` is there only with the head.
     """
     rec = Recorder(recording.limits)
-    network = config.network(rec, recording.kernel, dtype, {in_block(i, Q) for i in range(config.n_layer)})
+    network = config.network(rec, recording.kernel, dtype, {in_block(i, Q) for i in range(config.n_layer)}, part=part)
     sizes = record_generation(network)
-    for i in range(config.n_layer):
+    for i in network.part.blocks:
         q, k = network.cache(i, "q"), network.cache(i, "k")
         for size in sizes:
             tile_rows = network.kernel.tile_rows if size > 1 else 1
@@ -79,8 +81,9 @@ def generate_program(config: ModelConfig, recording: Recording, dtype: str) -> P
                 rec.output(ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN)))
             with rec.entry(f"ahead_{i}_{size}"):
                 rec.output(ops.scores(rec, k, q, *form, in_block(i, "attn.ahead")))
-    with rec.entry("lens"):
-        _lens(network)
+    if network.part.head:
+        with rec.entry("lens"):
+            _lens(network)
     return rec.program()
 
 
@@ -91,12 +94,12 @@ def _lens(network: Network) -> None:
         network.logits(network.rec.output(x), f"lens.{x.name}")
 
 
-def capture_recording(config: ModelConfig, recording: Recording, dtype: str) -> Program:
+def capture_recording(config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None) -> Program:
     """`capture_program` of every intermediate, in the chunk sizes whose scratch stays within CAPTURE_BYTES."""
     limits, kernel = recording.limits, recording.kernel
 
     def record(sizes: tuple[int, ...]) -> Program:
-        return capture_program(config, limits, kernel, dtype, frozenset(config.activations), sizes)
+        return capture_program(config, limits, kernel, dtype, frozenset(config.activations), sizes, part)
 
     sizes = chunk_sizes(config, kernel.tile_rows, limits)
     return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))

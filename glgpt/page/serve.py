@@ -148,6 +148,21 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True) -> Any:
     return Headers(Starlette(routes=[*routes, Mount("/", files)]))
 
 
+def bound_socket(host: str, port: int, option: str) -> socket.socket:
+    """A socket that listens on a port of this machine. Raises ArgumentError, naming the option, where none can."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":  # where it would let two servers share a port
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(1024)
+    except (OSError, OverflowError) as error:
+        made.close()
+        why = error.strerror if isinstance(error, OSError) else "it must be from 0 to 65535"
+        raise ArgumentError(f"port {port} cannot be used: {why}; choose another with {option}") from None
+    return made
+
+
 class _Uvicorn(uvicorn.Server):
     """Ends at the first signal, whoever is still connected; the signal's own handler then has it."""
 
@@ -164,16 +179,7 @@ class Server:
     """
 
     def __init__(self, app: Any, port: int = PORT) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            if sys.platform != "win32":  # where it would let two servers share a port
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(("127.0.0.1", port))
-            self._socket.listen(1024)
-        except (OSError, OverflowError) as error:
-            self._socket.close()
-            why = error.strerror if isinstance(error, OSError) else "it must be from 0 to 65535"
-            raise ArgumentError(f"port {port} cannot be used: {why}; choose another with --port") from None
+        self._socket = bound_socket("127.0.0.1", port, "--port")
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
         config = uvicorn.Config(
             app,

@@ -12,6 +12,7 @@ import { HttpSource, type Source } from "./engine/source";
 import { Store } from "./training/store";
 import { otherFigures, type Score, type ScoreProgress } from "./training/score";
 import { Training, type Trained, type TrainOptions } from "./training/training";
+import { Federation, type FederateOptions } from "./training/federate";
 import type { Files } from "./training/files";
 import type { Values } from "./engine/capture";
 
@@ -47,7 +48,8 @@ export class Glgpt {
   readonly ready: Promise<void>;
   model!: Model;
   /** What `train` drives; the sessions that the page shows. */
-  readonly training = new Training(() => this.model, new Store(folder().pathname));
+  private readonly store = new Store(folder().pathname);
+  readonly training = new Training(() => this.model, this.store);
   onProgress: (progress: Progress) => void = () => {};
   /** Hears of the recorded generation, while the model is on its way. */
   onRecorded: (recorded: Recorded, manifest: Manifest) => void = () => {};
@@ -156,7 +158,7 @@ export class Glgpt {
   logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
       this.model.check(ids);
-      return (await this.model.capture.run(ids, ["logits"])).get("logits")!.data;
+      return (await this.model.activations(ids, ["logits"])).get("logits")!.data;
     });
   }
 
@@ -165,7 +167,7 @@ export class Glgpt {
     return this.queued(async () => {
       const of = (ids ?? this.last).slice(0, this.model.manifest.config.n_positions);
       this.model.check(of);
-      return (await this.model.capture.run(of, [name])).get(name)!;
+      return (await this.model.activations(of, [name])).get(name)!;
     });
   }
 
@@ -194,6 +196,23 @@ export class Glgpt {
       };
       void session.start();
     });
+  }
+
+  /** This page's part in a federation; null: none yet. */
+  federation: Federation | null = null;
+  /** Called when another federation takes its place. */
+  onFederation: () => void = () => {};
+
+  /**
+   * Trains along in a federation by an invitation's link; resolves when its rounds are done or it was left. `text` is
+   * one's own text, which stays here; else the session's.
+   */
+  async federate(options: FederateOptions): Promise<void> {
+    await this.ready;
+    this.federation?.leave();
+    this.federation = new Federation(options, this.training, this.store);
+    this.onFederation();
+    await this.federation.done;
   }
 
   /** Pauses the training under way; resolves when its checkpoint is kept. */

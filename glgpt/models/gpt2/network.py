@@ -66,40 +66,40 @@ class GPT2Network(Network):
 
     def prepare(self) -> None:
         """Folds every norm into the linear layer behind it, for `decode`."""
-        for i in range(self.config.n_layer):
+        for i in self.part.blocks:
             for norm, linear in (("ln_1", "attn.c_attn"), ("ln_2", "mlp.c_fc")):
                 name = in_block(i, linear)
                 ops.norm_fold(self.rec, *self.gain(in_block(i, norm)), *self.linear(name), name)
-        ops.norm_fold(self.rec, *self.gain("ln_f"), self.head, None, self.head.name)
+        if self.part.head:
+            ops.norm_fold(self.rec, *self.gain("ln_f"), self.head, None, self.head.name)
 
-    def decode(self) -> None:
-        """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
+    def embed_token(self) -> Tensor:
+        """The embedding of the one token in `token`, and of position pos."""
+        wte, wpe = self.parameter("wte.weight"), self.parameter("wpe.weight")
+        return ops.embed(self.rec, self.token, wte, wpe, Layout(1, self.config.n_embd))
+
+    def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
+        """Block i for one row at position pos.
 
         Norms are applied behind the products they feed (`prepare`), since one pass cannot both write a row and know
         its mean, and every pass counts.
         """
-        rec, c = self.rec, self.config
-        wte, wpe = self.parameter("wte.weight"), self.parameter("wpe.weight")
-        x = ops.embed(rec, self.token, wte, wpe, Layout(1, c.n_embd))
-        row = self.row_sum(x, "h.0.ln_1", "embed.row")
-        for i in range(c.n_layer):
-            h, following = in_block(i, ""), in_block(i + 1, "ln_1") if i + 1 < c.n_layer else "ln_f"
-            q, k, v = (self.cache(i, part) for part in "qkv")
-            sums, normed = self.scaled(row, h + "attn.c_attn")
-            ops.split_qkv(rec, sums, q, k, v, h + "attn.qkv", normed)
-            s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
-            z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys)
-            row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, h + "attn.c_proj")
-            sums, normed = self.scaled(row, h + "mlp.c_fc")
-            m = ops.combine(rec, sums, h + "mlp.act", act=c.activation_function, normed=normed)
-            row = self.row_sum(row.x, following, h + "resid_post", m, h + "mlp.c_proj")
-        self.choose(row)
+        rec, c, h = self.rec, self.config, in_block(i, "")
+        q, k, v = (self.cache(i, part) for part in "qkv")
+        sums, normed = self.scaled(row, h + "attn.c_attn")
+        ops.split_qkv(rec, sums, q, k, v, h + "attn.qkv", normed)
+        s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
+        z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys)
+        row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, h + "attn.c_proj")
+        sums, normed = self.scaled(row, h + "mlp.c_fc")
+        m = ops.combine(rec, sums, h + "mlp.act", act=c.activation_function, normed=normed)
+        return self.row_sum(row.x, following, h + "resid_post", m, h + "mlp.c_proj")
 
     def row_sum(
-        self, x: Tensor, norm: str, name: str, y: ops.Row | None = None, linear: str | None = None
+        self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
     ) -> ops.NormedRow:
         """x + linear(y) of one row, ready for the norm that follows."""
-        gain, eps = self.parameter(f"{norm}.weight"), self.config.layer_norm_epsilon
+        gain, eps = self.parameter(f"{norm}.weight") if norm else None, self.config.layer_norm_epsilon
         if y is None or linear is None:
             return ops.row_sum(self.rec, x, gain, eps, name)
         w, b = self.linear(linear)

@@ -73,42 +73,42 @@ class LlamaNetwork(Network):
     def prepare(self) -> None:
         """Nothing: an RMS norm has no bias, and its gain is applied before the product."""
 
-    def decode(self) -> None:
-        """The forward pass of the one token in `token`, at position pos; ends with its successor in `token`.
+    def embed_token(self) -> Tensor:
+        """The embedding of the one token in `token`."""
+        tokens = self.parameter("embed_tokens.weight")
+        return ops.embed(self.rec, self.token, tokens, None, Layout(1, self.config.n_embd))
+
+    def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
+        """Block i for one row at position pos.
 
         A norm's division is applied behind the products it feeds, since one pass cannot both write a row and know its
         mean square.
         """
-        rec, c = self.rec, self.config
-        x = ops.embed(rec, self.token, self.parameter("embed_tokens.weight"), None, Layout(1, c.n_embd))
-        row = self.row_sum(x, "h.0.ln_1", "embed.row")
-        for i in range(c.n_layer):
-            h, layer = in_block(i, ""), f"layers.{i}."
-            q, k, v = (self.cache(i, part) for part in "qkv")
-            for part, cache in (("q", q), ("k", k), ("v", v)):
-                y = self.product(row.scaled, f"{layer}self_attn.{part}_proj")
-                frequencies = () if part == "v" else c.frequencies
-                ops.rotary(rec, y, cache, c.d_head, frequencies, f"{h}attn.{part}", normed=(row, None))
-            s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
-            z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group)
-            row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, layer + "self_attn.o_proj")
-            gate, up = (self.product(row.scaled, f"{layer}mlp.{part}_proj") for part in ("gate", "up"))
-            factor = ops.combine(rec, gate, h + "mlp.gate", act="silu", normed=(row, None))
-            m = ops.combine(rec, up, h + "mlp.act", normed=(row, None), times=factor)
-            following = in_block(i + 1, "ln_1") if i + 1 < c.n_layer else "ln_f"
-            row = self.row_sum(row.x, following, h + "resid_post", m, layer + "mlp.down_proj")
-        self.choose(row)
+        rec, c, h, layer = self.rec, self.config, in_block(i, ""), f"layers.{i}."
+        q, k, v = (self.cache(i, part) for part in "qkv")
+        for part, cache in (("q", q), ("k", k), ("v", v)):
+            y = self.product(row.scaled, f"{layer}self_attn.{part}_proj")
+            frequencies = () if part == "v" else c.frequencies
+            ops.rotary(rec, y, cache, c.d_head, frequencies, f"{h}attn.{part}", normed=(row, None))
+        s = ops.scores(rec, q, k, 1, 1, c.n_head, self.scale(i), h + "attn.scores")
+        z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group)
+        row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, layer + "self_attn.o_proj")
+        gate, up = (self.product(row.scaled, f"{layer}mlp.{part}_proj") for part in ("gate", "up"))
+        factor = ops.combine(rec, gate, h + "mlp.gate", act="silu", normed=(row, None))
+        m = ops.combine(rec, up, h + "mlp.act", normed=(row, None), times=factor)
+        return self.row_sum(row.x, following, h + "resid_post", m, layer + "mlp.down_proj")
 
     def product(self, x: ops.Row, linear: str) -> ops.PartialSums:
         """Partial sums of one row through a linear layer."""
         return self.matvec(x, self.parameter(f"{linear}.weight"), linear)
 
     def row_sum(
-        self, x: Tensor, norm: str, name: str, y: ops.Row | None = None, linear: str | None = None
+        self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
     ) -> ops.NormedRow:
         """x + linear(y) of one row, ready for the norm that follows."""
         product = None if y is None or linear is None else self.product(y, linear)
-        return ops.row_sum(self.rec, x, self.gain(norm), self.config.layer_norm_epsilon, name, product)
+        gain = self.gain(norm) if norm else None
+        return ops.row_sum(self.rec, x, gain, self.config.layer_norm_epsilon, name, product)
 
     def last_logits(self, x: Tensor, row: str) -> None:
         """The logits of the row of x that the scalar `row` names, and its best token."""

@@ -21,6 +21,7 @@ const LIKELIEST = 6;
 /** Every state of the residual stream of token `t` of `ids`. */
 export async function lens(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { player } = model;
+  if (model.split) return across(model, ids, t);
   await player.prepare("lens");
   if (t > 0) model.fill(ids.slice(0, t));
   writeIds(player, ids, { start: t, valid: 1, size: 1 });
@@ -34,12 +35,26 @@ export async function lens(model: Model, ids: readonly number[], t: number): Pro
     return unpack(view, await player.read(view.texture));
   };
   const found = await Promise.all(names.map((name) => Promise.all([read(name), read(`lens.${name}`)])));
-  return names.map((name, i) => {
-    const [state, logits] = found[i]!;
-    const before = found[i - 1]?.[0];
-    const { top } = alternatives(logits, LIKELIEST, 0);
-    return { name, top, norm: length(state), change: before ? length(state, before) : 0 };
-  });
+  return names.map((name, i) => block(name, ...found[i]!, found[i - 1]?.[0]));
+}
+
+function block(name: string, state: Float32Array, logits: Float32Array, before?: Float32Array): Block {
+  const { top } = alternatives(logits, LIKELIEST, 0);
+  return { name, top, norm: length(state), change: before ? length(state, before) : 0 };
+}
+
+/** The same where a server has the later blocks and the head: the states come from both sides, the logits from there. */
+async function across(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
+  const { n_embd, vocab_size } = model.manifest.config;
+  const names = model.manifest.split!.stream;
+  const found = await model.activations(ids.slice(0, t + 1), names);
+  const states = names.map((name) => found.get(name)!.data.subarray(t * n_embd, (t + 1) * n_embd));
+  const rows = new Float32Array(names.length * n_embd);
+  states.forEach((state, i) => rows.set(state, i * n_embd));
+  const logits = (await model.split!.look(rows, names.length, [], true)).get("logits")!.data;
+  return names.map((name, i) =>
+    block(name, states[i]!, logits.subarray(i * vocab_size, (i + 1) * vocab_size), states[i - 1]),
+  );
 }
 
 function length(x: Float32Array, from?: Float32Array): number {

@@ -9,6 +9,7 @@ import tokenizerSchema from "../../schema/tokenizer.schema.json";
 import trainingSchema from "../../schema/training.schema.json";
 import { PageError } from "../gl/errors";
 import type { Dtype, Program } from "../gl/program";
+import type { SplitSettings } from "./split";
 
 
 export interface Shard {
@@ -80,6 +81,8 @@ export interface Manifest {
   /** What can be trained: the file that lists it. */
   training?: string | null;
   activations: Record<string, Activation>;
+  /** Of a page that holds the first blocks alone: who runs the others. */
+  split?: (SplitSettings & { activations: Record<string, Activation> }) | null;
   files: Record<string, { bytes: number; sha256: string }>;
   shards: Shard[];
 }

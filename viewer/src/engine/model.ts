@@ -5,14 +5,15 @@ import { Player } from "../gl/player";
 import { choose } from "./probe";
 import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
-import { Capture } from "./capture";
-import { plan, sizes, writeIds, writeToken } from "./chunks";
+import { Capture, type Values } from "./capture";
+import { plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
 import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
 import { must, PageError } from "../gl/errors";
 import { textureBytes, type Program } from "../gl/program";
 import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
+import { Forgotten, Split, type Ask, type Chosen } from "./split";
 import { Tokenizer } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
@@ -69,6 +70,8 @@ export class Model {
   watcher: Watcher | null = null;
   /** Tokens whose rows the caches hold. */
   cached: number[] = [];
+  /** The server that runs the blocks which this page does not have; null where it has all. */
+  readonly split: Split | null;
   /** Of the contexts, the one that its textures live in. */
   private generation = -1;
   private captured: Capture | null = null;
@@ -81,6 +84,7 @@ export class Model {
     readonly wishes: ModelOptions,
   ) {
     this.manifest = loader.manifest;
+    this.split = this.manifest.split ? new Split(this.manifest.split) : null;
   }
 
   static async load(device: Device, loader: Loader, wishes: ModelOptions = {}): Promise<Model> {
@@ -220,7 +224,9 @@ export class Model {
     while (left > 0 && !run.signal?.aborted) {
       try {
         const drawn = (run.drawn ?? 0) + text.length - ids.length;
-        for await (const token of this.stream(text, left, run, sampler, drawn)) {
+        for await (const token of this.split
+          ? this.crossing(text, left, run, sampler.settings, drawn)
+          : this.stream(text, left, run, sampler, drawn)) {
           left--;
           if (token.id === this.tokenizer?.eos) return;
           yield token;
@@ -295,6 +301,65 @@ export class Model {
     return { id: draw.id, ...(weighed ? alternatives(logits, weighed, draw.id, draw) : {}) };
   }
 
+  /** The server chooses: each token's hidden state goes there, and the token behind it comes back. */
+  private async *crossing(text: number[], count: number, run: Run, settings: Settings, drawn: number): AsyncGenerator<Token> {
+    const { temperature, topK, topP, seed } = settings;
+    const ask = { temperature, top_k: topK, top_p: topP, seed, alternatives: run.alternatives ?? 0 };
+    for (let taken = 0; taken < count; taken++) {
+      yield await this.cross(text, { ...ask, draw: drawn + taken }, run.signal);
+    }
+  }
+
+  /** Feeds what the page and the server do not hold yet of `ids`; the token behind them. A lost session is fed again. */
+  private async cross(ids: readonly number[], ask: Ask, signal?: AbortSignal): Promise<Chosen> {
+    const split = this.split!;
+    for (;;) {
+      await split.connect(signal);
+      const from = Math.min(this.held(ids), split.common(ids));
+      try {
+        const answers: Promise<Chosen | null>[] = [];
+        const chunks = plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, from);
+        for (const chunk of chunks) {
+          const start = performance.now();
+          const states = await this.hidden(ids, chunk);
+          const last = chunk === chunks.at(-1) ? ask : null;
+          const answer = split.step(ids, chunk.start, chunk.valid, states, performance.now() - start, last);
+          answer.catch(() => {}); // awaited below; the next chunk is computed meanwhile
+          answers.push(answer);
+        }
+        return must((await Promise.all(answers)).at(-1), "a token from the server");
+      } catch (error) {
+        if (!(error instanceof Forgotten)) throw error;
+      }
+    }
+  }
+
+  /** Plays a chunk of `ids` through the page's blocks: the hidden states behind them, `[valid, n_embd]`. */
+  private async hidden(ids: readonly number[], chunk: Chunk): Promise<Float32Array> {
+    const entry = chunk.size === 1 ? "decode" : `prefill_${chunk.size}`;
+    const view = must(this.programs.generate.entries[entry]?.outputs["hidden"], "output hidden");
+    this.playChunk(ids, chunk);
+    this.cached = ids.slice(0, chunk.start + chunk.valid);
+    const states = unpack(view, await this.player.read(view.texture));
+    return states.subarray(0, chunk.valid * view.cols);
+  }
+
+  /** Named activations of `ids`, those of the server's blocks from there. */
+  async activations(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
+    const { split, config } = this.manifest;
+    if (!split || !this.split) return this.capture.run(ids, names);
+    const theirs = names.filter((name) => name in split.activations);
+    const last = must(split.stream[config.n_layer], "the stream behind the page's blocks"); // what goes to the server
+    const own = names.filter((name) => !theirs.includes(name));
+    const found = await this.capture.run(ids, [...new Set([...own, last])]);
+    const states = found.get(last)!;
+    if (theirs.length) {
+      const looked = await this.split.look(states.data, ids.length, theirs.filter((name) => name !== "logits"));
+      for (const [name, values] of looked) found.set(name, values);
+    }
+    return new Map(names.map((name) => [name, must(found.get(name), name)]));
+  }
+
   private async logitsRow(): Promise<Float32Array> {
     const view = must(this.programs.generate.views["logits"], "view logits");
     return unpack(view, await this.player.read(view.texture));
@@ -329,25 +394,34 @@ export class Model {
   private prefill(ids: readonly number[]): void {
     this.watcher?.rest();
     for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, this.held(ids))) {
-      if (chunk.size === 1) {
-        this.writeToken(ids[chunk.start]!);
-        this.decode(chunk.start);
-      } else {
-        writeIds(this.player, ids, chunk);
-        this.player.set("pos", chunk.start);
-        this.player.set("row", chunk.valid - 1);
-        this.player.play(`prefill_${chunk.size}`);
-      }
+      this.playChunk(ids, chunk);
     }
     this.cached = [...ids];
   }
 
+  private playChunk(ids: readonly number[], chunk: Chunk): void {
+    if (chunk.size === 1) {
+      this.writeToken(ids[chunk.start]!);
+      this.decode(chunk.start);
+    } else {
+      writeIds(this.player, ids, chunk);
+      this.player.set("pos", chunk.start);
+      this.player.set("row", chunk.valid - 1);
+      this.player.play(`prefill_${chunk.size}`);
+    }
+  }
+
   /** What was weighed for token `at` of `ids`, behind the tokens before it: the last of those is played once more. */
   async weighed(ids: readonly number[], at: number, count: number): Promise<Token> {
+    const id = must(ids[at], `token ${at}`);
+    if (this.split) {
+      const wish = { temperature: 0, top_k: null, top_p: null, seed: 0, draw: 0, alternatives: 0, logits: true };
+      const { logits } = await this.cross(ids.slice(0, at), wish);
+      return { id, ...alternatives(must(logits, "logits from the server"), count, id) };
+    }
     this.fill(ids);
     this.writeToken(must(ids[at - 1], "a token before it"));
     this.decode(at - 1);
-    const id = must(ids[at], `token ${at}`);
     return { id, ...alternatives(await this.logitsRow(), count, id) };
   }
 

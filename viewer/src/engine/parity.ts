@@ -24,7 +24,7 @@ export async function parity(model: Model): Promise<Parity> {
   const reference = parseReference(await model.loader.json(file), file);
   const { atol, rtol, ids } = reference;
   const names = Object.keys(reference.activations);
-  const found = await model.capture.run(ids, [...names, "logits"]);
+  const found = await model.activations(ids, [...names, "logits"]);
   const logits = found.get("logits")!;
   const from = reference.logits.first * model.manifest.config.vocab_size;
   const worst = furthest(logits.data.subarray(from), floatsFrom(reference.logits.data), atol, rtol);

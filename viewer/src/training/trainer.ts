@@ -201,6 +201,36 @@ export class Trainer {
     this.prepared = false;
   }
 
+  /** All parameters as one vector, in their order, each as a checkpoint has it. */
+  async parameters(): Promise<Float32Array<ArrayBuffer>> {
+    const { parameters } = this.offer;
+    const texels = await Promise.all(parameters.map(({ name }) => this.player.read(name)));
+    const vector = new Float32Array(this.offer.count);
+    let at = 0;
+    for (const [i, { name, shape, transposed: isTransposed }] of parameters.entries()) {
+      const matrix = unpack(this.view(name), texels[i]!);
+      if (!finite(matrix)) throw new Diverged(`${name} holds a NaN or an infinity.`);
+      vector.set(isTransposed ? transposed(matrix, shape[1]!, shape[0]!) : matrix, at);
+      at += matrix.length;
+    }
+    return vector;
+  }
+
+  /** Takes what `parameters` gave; the moments stay, and the steps that AdamW counts. */
+  setParameters(vector: Float32Array): void {
+    if (vector.length !== this.offer.count) {
+      throw new PageError(`${vector.length} values came; this size has ${this.offer.count} parameters.`);
+    }
+    let at = 0;
+    for (const { name, shape, transposed: isTransposed } of this.offer.parameters) {
+      const size = shape.reduce((a, b) => a * b, 1);
+      const data = vector.slice(at, at + size);
+      this.put(name, isTransposed ? transposed(data, shape[0]!, shape[1]!) : data);
+      at += size;
+    }
+    this.prepared = false;
+  }
+
   // -- texts ------------------------------------------------------------------------------------------------------
 
   /** Continues `ids` with the parameters as they are, up to a full context. */

@@ -236,6 +236,32 @@ export class Training {
     return session;
   }
 
+  /** A trainer of the size with this digest, for a federation; the session that is there makes room. */
+  lend(digest: string, seed: number): Promise<{ trainer: Trainer; offer: Offer }> {
+    return this.queue.run(async () => {
+      const { sizes } = await this.ready();
+      const offer = sizes.find((s) => s.digest === digest);
+      if (!offer) throw new PageError("This page trains other models than the session: open the session's own link.");
+      const { device } = this.model();
+      if (device.lost) await device.restored;
+      const { program } = await this.program(offer);
+      await this.session?.leave();
+      return { trainer: await this.trainer({ offer, seed }, program, true), offer };
+    });
+  }
+
+  /** Ends what `lend` gave; the session that made room comes back. */
+  giveBack(trainer: Trainer | undefined): void {
+    void this.queue.run(async () => {
+      trainer?.close();
+      if (trainer && this.session) await this.session.back();
+    });
+  }
+
+  get renderer(): string {
+    return this.model().device.renderer;
+  }
+
   /** The text of a set that comes with the page. */
   async bundled(name: string): Promise<string> {
     const { texts } = await this.ready();
@@ -268,7 +294,7 @@ export class Training {
     return { program, kernel: chosen.kernel };
   }
 
-  private async trainer({ offer, seed }: Plan, program: Program, begin: boolean): Promise<Trainer> {
+  private async trainer({ offer, seed }: Pick<Plan, "offer" | "seed">, program: Program, begin: boolean): Promise<Trainer> {
     const { device, options, drawFlops, manifest } = this.model();
     const trainer = new Trainer(device, offer, program, options, seed, { ...manifest.tuning, draw_flops: drawFlops });
     try {

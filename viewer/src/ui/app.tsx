@@ -10,6 +10,7 @@ import { RecordedAttention } from "./recorded";
 import { RecordedText, TextView } from "./text";
 import { TrainView } from "./train";
 import { TexturesView } from "./textures";
+import { SplitStrip } from "./split/strip";
 import type { Progress } from "../engine/loader";
 import * as state from "./state";
 
@@ -26,6 +27,7 @@ const VIEWS: Record<state.ViewName, ComponentType> = {
 
 export function App() {
   const phase = state.phase.value;
+  const split = phase === "ready" && state.engine().model.split !== null;
   const manifest = phase === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
   const trains = Boolean(manifest?.training);
   const view = state.view.value === "train" && phase === "ready" && !trains ? "text" : state.view.value;
@@ -57,6 +59,7 @@ export function App() {
       <p class="lost" role="status" hidden={!state.lost.value}>
         The browser lost the graphics context. Work continues when it is restored.
       </p>
+      {split && <SplitStrip model={state.engine().model} />}
       <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <View /> : <Coming view={view} />}</main>
     </>
   );
@@ -88,12 +91,14 @@ function About() {
   const manifest = state.phase.value === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
   if (!manifest) return <>A language model that runs in this browser as fragment shaders.</>;
   const { model, parameters, trained_on } = manifest;
+  const split = state.phase.value === "ready" && state.engine().model.split !== null;
   return (
     <>
       <b>{model}</b> is a language model{parameters && ` of ${size(parameters)} parameters`}
-      {trained_on && `, trained on ${trained_on}`}. It runs
-      in this browser as fragment shaders: every number it computes is a texel you can look at, and nothing you type leaves
-      the page.
+      {trained_on && `, trained on ${trained_on}`}. It runs{" "}
+      {split
+        ? "as fragment shaders, its first blocks in this browser, the others on a server, which could read what you type."
+        : "in this browser as fragment shaders: every number it computes is a texel you can look at, and nothing you type leaves the page."}
     </>
   );
 }

@@ -5,6 +5,7 @@ import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import type { Session } from "../training/session";
 import { place, type Stage } from "./state";
+import { Together } from "./together/together";
 import { LearnStage } from "./train-learn";
 import { ScoreStage } from "./train-score";
 import * as train from "./train-state";
@@ -36,6 +37,7 @@ export function TrainView() {
         )}
       </div>
       <Shown />
+      <Together />
     </section>
   );
 }

@@ -1,0 +1,188 @@
+"""`glgpt split serve`, and the options with which other commands use such servers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from glgpt.cli.options import Parser, add_device_options, device_options, not_negative, positive
+from glgpt.cli.progress import progress
+from glgpt.errors import ArgumentError, quoted, written
+from glgpt.system.files import named_errors
+
+if TYPE_CHECKING:
+    from glgpt.inference.model import GPT2
+    from glgpt.page.split import SplitPage
+
+WIRES = ("f32", "f16", "int8")
+TOKEN = "GLGPT_SPLIT_TOKEN"  # the environment variable that gives --token where the option is absent
+
+
+def add_split_commands(parser: Parser) -> None:
+    """The subcommands of `glgpt split`."""
+    sub = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    text = "hold some blocks of a model, and run them for clients over WebSocket"
+    example = 'glgpt split serve --blocks 4-5\n  glgpt generate --split ws://127.0.0.1:8043 "To be"'
+    p = sub.add_parser("serve", help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False)
+    p.set_defaults(run=run_split_serve)
+    p.add_argument("model", nargs="?", metavar="MODEL", help="a folder or a Hub name (default: the embedded model)")
+    p.add_argument(
+        "--blocks",
+        metavar="A-B",
+        help="the blocks to hold, with the embedding or the head where they reach an end (default: all); "
+        "+A-B leaves both out; embed or head alone",
+    )
+    p.add_argument(
+        "--listen", metavar="[HOST:]PORT", default="8043", help="default 127.0.0.1:8043; port 0 takes a free one"
+    )
+    p.add_argument(
+        "--token", metavar="TEXT", help=f"what clients must know (default: ${TOKEN}); others than this machine need one"
+    )
+    p.add_argument(
+        "--origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="pages that may connect (default: this machine's); may repeat",
+    )
+    p.add_argument(
+        "--tls", nargs=2, metavar=("CERT", "KEY"), default=(), help="PEM files; then clients connect to wss://"
+    )
+    p.add_argument("--sessions", type=positive, default=8, metavar="N", help="texts at once, a cache each (default 8)")
+    p.add_argument(
+        "--idle", type=not_negative, default=600.0, metavar="S", help="seconds until an idle session ends (default 600)"
+    )
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
+    add_device_options(p)
+
+
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    """What a command takes that may use split servers."""
+    group = parser.add_argument_group("split over servers")
+    group.add_argument(
+        "--split", metavar="URL", help="a server (glgpt split serve) runs its blocks, this machine the others"
+    )
+    group.add_argument("--plan", metavar="PLAN", help="several: 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043")
+    group.add_argument("--wire", choices=WIRES, default="f32", help="how hidden states travel (default f32, exact)")
+    group.add_argument("--token", metavar="TEXT", help=f"what the servers ask for (default: ${TOKEN})")
+    group.add_argument("--speculate", action="store_true", help="check guesses from the text several at a time")
+
+
+def client_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of `GPT2.from_pretrained` that say what is split; none where nothing is."""
+    if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
+        for name in ("token", "speculate"):
+            if getattr(args, name, None):
+                raise ArgumentError(f"--{name} goes with --split or --plan")
+        return {}
+    if args.split is not None and args.plan is not None:
+        raise ArgumentError("--split and --plan both say what runs where; give one of them")
+    where = {"rest": args.split} if args.plan is None else {"plan": args.plan}
+    return {**where, "wire": args.wire, "token": _token(args), "speculate": args.speculate}
+
+
+def add_page_options(parser: argparse.ArgumentParser) -> None:
+    """What `glgpt export` takes to leave some blocks to a server."""
+    group = parser.add_argument_group("split over a server")
+    group.add_argument("--split", type=positive, metavar="K", help="the page holds the embedding and K blocks alone")
+    group.add_argument("--server", metavar="URL", help="where the others run (glgpt split serve --blocks K-…)")
+    group.add_argument("--wire", choices=WIRES, default="f32", help="how hidden states travel (default f32, exact)")
+
+
+def split_page(args: argparse.Namespace) -> SplitPage | None:
+    """What `add_page_options` filled in; None for a page that holds the whole model."""
+    if args.split is None and args.server is None:
+        return None
+    if args.split is None or args.server is None:
+        raise ArgumentError("--split K and --server URL go together: how many blocks the page has, who runs the others")
+    from glgpt.page.split import SplitPage
+
+    return SplitPage(args.split, args.server, args.wire)
+
+
+def split_figures(model: GPT2) -> list[dict[str, Any]]:
+    """What each stage of a split model did; none where the model is whole."""
+    traffic = getattr(model, "traffic", None)
+    return traffic() if traffic else []
+
+
+def render_split(stages: list[dict[str, Any]]) -> str:
+    """The same for people, a line a stage."""
+    lines = []
+    for s in stages:
+        steps = max(1, s["steps"])
+        if "ms" in s:
+            did = f"{s['rows']} tokens, {s['ms'] / steps:.1f} ms a step"
+        else:
+            there, wire = s["there_ms"] / steps, s["wire_ms"] / steps
+            did = f"{s['rows']} tokens, {there:.1f} ms a step there and {wire:.1f} on the wire, "
+            did += f"{s['sent']:,} bytes sent, {s['received']:,} received"
+            again = f", connected again {s['reconnects']}x" if s["reconnects"] else ""
+            did += again + (f", text fed again {s['replays']}x" if s["replays"] else "")
+        lines.append(f"{s['part']} @ {s['place']}: {did}")
+    return "\n".join(lines)
+
+
+def _token(args: argparse.Namespace) -> str | None:
+    return args.token or os.environ.get(TOKEN) or None
+
+
+def run_split_serve(args: argparse.Namespace) -> int:
+    """`glgpt split serve`."""
+    from glgpt.split.engine import Engine
+    from glgpt.split.server import Access, StageServer
+
+    host, port = listening(args.listen)
+    with progress("loading", "B") as show:
+        engine = Engine(
+            args.model, args.blocks, sessions=args.sessions, age=args.idle, progress=show, **device_options(args)
+        )
+    try:
+        server = StageServer(engine, Access(_token(args), tuple(args.origin)), host, port, args.tls)
+        _announce(args, engine, server.url)
+        server.run()
+    finally:
+        engine.close()
+    return 0
+
+
+def _announce(args: argparse.Namespace, engine: Any, url: str) -> None:
+    """Says where the server listens, what it holds, and what a token and a session take."""
+    width, stage = engine.config.n_embd, engine.stage
+    about = {"model": engine.name, "holds": str(engine.part), "dtype": stage.dtype}
+    ready = {
+        "event": "ready",
+        "url": url,
+        **about,
+        "bytes_per_token": {"f32": 4 * width, "f16": 2 * width, "int8": width + 4},
+        "texture_bytes": stage.texture_bytes,
+        "session_bytes": stage.session_bytes,
+        "sessions": args.sessions,
+    }
+    with named_errors(Path("stdout")):
+        if args.json:
+            print(json.dumps(ready), flush=True)
+            return
+        mib = 2**20
+        print(
+            f"{quoted(engine.name)}: {engine.part} in {stage.dtype}, {stage.texture_bytes / mib:.1f} MiB of textures; "
+            f"{stage.session_bytes / mib:.1f} MiB more a session, {args.sessions} at most\n"
+            f"a token takes {4 * width:,} bytes on the wire in f32, {2 * width:,} in f16, {width + 4:,} in int8\n"
+            f"{url}",
+            flush=True,
+        )
+    if url.startswith("ws:") and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
+        print("glgpt: warning: without --tls, others on the way can read the texts", file=sys.stderr, flush=True)
+
+
+def listening(text: str) -> tuple[str, int]:
+    """Host and port of `--listen`. Raises ArgumentError for what is neither PORT nor HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or len(port) > 5 or int(port) > 65535 or (":" in host and host[:1] != "["):
+        raise ArgumentError(f"--listen {written(text)} is not [HOST:]PORT, such as 8043 or 0.0.0.0:8043")
+    return host.strip("[]") or "127.0.0.1", int(port)

@@ -1,0 +1,212 @@
+"""A model whose blocks are in several places: some on this machine's device, the others on servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from glgpt.checkpoint.digest import model_digest
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import ArgumentError, GlgptError, written
+from glgpt.inference.capture import Captures, RawTexture
+from glgpt.inference.model import GPT2
+from glgpt.inference.sampling import NOT_FINITE
+from glgpt.inference.stages.pipeline import Local, Pipeline
+from glgpt.inference.stages.remote import RemoteStage
+from glgpt.inference.stages.stage import Stage
+from glgpt.models.part import Part, checked_chain
+from glgpt.models.spec import LOGITS, ModelConfig
+from glgpt.program.formats import Floats
+from glgpt.text.tokenizer import Tokenizer
+from glgpt.wire.client import Connection
+
+HERE = "here"
+
+
+def parse_plan(text: str) -> list[tuple[str, str]]:
+    """A plan such as `0-3@here,4-7@ws://a,8-11@ws://b` as (part, place). Raises ArgumentError for what is none.
+
+    A part is written as `Part.parse` reads it; a comma inside one (`embed,0-3@here`) belongs to it.
+    """
+    found = re.findall(r"([^@]+)@(here|wss?://[^,\s]+)(?:,|$)", text)
+    if not found or ",".join(f"{part}@{place}" for part, place in found) != text:
+        example = "such as 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043"
+        raise ArgumentError(f"{written(text)} is no plan; write blocks and where they run, {example}")
+    return found
+
+
+class SplitGPT2(GPT2):
+    """A model of several stages; use `GPT2.from_pretrained` with `rest` or `plan`. It gives the unsplit model's text.
+
+    Stages here are loaded without the other tensors of the checkpoint. `traffic` says what went over each connection.
+    Raises GlgptError for a server that cannot be reached, refuses, or holds another model or another part.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        tokenizer: Tokenizer | None = None,
+        dtype: str = "f32",
+        *,
+        blocks: tuple[int, int] | None = None,
+        rest: str | None = None,
+        plan: str | None = None,
+        wire: str = "f32",
+        token: str | None = None,
+        speculate: bool = False,
+        **options: Any,
+    ) -> None:
+        self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
+        self.name, self.path = checkpoint.name, checkpoint.path
+        self._closed, self._captures_of = False, dict[int, Captures]()
+        self._limit = options.get("max_texture_memory")
+        self._stages: list[Local | RemoteStage] = []
+        self._connections: list[Connection] = []
+        digest = model_digest(checkpoint)
+
+        def remote(url: str) -> RemoteStage:
+            self._connections.append(Connection(url, token=token, wire=wire, model=digest))
+            return RemoteStage(self._connections[-1], self.config, wire)
+
+        try:
+            places: list[tuple[Part, RemoteStage | None]]
+            if plan is not None:
+                places = [
+                    (Part.parse(part, self.config), None if place == HERE else remote(place))
+                    for part, place in parse_plan(plan)
+                ]
+            else:
+                places = _around(remote(str(rest)), blocks, self.config)
+            for part, stage in places:
+                if stage and stage.part != part:
+                    url = stage.connection.url
+                    raise ArgumentError(f"the plan puts {part} at {url}, which holds {stage.part}")
+            checked_chain([part for part, _ in places], self.config)
+            for part, stage in places:
+                self._stages.append(stage or Local(Stage.load(checkpoint, part, dtype, **options)))
+            self.decoder = Pipeline(
+                self._stages, self.config.n_positions, self._sizes(), self._check_open, speculate=speculate
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._decoder = self.decoder
+
+    def _sizes(self) -> tuple[int, ...]:
+        """The chunk sizes to send: those recorded by the stages here, else by the first server."""
+        for stage in self._stages:
+            if isinstance(stage, Local):
+                return stage.stage.sizes
+        said = self._connections[0].opened.get("sizes")
+        sizes = sorted({int(s) for s in said if isinstance(s, int) and s > 0} | {1}, reverse=True) if said else [1]
+        return tuple(sizes)
+
+    # -- public -------------------------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> list[tuple[str, str]]:
+        """What runs where: (part, "here" or the server's address), in order."""
+        return [(str(s.part), s.connection.url if isinstance(s, RemoteStage) else HERE) for s in self._stages]
+
+    def traffic(self) -> list[dict[str, Any]]:
+        """For each stage what it did: steps, rows, milliseconds, and of a server the bytes and the time on the wire."""
+        found = []
+        for (part, place), stage in zip(self.parts, self._stages, strict=True):
+            if isinstance(stage, Local):
+                did: dict[str, Any] = {"steps": stage.steps, "rows": stage.rows, "ms": stage.ms}
+            else:
+                did = asdict(stage.connection.traffic)
+            found.append({"part": part, "place": place, **did})
+        return found
+
+    def run_with_cache(
+        self, ids: Sequence[int], names: Iterable[str] | None = None
+    ) -> tuple[Floats, dict[str, Floats]]:
+        """As `GPT2.run_with_cache`: each stage looks inside its own blocks."""
+        names = {names} if isinstance(names, str) else None if names is None else set(names)
+        wanted = self._wanted(names)
+        x: Any = self.check_ids(ids)
+        found: dict[str, Floats] = {}
+        for at, stage in enumerate(self._stages):
+            here = tuple(n for n in wanted if n in stage.part.activations(self.config) and n != LOGITS)
+            if isinstance(stage, RemoteStage):
+                x, arrays = stage.look(x, here)
+            else:
+                x, arrays = look(self._looking(at, stage.stage), x, here)
+            found |= arrays
+        found[LOGITS] = x
+        return x, {n: found[n] for n in wanted if names is None or n in names}
+
+    def logits(self, ids: Sequence[int]) -> Floats:
+        """Logits of every position, float32 `[T, vocab]`; see `GPT2.logits`."""
+        logits = self.run_with_cache(ids, ())[0]
+        if not np.isfinite(logits).all():
+            raise GlgptError(NOT_FINITE)
+        return logits
+
+    def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
+        """Refused: the textures of the other stages are not here."""
+        raise GlgptError("the textures of a split model are in several places; ask for activations by name")
+
+    def _looking(self, at: int, stage: Stage) -> Captures:
+        if at not in self._captures_of:
+            self._captures_of[at] = stage.captures(self._limit)
+        return self._captures_of[at]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GlgptError(f"{self.name} is closed; load it again")
+
+    @property
+    def texture_bytes(self) -> int:
+        """Texture memory of the stages here at present, in bytes; 0 once it is closed."""
+        own = sum(s.stage.texture_bytes for s in self._stages if isinstance(s, Local))
+        return 0 if self._closed else own + sum(c.nbytes for c in self._captures_of.values())
+
+    def info(self) -> dict[str, Any]:
+        """What runs where, and the texture memory here."""
+        return {"dtype": self.dtype, "parts": self.parts, "texture_bytes": self.texture_bytes}
+
+    def close(self) -> None:
+        """Releases every GL object here and ends the connections. Closing twice is harmless."""
+        self._closed = True
+        for captures in self._captures_of.values():
+            captures.close()
+        self._captures_of.clear()
+        for stage in self._stages:
+            if isinstance(stage, Local):
+                stage.stage.close()
+        for connection in self._connections:
+            connection.close()
+
+
+def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict[str, Floats]]:
+    """Hidden states or logits of all rows of one stage, and activations of its own in their natural shapes."""
+    total, pieces, end = len(x), dict[str, list[Floats]](), list[Floats]()
+    for chunk, name, raw in captures.play(x, [*names, captures.end]):
+        matrix = raw.view.unpack(raw.texels)
+        if name == captures.end:
+            end.append(matrix[: chunk.valid])
+        else:
+            found = captures.config.activations[name].natural(matrix, chunk.start, chunk.valid, total)
+            pieces.setdefault(name, []).append(found)
+    return np.concatenate(end), {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
+
+
+def _around(
+    server: RemoteStage, blocks: tuple[int, int] | None, config: ModelConfig
+) -> list[tuple[Part, RemoteStage | None]]:
+    """The server's part, and here what is before and after it; `blocks` = (first, end) must be just that."""
+    before, after = server.part.before(), server.part.after(config)
+    if blocks is not None:
+        own = [part.blocks for part in (before, after) if part]
+        if range(*blocks) not in own or sum(map(len, own)) != len(range(*blocks)):
+            url, first, end = server.connection.url, *blocks
+            raise ArgumentError(f"blocks {first}-{end - 1} are not what {url}, which holds {server.part}, leaves")
+    places: list[tuple[Part, RemoteStage | None]] = [(before, None)] if before else []
+    places.append((server.part, server))
+    return places + ([(after, None)] if after else [])

@@ -1,0 +1,204 @@
+"""A stage: one part of a split model on this machine's device, with caches for one text, or several (`session`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.gl.player import Player
+from glgpt.inference import programs
+from glgpt.inference.capture import Captures
+from glgpt.inference.chunks import Rows, plan, upload_hidden, upload_ids, upload_token
+from glgpt.inference.sampling import NOT_FINITE, Sampler
+from glgpt.models.part import HIDDEN, Part
+from glgpt.models.spec import LOGITS, K, ModelConfig, V, in_block
+from glgpt.program.formats import FORMATS, Floats
+from glgpt.program.kernel import Kernel
+from glgpt.tuning.choice import DeviceSettings
+from glgpt.wire.messages import Ask
+
+
+@dataclass
+class Answer:
+    """What a stage made of some rows: hidden states `[n, n_embd]`, or the tokens that were asked for.
+
+    `top` has, for each token, (id, probability, probability of the sampler) of the token and then of the likeliest;
+    `logits` `[vocab]` are those behind the last row. `ms` is what the stage took.
+    """
+
+    hidden: Floats | None = None
+    tokens: list[int] = field(default_factory=list)
+    top: list[list[tuple[int, float, float]]] = field(default_factory=list)
+    logits: Floats | None = None
+    ms: float = 0.0
+
+
+class Stage:
+    """A part of a model on a device: rows in, hidden states or tokens out. Closing it releases its GL objects.
+
+    It is used in the thread that made it. Positions must be fed in order; feeding a lower one takes later rows back.
+    """
+
+    def __init__(
+        self, player: Player, part: Part, config: ModelConfig, kernel: Kernel, dtype: str, parent: Stage | None = None
+    ) -> None:
+        """Use `load` or `session`."""
+        self.player, self.part, self.config, self._parent = player, part, config, parent
+        self.kernel, self.dtype = kernel, dtype
+        self.sizes = programs.recorded_sizes(player.program)
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        part: Part,
+        dtype: str = "f32",
+        *,
+        max_texture_memory: int | None = None,
+        progress: programs.Progress | None = None,
+        **device: Any,
+    ) -> Stage:
+        """Loads the part's tensors, and no others; `device` are the fields of `DeviceSettings`.
+
+        Raises GlgptError as `GPT2.from_pretrained` does.
+        """
+        if dtype not in FORMATS:
+            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
+        opened, choice = DeviceSettings(**device).open()
+        program = programs.fitting_program(checkpoint, opened.limits, choice.kernel, dtype, max_texture_memory, part)
+        player = Player(opened, program, choice.options)
+        try:
+            programs.load_weights(player, checkpoint, progress)
+        except BaseException:
+            player.close()
+            raise
+        return cls(player, part, checkpoint.config, choice.kernel, dtype)
+
+    def session(self) -> Stage:
+        """The same stage with caches of its own, for another text; this one must outlive it."""
+        return Stage(self.player.fork(self._caches), self.part, self.config, self.kernel, self.dtype, self)
+
+    def captures(self, most: int | None = None, part: Part | None = None) -> Captures:
+        """What looks inside this stage, or a part of it; to be closed before it."""
+        return Captures(self.player, self.config, self.kernel, self.dtype, most, part or self.part)
+
+    @property
+    def _caches(self) -> frozenset[str]:
+        return frozenset(in_block(i, part) for i in self.part.blocks for part in (K, V))
+
+    @property
+    def session_bytes(self) -> int:
+        """Texture memory of one session, in bytes."""
+        return sum(self.player.program.textures[name].nbytes for name in self._caches)
+
+    @property
+    def texture_bytes(self) -> int:
+        """Texture memory of this stage, in bytes; of a session, that of its caches."""
+        if not self.player.textures:
+            return 0
+        return self.session_bytes if self._parent else self.player.program.nbytes()
+
+    def feed(self, pos: int, x: Rows) -> Floats | None:
+        """Runs rows pos.. and returns their hidden states `[n, n_embd]`; with the head, readies the last logits."""
+        found = []
+        for chunk in plan(len(x), self.config.n_positions - pos, self.sizes):
+            entry = "decode" if chunk.size == 1 else f"prefill_{chunk.size}"
+            self._write(x[chunk.start : chunk.start + chunk.valid], chunk.size)
+            self.player.play(entry, pos=pos + chunk.start, row=chunk.valid - 1)
+            if not self.part.head:
+                found.append(self._read(entry, HIDDEN)[: chunk.valid])
+        return np.concatenate(found) if found else None
+
+    def rows(self, pos: int, x: Rows) -> Floats:
+        """Runs up to eight rows and returns the hidden states `[n, n_embd]`, or the logits `[n, vocab]`, of each."""
+        entry = f"rows_{programs.ROWS}"
+        self._write(x, programs.ROWS)
+        self.player.play(entry, pos=pos, row=len(x) - 1)
+        found: Floats = self._read(entry, LOGITS if self.part.head else HIDDEN)[: len(x)]
+        return found
+
+    def fits_rows(self, pos: int) -> bool:
+        """Whether `rows` may run from a position: its rows must all be within the context."""
+        return pos + programs.ROWS <= self.config.n_positions
+
+    def logits(self) -> Floats:
+        """The logits `[vocab]` of the last row fed."""
+        found: Floats = self._read("decode", LOGITS)[0]
+        return found
+
+    def answer(self, pos: int, x: Rows, ask: Ask | None) -> Answer:
+        """Runs rows pos.., and chooses the tokens that `ask` asks for where this is the stage with the head.
+
+        Where it holds guesses, all stages run their rows by `rows`. Raises GlgptError where the logits are not finite.
+        """
+        guessed = ask is not None and bool(ask.guesses)
+        if not self.part.head:
+            return Answer(hidden=self.rows(pos, x) if guessed else self.feed(pos, x))
+        if ask and guessed:
+            return self._checked(self.rows(pos, x), ask)
+        self.feed(pos, x)
+        if ask is None:
+            return Answer()
+        sampler = Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed)
+        answer = Answer(logits=self.logits() if ask.logits else None)
+        self._draw(answer, sampler, ask, 0)
+        return answer
+
+    def _checked(self, logits: Floats, ask: Ask) -> Answer:
+        """The token behind each row, up to the first row whose guess was missed."""
+        answer, sampler = Answer(), Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed)
+        view = self.player.program.views[LOGITS]
+        for i, row in enumerate(logits):
+            self.player.write_matrix(view.texture, view, row[None])
+            self.player.play("best")
+            token = self._draw(answer, sampler, ask, i)
+            if i < len(ask.guesses) and token != ask.guesses[i]:
+                break
+        return answer
+
+    def _draw(self, answer: Answer, sampler: Sampler, ask: Ask, number: int) -> int:
+        """Draws token `ask.draw + number` of the seed from the logits on the device; notes it and its alternatives.
+
+        As `Decoder`: the device chooses, and where it cannot decide, the sampler does, from the row.
+        """
+        step = ask.draw + number
+        if sampler.entry:
+            self.player.play(sampler.entry, **sampler.scalars(step, self.config.vocab_size))
+        found, _, broken, undecided = self.player.read("token")[0, 0, 0]
+        if broken:
+            raise GlgptError(NOT_FINITE)
+        token = sampler.choose(self.logits(), step) if undecided else int(found)
+        answer.tokens.append(token)
+        if ask.alternatives:
+            answer.top.append(_weighed(self.logits(), sampler, token, ask.alternatives))
+        return token
+
+    def _write(self, rows: Rows, size: int) -> None:
+        """Uploads ids or hidden states for an entry of `size` rows."""
+        if not self.part.embed:
+            upload_hidden(self.player, np.asarray(rows, np.float32), size)
+        elif size == 1:
+            upload_token(self.player, int(rows[0]))
+        else:
+            upload_ids(self.player, [int(i) for i in rows], size)
+
+    def _read(self, entry: str, name: str) -> Floats:
+        view = self.player.entry(entry).outputs[name]
+        return view.unpack(self.player.read(view.texture))
+
+    def close(self) -> None:
+        """Releases its GL objects. Closing twice is harmless."""
+        self.player.close()
+
+
+def _weighed(logits: Floats, sampler: Sampler, token: int, count: int) -> list[tuple[int, float, float]]:
+    """(id, probability, probability of the sampler) of a token, then of the likeliest `count`."""
+    drawn = sampler.probabilities(logits)
+    weights = np.exp(logits.astype(np.float64) - float(logits.max()))
+    weights /= weights.sum()
+    best = np.argsort(-logits, kind="stable")[:count]
+    return [(int(i), float(weights[i]), float(drawn[i])) for i in (token, *best)]

@@ -1,0 +1,294 @@
+"""The WebSocket application around an engine, and the server that runs it: who may connect, sizes, rates, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.page.serve import Headers, bound_socket
+from glgpt.split.engine import Engine
+from glgpt.split.sessions import LapsedError, Session
+from glgpt.wire.messages import BAD, DRAINING, PROTOCOL, REFUSED, UNSUITABLE, Look, Open, decode_request, encode
+
+PORT = 8043
+GREETING = 10.0  # seconds in which a connection must say `open`
+SLOW = 30.0  # seconds in which a client must take an answer
+DRAIN = 10.0  # seconds that steps under way have to end
+OPENS_PER_S, OPENS_AT_ONCE = 200.0, 400.0
+LOCAL = ("localhost", "127.0.0.1", "::1")
+CLOSED = {DRAINING: 1012, REFUSED: 1008, UNSUITABLE: 1008, BAD: 1008}  # WebSocket close codes
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may connect: those who say `token`, and pages of these `origins`, or where none is given of this machine."""
+
+    token: str | None = None
+    origins: tuple[str, ...] = ()
+
+    def allows(self, origin: str | None) -> bool:
+        """Whether a page of this origin may connect; programs that are no browser have none."""
+        if origin is None or origin in self.origins:
+            return True
+        return not self.origins and urlsplit(origin).hostname in LOCAL
+
+
+class _Bucket:
+    """Lets `OPENS_PER_S` through a second, and `OPENS_AT_ONCE` at once; others wait."""
+
+    def __init__(self) -> None:
+        self.left, self.since = OPENS_AT_ONCE, time.monotonic()
+
+    async def take(self) -> None:
+        now = time.monotonic()
+        self.left = min(OPENS_AT_ONCE, self.left + (now - self.since) * OPENS_PER_S)
+        self.since = now
+        self.left -= 1
+        if self.left < 0:
+            await asyncio.sleep(-self.left / OPENS_PER_S)
+
+
+class Application:
+    """The ASGI application of an engine: one session a connection, one step of each at a time."""
+
+    def __init__(self, engine: Engine, access: Access) -> None:
+        self.engine, self.access = engine, access
+        self.draining, self.under_way = False, 0
+        self._bucket = _Bucket()
+        self._holders: dict[str, WebSocket] = {}  # of the sessions, by key
+        self.most_connections = 4 * engine.sessions.most + 16
+        self.connections = 0
+        routes = [Route("/", self._about), WebSocketRoute("/", self._connection)]
+        self.asgi = Headers(Starlette(routes=routes))
+
+    async def _about(self, _: Request) -> JSONResponse:
+        """What a person sees who opens the address in a browser."""
+        about = self.engine.describe()
+        return JSONResponse({"glgpt": "split", "model": about["model"], "holds": about["holds"]})
+
+    async def _connection(self, socket: WebSocket) -> None:
+        origin = socket.headers.get("origin")
+        if not self.access.allows(origin):
+            await socket.close(1008)  # before the handshake: answered with 403
+            return
+        await self._bucket.take()
+        await socket.accept()
+        if self.connections >= self.most_connections:
+            await _refuse(socket, REFUSED, f"the server has {self.connections} connections, as many as it takes")
+            return
+        self.connections += 1
+        try:
+            await self._serve(socket)
+        except (WebSocketDisconnect, RuntimeError, OSError):  # gone, or closed by us meanwhile
+            return
+        finally:
+            self.connections -= 1
+
+    async def _serve(self, socket: WebSocket) -> None:
+        try:
+            opened = await asyncio.wait_for(self._opened(socket), GREETING)
+        except asyncio.TimeoutError:
+            await _refuse(socket, BAD, f"no `open` came within {GREETING:.0f} s")
+            return
+        if opened is None:
+            return
+        session, wire = opened
+        try:
+            while await self._answer(socket, session, wire):
+                pass
+        finally:
+            if self._holders.get(session.key) is socket:
+                del self._holders[session.key]
+
+    async def _opened(self, socket: WebSocket) -> tuple[Session, str] | None:
+        """The session that a connection asks for; None where it was refused."""
+        try:
+            hello, _ = decode_request(await socket.receive_bytes())
+        except (GlgptError, KeyError) as error:
+            await _refuse(socket, BAD, f"not a message of this protocol: {error}")
+            return None
+        if not isinstance(hello, Open) or hello.protocol != PROTOCOL:
+            version = f"; this server speaks version {PROTOCOL}" if isinstance(hello, Open) else ""
+            await _refuse(socket, UNSUITABLE, f"the first message must be `open` of the same protocol{version}")
+            return None
+        if self.access.token is not None and not hmac.compare_digest(
+            (hello.token or "").encode(), self.access.token.encode()
+        ):
+            await asyncio.sleep(0.5)  # guessing takes time
+            await _refuse(socket, REFUSED, "the token is wrong" if hello.token else "a token is needed (--token)")
+            return None
+        if hello.model is not None and hello.model != self.engine.digest:
+            what = f"this server holds another model or checkpoint: {quoted(self.engine.name)}"
+            await _refuse(socket, UNSUITABLE, what)
+            return None
+        if self.draining:
+            await _refuse(socket, DRAINING, "the server is ending")
+            return None
+        session = await self.engine.run(lambda: self.engine.sessions.find(hello.session))
+        if before := self._holders.get(session.key):
+            with contextlib.suppress(RuntimeError, OSError):
+                await before.close(1000)  # a client that connects again while its old connection lingers
+        self._holders[session.key] = socket
+        header = {"op": "opened", "session": session.key, "held": session.held, "seq": session.seq}
+        await _send(socket, encode(header | self.engine.describe()))
+        return session, hello.wire
+
+    async def _answer(self, socket: WebSocket, session: Session, wire: str) -> bool:
+        """Answers one message; False ends the connection."""
+        try:
+            data = await socket.receive_bytes()
+        except KeyError:
+            await _refuse(socket, BAD, "messages are bytes; this was text")
+            return False
+        came = time.perf_counter()
+        if self.draining:
+            await _refuse(socket, DRAINING, "the server is ending")
+            return False
+        self.under_way += 1
+        try:
+            reply = await self._reply(data, session, wire, came)
+            await _send(socket, reply)
+            return True
+        except LapsedError as error:
+            await _refuse(socket, error.code, str(error))
+        except GlgptError as error:
+            await _refuse(socket, BAD, str(error))
+        finally:
+            self.under_way -= 1
+        return False
+
+    async def _reply(self, data: bytes, session: Session, wire: str, came: float) -> bytes:
+        message, payload = decode_request(data)
+        if isinstance(message, Open):
+            raise GlgptError("`open` came a second time")
+        if message.n > self.engine.config.n_positions:
+            raise GlgptError(f"{message.n} rows are beyond the context of {self.engine.config.n_positions}")
+        x = self.engine.rows(payload, message.n, wire)
+        if isinstance(message, Look):
+            session.seq, session.reply = message.seq, b""
+            return await self.engine.run(lambda: self.engine.look(message, x))
+        if not session.evicted and message.seq not in (session.seq, session.seq + 1):
+            raise LapsedError("order", f"step {message.seq} came after step {session.seq}")
+        return await self.engine.run(lambda: self.engine.step(session, message, x, wire, came))
+
+    async def drain(self) -> None:
+        """Takes no more steps and waits for those under way; connections are told as they ask."""
+        self.draining = True
+        end = time.monotonic() + DRAIN
+        while self.under_way and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        for socket in list(self._holders.values()):
+            with contextlib.suppress(Exception):
+                await _refuse(socket, DRAINING, "the server is ending")
+
+
+async def _send(socket: WebSocket, message: bytes) -> None:
+    """Sends a message. A client that does not take it for `SLOW` seconds is cut off."""
+    try:
+        await asyncio.wait_for(socket.send_bytes(message), SLOW)
+    except asyncio.TimeoutError:
+        raise WebSocketDisconnect(1008) from None
+
+
+async def _refuse(socket: WebSocket, code: str, message: str) -> None:
+    """Says why, and closes."""
+    await _send(socket, encode({"op": "error", "code": code, "message": quoted(message, 300)}))
+    await socket.close(CLOSED.get(code, 1000))
+
+
+class _Uvicorn(uvicorn.Server):
+    """Drains at the first signal, and ends at the second."""
+
+    app: Application
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Notes the signal, which its own handler has once the server has ended."""
+        if self.app.draining:
+            super().handle_exit(sig, frame)
+            self.force_exit = True
+            return
+        self.app.draining = True
+        self._captured_signals.append(sig)
+        asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain)
+
+    def _begin_drain(self) -> None:
+        self._draining = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        await self.app.drain()
+        self.should_exit = True
+
+
+class StageServer:
+    """A server of an engine on `host`, whose port is taken when this is made; port 0 takes a free one.
+
+    Raises ArgumentError for an address that cannot be used, and for one that others reach without a token.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        access: Access | None = None,
+        host: str = "127.0.0.1",
+        port: int = PORT,
+        certificate: Sequence[str] = (),
+    ) -> None:
+        access = access or Access()
+        if host not in LOCAL and access.token is None:
+            raise ArgumentError(f"--listen {quoted(host)} lets others connect; give --token, which they must know")
+        self.app = Application(engine, access)
+        files = dict(zip(("ssl_certfile", "ssl_keyfile"), certificate, strict=False))
+        config = uvicorn.Config(
+            self.app.asgi,
+            http="h11",
+            ws="websockets-sansio",
+            ws_max_size=engine.most_bytes,
+            ws_max_queue=16,
+            ws_ping_interval=20,
+            ws_ping_timeout=20,
+            ws_per_message_deflate=False,
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            **files,  # type: ignore[arg-type]
+        )
+        if files:
+            try:
+                config.load()
+            except (OSError, ssl.SSLError) as error:
+                raise ArgumentError(f"--tls {quoted(certificate[0])} cannot be used: {quoted(error)}") from None
+        self._socket = bound_socket(host, port, "--listen")
+        self.url = f"{'wss' if files else 'ws'}://{_named(host)}:{self._socket.getsockname()[1]}"
+        self._server = _Uvicorn(config)
+        self._server.app = self.app
+
+    def run(self) -> None:
+        """Serves until a signal comes, which ends it when the steps under way are done, or until `stop`."""
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+    def stop(self) -> None:
+        """Ends `run` from another thread, without waiting for who is connected."""
+        self._server.should_exit = self._server.force_exit = True
+
+
+def _named(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,119 @@
+"""Texts that clients feed to one part of a model: a cache each, at most so many, the least recently used evicted."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from glgpt.errors import GlgptError
+from glgpt.inference.chunks import Rows
+from glgpt.inference.programs import ROWS
+from glgpt.inference.stages.stage import Answer, Stage
+from glgpt.wire.messages import EVICTED, ORDER, Ask
+
+
+class LapsedError(GlgptError):
+    """A session that must be begun anew; `code` is the message's."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass
+class Session:
+    """A text under way: `held` rows are in its caches. `key` is a secret that only its client knows."""
+
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    held: int = 0
+    seq: int = -1  # of the last step
+    reply: bytes = b""  # to the last step
+    used: float = field(default_factory=time.monotonic)
+    stage: Stage | None = None  # its caches; None until its first step, and again once it was evicted
+    evicted: bool = False
+
+
+class Sessions:
+    """At most `most` sessions with caches on one stage; used in the stage's thread.
+
+    Caches are made when they are first needed and then handed on: a session that ends leaves them to the next, which
+    writes every row before it reads it.
+    """
+
+    def __init__(self, stage: Stage, most: int, age: float) -> None:
+        self.stage, self.most, self.age = stage, most, age
+        self._free: list[Stage] = []
+        self._made = 0
+        self._live: OrderedDict[str, Session] = OrderedDict()  # with caches, the least recently used first
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def find(self, key: str | None) -> Session:
+        """The session of this key, or a new one where there is none any more."""
+        self._expire()
+        found = self._live.get(key) if key else None
+        return found or Session()
+
+    def step(self, session: Session, pos: int, x: Rows, ask: Ask | None) -> Answer:
+        """Runs rows pos.. of a session. Raises LapsedError where it was evicted or lacks the rows before them.
+
+        Raises GlgptError for rows beyond the context, or guesses that do not go with them.
+        """
+        n, n_positions = len(x), self.stage.config.n_positions
+        if pos + n > n_positions:
+            raise GlgptError(f"rows {pos} to {pos + n - 1} are beyond the context of {n_positions}")
+        if ask and ask.guesses and (n != len(ask.guesses) + 1 or pos + ROWS > n_positions):
+            raise GlgptError(f"{len(ask.guesses)} guesses do not go with {n} rows from {pos}")
+        if session.evicted:
+            message = f"the session was evicted: the server holds {self.most} at most, for {self.age:.0f} s of idling"
+            raise LapsedError(EVICTED, message)
+        if pos > session.held:
+            raise LapsedError(ORDER, f"a step at {pos} of a session that holds {session.held} rows")
+        if session.stage is None:
+            session.stage = self._caches()
+        self._live[session.key] = session
+        self._live.move_to_end(session.key)
+        session.used = time.monotonic()
+        session.held = pos  # in case it fails half way
+        answer = session.stage.answer(pos, x, ask)
+        session.held = pos + (len(answer.tokens) if ask and ask.guesses and answer.tokens else n)
+        return answer
+
+    def end(self, session: Session) -> None:
+        """Takes the session's caches back."""
+        if self._live.pop(session.key, None) and session.stage:
+            self._free.append(session.stage)
+            session.stage = None
+
+    def _caches(self) -> Stage:
+        self._expire()
+        if not self._free and self._made == self.most:
+            self._evict(next(iter(self._live.values())))
+        if self._free:
+            return self._free.pop()
+        self._made += 1
+        return self.stage.session()
+
+    def _expire(self) -> None:
+        """Evicts what has idled for too long."""
+        oldest = time.monotonic() - self.age
+        for session in list(self._live.values()):
+            if session.used < oldest:
+                self._evict(session)
+
+    def _evict(self, session: Session) -> None:
+        self.evictions += 1
+        self.end(session)
+        session.evicted, session.held, session.reply = True, 0, b""
+
+    def close(self) -> None:
+        """Releases all caches."""
+        for session in list(self._live.values()):
+            self._evict(session)
+        for stage in self._free:
+            stage.close()
+        self._free.clear()

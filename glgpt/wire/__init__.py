@@ -1,0 +1,1 @@
+"""What the sides of a split model say to each other: messages, hidden states in bytes, a connection to a server."""

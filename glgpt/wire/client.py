@@ -1,0 +1,267 @@
+"""A client's connection to a split server: numbered steps, resumed after a break where nothing was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from glgpt.errors import GlgptError, quoted, written
+from glgpt.wire import messages
+from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Look, Open, Step
+
+PATIENCE = 30.0  # seconds in which a lost connection must come back
+ANSWER = 120.0  # seconds after which a server that says nothing counts as lost
+BACKOFF = (0.05, 2.0)  # seconds between attempts to connect: the first, and the longest
+
+
+class ForgottenError(Exception):
+    """The server no longer has what the session was fed: `held` rows are there, the later ones must be fed again."""
+
+    def __init__(self, held: int) -> None:
+        super().__init__(f"the session holds {held} rows")
+        self.held = held
+
+
+class LostError(Exception):
+    """The connection broke."""
+
+
+@dataclass
+class Traffic:
+    """What went over a connection: bytes of messages, and milliseconds there, in its queue, and on the wire."""
+
+    steps: int = 0
+    rows: int = 0
+    sent: int = 0
+    received: int = 0
+    there_ms: float = 0.0
+    queue_ms: float = 0.0
+    wire_ms: float = 0.0
+    reconnects: int = 0
+    replays: int = 0
+
+
+class Connection:
+    """A session on a split server. Steps are answered in their order: `submit` several, `take` as many answers.
+
+    A broken connection is made again for `patience` seconds, and what was not answered is sent again. Where the
+    server has lost the session meanwhile, `take` raises `ForgottenError`. Raises GlgptError for an address that is
+    none, a server that cannot be reached, or one that refuses.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        wire: str = "f32",
+        model: str | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.url, self.patience = checked_url(url), patience
+        self._token, self._wire, self.model = token, wire, model
+        self._socket: Any = None
+        self._opened = contextlib.ExitStack()  # closes it
+        self._inbox: deque[bytes] = deque()
+        self._unanswered: deque[tuple[int, bytes, float, int]] = deque()  # seq, message, when it was sent, rows
+        self._next, self._session, self._last = 0, None, 0.0
+        self.traffic = Traffic()
+        self.opened: dict[str, Any] = {}
+        try:
+            self._open()
+        except LostError as error:
+            raise GlgptError(f"{self.url}: {error}; is `glgpt split serve` running there?") from None
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> int:
+        """Steps that were not answered yet."""
+        return len(self._unanswered)
+
+    def submit(self, pos: int, n: int, payload: bytes, ask: Ask | None) -> None:
+        """Sends a step; its answer comes with `take`."""
+        self._send(Step(seq=self._next, pos=pos, n=n, ask=ask), n, payload)
+
+    def look(self, n: int, names: tuple[str, ...], payload: bytes) -> None:
+        """Asks for activations of `n` rows; the answer comes with `take`."""
+        self._send(Look(seq=self._next, n=n, names=names), n, payload)
+
+    def _send(self, step: Step | Look, rows: int, payload: bytes) -> None:
+        message = messages.encode(step, payload)
+        self._unanswered.append((self._next, message, time.perf_counter(), rows))
+        self._next += 1
+        self._transmit(message)
+
+    def ready(self) -> bool:
+        """Whether an answer is here, so that `take` will not wait."""
+        if not self._inbox and self._socket is not None:
+            try:
+                self._inbox.append(self._receive(0))
+            except TimeoutError:
+                return False
+            except LostError:
+                self._disconnect()
+        return bool(self._inbox)
+
+    def take(self) -> tuple[dict[str, Any], memoryview]:
+        """The answer to the oldest step. Raises ForgottenError where the rows before it must be fed again."""
+        while True:
+            seq, _, sent, rows = self._unanswered[0]
+            try:
+                if self._socket is None:
+                    raise LostError("the connection broke")
+                data = self._inbox.popleft() if self._inbox else self._receive(ANSWER)
+                header, payload = messages.decode(data)
+            except (LostError, TimeoutError, GlgptError):
+                self._resume()
+                continue
+            if header.get("op") == "error":
+                self._heed(header)
+            if header.get("seq") != seq:  # the answer to a message that a proxy sent twice, or out of order
+                if not isinstance(header.get("seq"), int) or header["seq"] > seq:
+                    self._disconnect()
+                continue
+            self._unanswered.popleft()
+            self._count(header, len(data), sent, rows)
+            return header, payload
+
+    def _count(self, header: dict[str, Any], received: int, sent: float, rows: int) -> None:
+        traffic, now = self.traffic, time.perf_counter()
+        there, queue = float(header.get("ms", 0)), float(header.get("queue_ms", 0))
+        since = max(sent, self._last)  # steps under way together share the time
+        self._last = now
+        traffic.steps, traffic.rows, traffic.received = (
+            traffic.steps + 1,
+            traffic.rows + rows,
+            traffic.received + received,
+        )
+        traffic.there_ms, traffic.queue_ms = traffic.there_ms + there, traffic.queue_ms + queue
+        traffic.wire_ms += max(0.0, 1000 * (now - since) - there - queue)
+
+    def _heed(self, header: dict[str, Any]) -> None:
+        """What an error means: a session to begin anew, or the end."""
+        if header.get("code") not in AGAIN:
+            raise GlgptError(f"{self.url}: {quoted(header.get('message', 'refused'), 300)}")
+        self._disconnect()
+        self._session = None
+        self._resume()
+
+    # -- the connection -----------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Connects again and sends what was not answered. Raises ForgottenError where that is not enough."""
+        self._disconnect()
+        self.traffic.reconnects += 1
+        end, wait, session = time.monotonic() + self.patience, BACKOFF[0], self._session
+        while True:
+            try:
+                self._open()
+                break
+            except LostError as error:
+                if time.monotonic() + wait > end:
+                    why = f"lost the server: {error}; tried again for {self.patience:.0f} s"
+                    raise GlgptError(f"{self.url}: {why}") from None
+                time.sleep(wait)
+                wait = min(2 * wait, BACKOFF[1])
+        done = int(self.opened["seq"])
+        if session is not None and self._session == session and all(s >= done for s, *_ in self._unanswered):
+            for _, message, *_ in self._unanswered:
+                self._transmit(message)
+            return
+        self.traffic.replays += 1
+        self._unanswered.clear()
+        self._next = done + 1
+        raise ForgottenError(int(self.opened["held"]))
+
+    def _open(self) -> None:
+        from websockets.exceptions import InvalidHandshake, InvalidURI
+        from websockets.sync.client import connect
+
+        host = urlsplit(self.url).hostname or ""
+        proxy: Literal[True] | None = None if host in ("localhost", "127.0.0.1", "::1") else True
+        try:
+            opening = connect(self.url, compression=None, max_size=None, open_timeout=10, close_timeout=1, proxy=proxy)
+            self._socket = self._opened.enter_context(opening)
+        except InvalidURI as error:
+            raise GlgptError(f"{written(self.url)} is no address of a server: {quoted(error)}") from None
+        except (OSError, InvalidHandshake, EOFError) as error:
+            raise LostError(quoted(str(error) or type(error).__name__, 200)) from None
+        self._inbox.clear()
+        hello = Open(
+            protocol=PROTOCOL,
+            token=self._token,
+            model=self.model,
+            session=self._session,
+            wire=self._wire,  # type: ignore[arg-type]
+        )
+        try:
+            self._transmit(messages.encode(hello))
+            header, _ = messages.decode(self._receive(ANSWER))
+        except (TimeoutError, GlgptError) as error:
+            self._disconnect()
+            raise LostError(str(error) or "no answer") from None
+        if self._socket is None:
+            raise LostError("the connection broke while it was opened")
+        if header.get("op") == "error":
+            self._disconnect()
+            if header.get("code") in AGAIN:
+                raise LostError(quoted(header.get("message", ""), 200))
+            raise GlgptError(f"{self.url}: {quoted(header.get('message', 'refused'), 300)}")
+        if header.get("op") != "opened" or not _whole(header, "held") or not _whole(header, "seq", -1):
+            raise GlgptError(f"{self.url} is no server of a split model: it answered {written(header)}")
+        self.opened, self._session = header, header.get("session")
+
+    def _transmit(self, message: bytes) -> None:
+        if self._socket is None:
+            return  # `take` connects again, and sends what was not answered
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            self._socket.send(message)
+            self.traffic.sent += len(message)
+        except (ConnectionClosed, OSError):
+            self._disconnect()
+
+    def _receive(self, timeout: float) -> bytes:
+        from websockets.exceptions import ConnectionClosed
+
+        if self._socket is None:
+            raise LostError("the connection broke")
+        try:
+            data = self._socket.recv(timeout=timeout)
+        except (ConnectionClosed, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise LostError(quoted(str(error) or "the connection was closed", 200)) from None
+        return data if isinstance(data, bytes) else str(data).encode()
+
+    def _disconnect(self) -> None:
+        self._inbox.clear()
+        self._socket = None
+        with contextlib.suppress(OSError):  # it is gone
+            self._opened.close()
+
+    def close(self) -> None:
+        """Ends the connection. Closing twice is harmless."""
+        self._disconnect()
+
+
+def checked_url(url: str) -> str:
+    """An address `ws://HOST:PORT` or `wss://…`. Raises GlgptError for anything else."""
+    try:
+        found = urlsplit(url)
+        good = found.scheme in ("ws", "wss") and found.hostname and (found.port is None or found.port > 0)
+    except ValueError:
+        good = False
+    if not good:
+        raise GlgptError(f"{written(url)} is no address of a server; write ws://HOST:PORT or wss://HOST:PORT")
+    return url
+
+
+def _whole(header: dict[str, Any], name: str, least: int = 0) -> bool:
+    return isinstance(header.get(name), int) and header[name] >= least

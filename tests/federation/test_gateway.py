@@ -1,0 +1,308 @@
+"""The gateway over real sockets, with a site that is not Flower's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+httpx = pytest.importorskip("httpx", reason="make test-federate has what this needs")
+sync = pytest.importorskip("websockets.sync.client", reason="make test-federate has what this needs")
+
+from conftest import TOKENIZER, FakeFlower, make_files, serving  # noqa: E402
+from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
+
+from glgpt.federation import protocol  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture
+def served(tmp_path) -> Iterator[Callable[..., Any]]:
+    """served(**terms): a gateway with a fake Flower behind it."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**terms: Any) -> Any:
+            files = make_files(tmp_path / "run", **terms)
+            (files.run / "vocab.json").write_text("{}")
+            return stack.enter_context(serving(files, FakeFlower(files)))
+
+        yield start
+
+
+class Peer:
+    """A client that says what a test wants."""
+
+    def __init__(self, host: Any, token: str, **changed: Any) -> None:
+        self.host, self.session = host, host.gateway.session
+        self.socket = sync.connect(host.address.replace("http", "ws") + "v1/socket", max_size=None, compression=None)
+        self.heard: list[dict[str, Any]] = []
+        fields = {"type": "join", "version": 1, "token": token, "digest": self.session.digest, "tokenizer": TOKENIZER}
+        self.say(fields | changed)
+
+    def say(self, message: Any) -> None:
+        self.socket.send(message if isinstance(message, str) else json.dumps(message))
+
+    def next(self, kind: str, timeout: float = 30) -> Any:
+        """The next message of a kind; of a round, with its parameters."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            text = self.socket.recv(timeout=max(0.01, end - time.monotonic()))
+            if isinstance(text, bytes):
+                continue
+            said = json.loads(text)
+            self.heard.append(said)
+            if said["type"] == "round":
+                data = b""
+                while len(data) < said["bytes"]:
+                    data += self.socket.recv(timeout=30)
+                said["parameters"] = np.frombuffer(data, "<f4")
+            if said["type"] == kind:
+                return said
+        raise TimeoutError(kind)
+
+    def update(self, round_: Any, after: Any, **changed: Any) -> tuple[dict[str, Any], bytes]:
+        before = round_["parameters"]
+        data, scale = protocol.encode(self.session.dtype, np.asarray(after, np.float32), before)
+        fields = {"type": "update", "round": round_["round"], "attempt": round_["attempt"], "tokens": 64, "steps": 4}
+        fields |= {"loss": 2.5, "dtype": self.session.dtype, "scale": scale, "bytes": len(data)}
+        return fields | changed, data
+
+    def train(self, round_: Any, after: Any, **changed: Any) -> dict[str, Any]:
+        """Sends an update; gives what became of it."""
+        update, data = self.update(round_, after, **changed)
+        self.say(update)
+        while True:
+            said = json.loads(self.socket.recv(timeout=30))
+            if said["type"] == "ready":
+                for frame in list(protocol.frames(data))[said["have"] :]:
+                    self.socket.send(frame)
+            elif said["type"] in ("accepted", "rejected"):
+                return said
+
+    def closed(self) -> tuple[int, str]:
+        """The code and reason of the end."""
+        with pytest.raises(ConnectionClosed) as caught:
+            while True:
+                self.socket.recv(timeout=30)
+        return caught.value.rcvd.code, caught.value.rcvd.reason
+
+
+def wait(what: Callable[[], Any], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.05)
+
+
+def test_three_clients_train_all_rounds(served):
+    host = served(rounds=3, quorum=3, dtype="f16", outer_lr=1.0, outer_momentum=0.0)
+    token = host.gateway.invitations.create()
+    start = host.gateway.files.checkpoint().parameters
+
+    def client(number: int) -> None:
+        peer = Peer(host, token, name=f"c{number}")
+        assert peer.next("welcome")["member"] in range(3)
+        for _ in range(3):
+            round_ = peer.next("round")
+            said = peer.train(round_, round_["parameters"] + np.float32(0.125 * (number + 1)))
+            assert said["type"] == "accepted", said
+        assert "done" in peer.next("closed")["why"]
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    held = host.gateway.files.checkpoint()
+    assert held.round == 3
+    assert np.allclose(held.parameters, start + 3 * 0.25, atol=1e-3)
+    notes = host.gateway.files.notes()
+    assert [n["round"] for n in notes] == [1, 2, 3] and notes[0]["clients"] == 3
+    assert {d["name"] for d in notes[0]["devices"]} == {"c0", "c1", "c2"}
+
+
+def test_without_a_token_4403_and_nothing_else(served):
+    host = served()
+    good = host.gateway.invitations.create()
+    for token, change in (("", {}), ("x.y", {}), (good, {"digest": "0" * 64}), (good, {"tokenizer": "0" * 64})):
+        peer = Peer(host, token, **change)
+        assert peer.closed()[0] == 4403
+        assert peer.heard == []
+    raw = sync.connect(host.address.replace("http", "ws") + "v1/socket")
+    raw.send("no json")
+    with pytest.raises(ConnectionClosed) as caught:
+        raw.recv(timeout=30)
+    assert caught.value.rcvd.code == 4403
+    assert not host.gateway.rounds.members
+
+
+def test_another_page_may_not_connect(served):
+    host = served()
+    address = host.address.replace("http", "ws") + "v1/socket"
+    with pytest.raises(InvalidStatus):
+        sync.connect(address, origin="https://elsewhere.example")
+    sync.connect(address, origin=host.address.rstrip("/")).close()
+
+
+def test_an_upload_resumes_where_it_stopped(served):
+    host = served(quorum=1, rounds=1)
+    token = host.gateway.invitations.create()
+    peer = Peer(host, token)
+    key = peer.next("welcome")["resume"]
+    round_ = peer.next("round")
+    update, data = peer.update(round_, round_["parameters"] + 1)
+    assert len(data) < protocol.FRAME  # one frame: what is cut off is sent whole again
+    peer.say(update)
+    assert peer.next("ready")["have"] == 0
+    peer.socket.close()
+    again = Peer(host, token, resume=key)
+    assert again.next("welcome")["member"] == 0
+    assert again.train(again.next("round"), round_["parameters"] + 1)["type"] == "accepted"
+
+
+def test_frames_that_came_are_not_sent_again(served, monkeypatch):
+    monkeypatch.setattr(protocol, "FRAME", 1000)
+    host = served(quorum=1, rounds=1)
+    token = host.gateway.invitations.create()
+    peer = Peer(host, token)
+    key = peer.next("welcome")["resume"]
+    round_ = peer.next("round")
+    update, data = peer.update(round_, round_["parameters"] + 1)
+    peer.say(update)
+    assert peer.next("ready")["have"] == 0
+    for frame in list(protocol.frames(data))[:3]:
+        peer.socket.send(frame)
+    assert [peer.next("ack")["have"] for _ in range(3)] == [1, 2, 3]
+    peer.socket.close()
+    again = Peer(host, token, resume=key)
+    again.next("round")
+    again.say(update)
+    assert again.next("ready")["have"] == 3
+    for frame in list(protocol.frames(data))[3:]:
+        again.socket.send(frame)
+    assert again.next("accepted")["attempt"] == update["attempt"]
+
+
+@pytest.mark.parametrize("bad", ["nan", "short", "tokens", "text"])
+def test_a_poisoned_client_ends_nothing(served, bad):
+    host = served(rounds=2, quorum=2, grace=1.0)
+    token = host.gateway.invitations.create()
+    good, other, evil = (Peer(host, token, name=name) for name in ("good", "other", "evil"))
+    for number in (1, 2):
+        round_ = evil.next("round")
+        after = round_["parameters"] + 1
+        if bad == "nan":
+            said = evil.train(round_, np.full(len(after), np.nan))
+        elif bad == "short":
+            said = evil.train(round_, after, bytes=12)
+        elif bad == "tokens":
+            said = evil.train(round_, after, tokens=10**9)
+        else:
+            evil.say('{"type": "update"}')
+            said = evil.next("rejected")
+        assert said["type"] == "rejected", said
+        for peer in (good, other):
+            assert peer.train(peer.next("round"), after)["type"] == "accepted"
+        wait(lambda number=number: host.gateway.files.round_of() >= number)
+    assert all(len(rows) == 2 for rows in host.site.replies)
+
+
+def test_a_stale_update_is_answered_with_the_current_weights(served):
+    host = served(rounds=3, quorum=1, grace=0.0)
+    token = host.gateway.invitations.create()
+    slow, quick = Peer(host, token), Peer(host, token)
+    old = slow.next("round")
+    assert quick.train(quick.next("round"), old["parameters"] + 1)["type"] == "accepted"
+    new = slow.next("round")
+    assert new["round"] == 2
+    said = slow.train(old, old["parameters"] + 1)
+    assert said["type"] == "rejected" and "stale" in said["why"]
+    assert slow.next("round")["attempt"] == new["attempt"]
+
+
+def test_too_much_closes_the_socket(served):
+    host = served()
+    token = host.gateway.invitations.create()
+    peer = Peer(host, token)
+    peer.next("round")
+    peer.say({"type": "update", "round": 1})
+    assert "why" in peer.next("rejected")
+    with contextlib.suppress(ConnectionClosed):
+        for _ in range(2000):
+            peer.say({"type": "ping", "n": 1})
+    assert peer.closed()[0] == 4413
+    large = Peer(host, token)
+    large.next("round")
+    with contextlib.suppress(ConnectionClosed):
+        large.say("x" * (protocol.MOST_TEXT + 1))
+    assert large.closed()[0] == 4413
+
+
+def test_rest_wants_the_right_token(served):
+    host = served()
+    member, boss = host.gateway.invitations.create(), host.gateway.invitations.create(kind="host")
+
+    def call(path: str, token: str = "", method: str = "GET", **more: Any) -> Any:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.request(method, host.address + path, headers=headers, trust_env=False, **more)
+
+    for path in ("v1/session", "v1/session/text", "v1/session/tokenizer"):
+        assert call(path).status_code == 401 and call(path, "a.b").status_code == 401
+        assert call(path, member).status_code == 200
+    for path, method in (
+        ("v1/status", "GET"), ("v1/pause", "POST"), ("v1/invitations", "POST"), ("v1/members/0", "DELETE"),
+        ("v1/session", "DELETE"), ("v1/model", "GET"),
+    ):  # fmt: skip
+        assert call(path, member, method).status_code == 401, path
+    made = call("v1/invitations", boss, "POST", json={"uses": 1, "hours": 2}).json()
+    assert call("v1/session", made["token"]).status_code == 200
+    assert call("v1/invitations", boss, "POST", json={"uses": 0}).status_code == 400
+    assert call(f"v1/invitations/{made['digest']}", boss, "DELETE").status_code == 200
+    assert call("v1/session", made["token"]).status_code == 401
+    peer = Peer(host, member, name="<b>me</b>")
+    peer.next("welcome")
+    status = call("v1/status", boss).json()
+    assert status["members"][0]["name"] == "<b>me</b>" and "key" not in status["members"][0]
+    assert call("v1/members/0", boss, "DELETE").status_code == 200
+    assert peer.closed()[0] == 4410
+    assert call("v1/members/7", boss, "DELETE").status_code == 404
+    for path in ("v1/control/list-runs", "v1/runtime/pull-messages", "v1/fleet/pull-messages", "../secret"):
+        assert call(path, boss, "POST").status_code in (404, 405), path
+    assert call("", "").status_code == 200  # the dashboard
+    assert "default-src 'self'" in call("", "").headers["content-security-policy"]
+    ids = np.frombuffer(call("v1/session/text", member).content, "<u4")
+    assert len(ids) == 500
+
+
+def test_pause_and_end(served):
+    host = served(rounds=9, quorum=1)
+    boss, token = host.gateway.invitations.create(kind="host"), host.gateway.invitations.create()
+    headers = {"Authorization": f"Bearer {boss}"}
+    pause = {"url": host.address + "v1/pause", "headers": headers, "trust_env": False}
+    assert httpx.post(json={"paused": True}, **pause).json() == {"paused": True}
+    peer = Peer(host, token)
+    peer.next("welcome")
+    with pytest.raises(TimeoutError):
+        peer.next("round", timeout=1.5)
+    httpx.post(json={"paused": False}, **pause)
+    assert peer.next("round")["round"] == 1
+    httpx.delete(host.address + "v1/session", headers=headers, trust_env=False)
+    assert "host ended" in peer.next("closed")["why"]
+
+
+def test_many_sockets(served):
+    host = served(rounds=1, quorum=40, shards=64, members=64, train_tokens=500)
+    token = host.gateway.invitations.create()
+    peers = [Peer(host, token) for _ in range(40)]
+    for peer in peers:
+        round_ = peer.next("round")
+        assert peer.train(round_, round_["parameters"] + 1)["type"] == "accepted"
+    wait(lambda: host.gateway.files.round_of() == 1)
+    assert len(host.site.replies[0]) == 40

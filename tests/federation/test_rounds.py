@@ -1,0 +1,328 @@
+"""Rounds end when they should, count what they should, and survive a killed gateway."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glgpt.errors import GlgptError
+from glgpt.federation import protocol, rules
+from glgpt.federation.rounds import Refused, Rejected
+from glgpt.federation.session import Checkpoint, weights_id
+
+
+def test_a_round_ends_when_all_who_were_asked_have_answered(host):
+    h = host()
+    a, b, c = h.join("a"), h.join("b"), h.join("c")
+    h.begin()
+    h.send(a.member)
+    h.send(b.member)
+    assert h.rounds.tick() == ""  # c is there and has not answered
+    h.send(c.member)
+    assert h.rounds.tick() == "close"
+    assert h.rounds.reply().updates.shape == (3, len(h.before))
+
+
+def test_a_round_ends_at_quorum_plus_grace(host, clock):
+    h = host()
+    a, b, _ = h.join(), h.join(), h.join()
+    h.begin()
+    h.send(a.member)
+    clock.now += 10
+    assert h.rounds.tick() == ""
+    h.send(b.member)
+    clock.now += 1.9
+    assert h.rounds.tick() == ""
+    clock.now += 0.2  # half of the grace: who is still at it should send what they have
+    assert h.rounds.tick() == "wrap_up"
+    assert h.rounds.tick() == ""
+    clock.now += 2
+    assert h.rounds.tick() == "close"
+
+
+def test_a_straggler_holds_nobody_beyond_the_deadline(host, clock):
+    h = host(grace=20.0, round_seconds=10.0)
+    a, b, _ = h.join(), h.join(), h.join()
+    h.begin()
+    h.send(a.member)
+    h.send(b.member)
+    clock.now += 9.9
+    assert h.rounds.tick() == "wrap_up"
+    clock.now += 0.2
+    assert h.rounds.tick() == "close"
+
+
+def test_below_the_quorum_the_deadline_rolls_and_what_came_is_kept(host, clock):
+    h = host()
+    a, b = h.join(), h.join()
+    h.begin()
+    h.send(a.member)
+    clock.now += 31
+    h.rounds.tick()
+    assert not h.rounds.open.closed
+    assert h.rounds.offer(b.member)["seconds_left"] == pytest.approx(30)
+    h.send(b.member)
+    assert h.rounds.tick() == "close"
+    assert len(h.rounds.reply().updates) == 2
+
+
+def test_who_left_is_not_waited_for(host):
+    h = host()
+    a, b, c = h.join(), h.join(), h.join()
+    h.begin()
+    h.send(a.member)
+    h.send(b.member)
+    c.member.connections = 0
+    assert h.rounds.tick() == "close"
+
+
+def test_a_late_joiner_gets_the_weights_at_once(host):
+    h = host()
+    h.begin()
+    late = h.join("late")
+    assert late.member.offered == h.rounds.open.id
+    offer = h.rounds.offer(late.member)
+    assert offer["bytes"] == h.before.nbytes and offer["attempt"] == weights_id(1, h.before)
+    assert len(offer["lr"]) == h.session.local_steps
+
+
+def test_a_stale_update_is_no_fault(host):
+    h = host()
+    a = h.join()
+    h.begin(1)
+    old, _ = h.update()
+    h.before = h.before + np.float32(1)
+    h.begin(2)
+    with pytest.raises(Rejected, match="stale") as caught:
+        h.rounds.check(a.member, old)
+    assert caught.value.stale and a.member.strikes == 0
+    h.send(a.member)
+    with pytest.raises(Rejected, match="already"):
+        h.send(a.member)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [{"tokens": 10**9}, {"steps": 99}, {"bytes": 3}, {"dtype": "f16"}, {"scale": 1e300, "loss": 1e-9, "steps": 0}],
+)
+def test_three_bad_updates_set_a_client_aside(host, claim):
+    h = host()
+    bad, good = h.join("bad"), h.join("good")
+    h.begin()
+    for _ in range(rules.STRIKES):
+        with pytest.raises(Rejected):
+            h.send(bad.member, **claim)
+    assert "3 rejected updates" in bad.member.aside
+    with pytest.raises(Rejected, match="set aside"):
+        h.send(bad.member)
+    assert h.rounds.offer(bad.member) is None
+    shown = next(m for m in h.rounds.status()["members"] if m["name"] == "bad")
+    assert shown["aside"] and "key" not in shown
+    h.send(good.member)  # the round goes on
+    assert len(h.rounds.open.updates) == 1
+
+
+def test_values_that_are_not_finite_are_refused(host):
+    h = host()
+    a = h.join()
+    h.begin()
+    update, data = h.update()
+    broken = np.frombuffer(data, "<f4").copy()
+    broken[5] = np.nan
+    with pytest.raises(GlgptError, match="NaN"):
+        h.rounds.decoded(update, broken.tobytes(), h.before)
+    assert isinstance(h.rounds.faulty(a.member, "NaN"), Rejected) and a.member.strikes == 1
+
+
+def test_a_killed_gateway_forgets_nothing(host, clock):
+    h = host()
+    a, b = h.join("a"), h.join("b", own_text=True)
+    h.begin(task=b"\x00\xfftask")
+    h.send(a.member, 0.25)
+    again = host()
+    assert [m.name for m in again.rounds.members.values()] == ["a", "b"]
+    assert again.rounds.members[1].own_text
+    assert list(again.rounds.open.updates) == [0] and again.rounds.open.task == b"\x00\xfftask"
+    back = again.join(resume=b.key)
+    assert back.member.number == 1 and back.member.name == "b"
+    again.send(back.member, 0.75)
+    assert again.rounds.tick() == "close"
+    rows = again.rounds.reply().updates
+    assert np.allclose(rows[0], h.before + 0.25) and np.allclose(rows[1], h.before + 0.75)
+
+
+def test_a_round_asked_for_again_keeps_what_came(host):
+    h = host()
+    a, b = h.join(), h.join()
+    assert h.begin(task=b"first")
+    h.send(a.member)
+    assert not h.begin(task=b"second")  # of a ServerApp that began again
+    h.send(b.member)
+    assert h.rounds.tick() == "close"
+    reply = h.rounds.reply()
+    assert reply.task == b"second" and len(reply.updates) == 2
+
+
+def test_the_next_round_drops_the_last_ones_updates(host):
+    h = host()
+    a = h.join()
+    h.begin(1)
+    h.send(a.member)
+    h.before = h.before + np.float32(1)
+    assert h.begin(2)
+    assert not h.rounds.open.updates
+    names = [path.name for path in (h.files.folder / "spool").iterdir()]
+    assert not any(name.startswith("1-") for name in names)
+
+
+def test_a_round_that_flower_has_is_not_opened_again(host):
+    h = host()
+    h.begin(1)
+    h.files.save(Checkpoint(1, h.before, {}))
+    assert host().rounds.open is None
+
+
+def test_public_sessions_are_clipped(host):
+    h = host(public=True, quorum=7)
+    members = [h.join().member for _ in range(7)]
+    h.begin()
+    for i, member in enumerate(members):
+        h.send(member, -5.0 if i == 3 else 0.5)
+    assert h.rounds.tick() == "close"
+    rows = h.rounds.reply().updates
+    norms = [rules.norm(row - h.before) for row in rows]
+    assert norms[3] == pytest.approx(1.5 * norms[0], rel=1e-5)
+    assert "clipped" in members[3].said and "clipped" not in members[0].said
+
+
+def test_beyond_the_memory_the_mean_is_streamed(host):
+    h = host(public=True)
+    members = [h.join().member for _ in range(3)]
+    h.begin()
+    for i, member in enumerate(members):
+        h.send(member, 0.1 * (i + 1), tokens=16 * (i + 1))
+    h.rounds.most_held = 2 * h.before.nbytes
+    assert h.rounds.tick() == "close"
+    reply = h.rounds.reply()
+    assert reply.updates.shape == (1, len(h.before)) and reply.metrics["tokens"] == [96]
+    wanted = h.before + (0.1 * 16 + 0.2 * 32 + 0.3 * 48) / 96  # the median is 0.2: nothing is clipped
+    assert np.abs(reply.updates[0] - wanted).max() < 1e-5
+    assert h.rounds.figures()["streamed"]
+
+
+def test_paused_nobody_is_asked(host, clock):
+    h = host()
+    a = h.join()
+    h.begin()
+    h.rounds.paused = True
+    assert h.rounds.offer(a.member) is None
+    clock.now += 1000
+    assert h.rounds.tick() == ""
+    h.rounds.paused = False
+    assert h.rounds.offer(a.member)["seconds_left"] > 0
+
+
+# -- who is let in ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "why"),
+    [
+        ({"token": "nothing"}, protocol.NO_TOKEN, "does not admit"),
+        ({"token": "a.b"}, protocol.NO_TOKEN, "does not admit"),
+        ({"digest": "0" * 64}, protocol.NO_TOKEN, "another program"),
+        ({"tokenizer": "0" * 64}, protocol.NO_TOKEN, "another tokenizer"),
+    ],
+)
+def test_a_client_that_does_not_fit_is_refused(host, change, code, why):
+    h = host()
+    with pytest.raises(Refused, match=why) as caught:
+        h.join(**change)
+    assert caught.value.code == code and not h.rounds.members
+
+
+def test_an_invitation_for_one_admits_one_who_may_come_back(host):
+    h = host()
+    once = h.invitations.create(uses=1)
+    first = h.join(token=once)
+    with pytest.raises(Refused, match="used already"):
+        h.join(token=once)
+    assert h.join(token=once, resume=first.key).member.number == first.member.number
+
+
+def test_an_invitation_expires_and_is_taken_back(host, clock):
+    from glgpt.federation.invitations import Invitations, digest
+
+    h = host()
+    book = Invitations(h.files.folder / "invitations.json", h.files.secret("invitation.key"), h.session.id, clock)
+    token = book.create(life=60)
+    book.check(token)
+    clock.now += 61
+    with pytest.raises(GlgptError):
+        book.check(token)
+    other = book.create(life=60)
+    assert book.revoke(digest(other)) and not book.revoke("nothing")
+    with pytest.raises(GlgptError):
+        book.check(other)
+
+
+def test_tokens_are_stored_as_hashes_and_signed(host):
+    from glgpt.federation.invitations import Invitations, digest
+
+    h = host()
+    stored = (h.files.folder / "invitations.json").read_text()
+    assert h.token not in stored and digest(h.token) in stored
+    assert not any(h.join().key in path.read_text("latin1") for path in h.files.folder.glob("*.jsonl"))
+    body, _, signature = h.token.partition(".")
+    for forged in (f"{body}.{signature[:-2]}AA", f"{body[:-2]}AA.{signature}", f"{body}."):
+        with pytest.raises(GlgptError):
+            h.invitations.check(forged)
+    other = Invitations(h.files.folder / "invitations.json", h.files.secret("invitation.key"), "f" * 16)
+    with pytest.raises(GlgptError):  # of another session
+        other.check(h.token)
+    with pytest.raises(GlgptError):  # a member's is not the host's
+        h.invitations.check(h.token, "host")
+
+
+def test_a_removed_device_stays_away(host):
+    h = host()
+    a = h.join()
+    assert h.rounds.remove(0) and not h.rounds.remove(9)
+    with pytest.raises(Refused) as caught:
+        host().join(resume=a.key)
+    assert caught.value.code == protocol.REMOVED
+
+
+def test_a_full_session_says_so(host):
+    h = host(shards=2)
+    h.join()
+    h.join()
+    with pytest.raises(Refused, match="full") as caught:
+        h.join()
+    assert caught.value.code == protocol.FULL
+
+
+# -- the checkpoint ----------------------------------------------------------------------
+
+
+def test_the_checkpoint_keeps_weights_momentum_and_round(host):
+    h = host()
+    velocity = np.arange(len(h.before), dtype=np.float32)
+    h.files.save(Checkpoint(3, h.before * 2, {"velocity": velocity}))
+    held = h.files.checkpoint()
+    assert held.round == h.files.round_of() == 3
+    assert np.array_equal(held.parameters, h.before * 2) and np.array_equal(held.memory["velocity"], velocity)
+    path = h.files.folder / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(GlgptError, match="damaged"):
+        h.files.checkpoint()
+
+
+def test_notes_of_a_round_are_joined_and_a_cut_line_left_out(host):
+    h = host()
+    h.files.note({"round": 1, "loss": 3.0})
+    h.files.note({"round": 1, "validation_loss": 3.5})
+    h.files.note({"round": 2, "loss": 2.0})
+    with (h.files.folder / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 3, "lo')
+    assert h.files.notes() == [{"round": 1, "loss": 3.0, "validation_loss": 3.5}, {"round": 2, "loss": 2.0}]

@@ -1,0 +1,49 @@
+"""A split server in a thread of the test's process, and the unsplit model to compare with."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glgpt.split.engine import Engine
+from glgpt.split.server import Access, StageServer
+
+Serve = Callable[..., StageServer]
+
+
+@contextlib.contextmanager
+def running(server: StageServer) -> Iterator[StageServer]:
+    """The server while it serves; `server.app.engine` outlives it."""
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not end"
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., StageServer]]:
+    """serve(model, blocks, port=0, token=None, origins=(), **options of Engine): a running server."""
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            model: Path | None,
+            blocks: str | None = None,
+            port: int = 0,
+            token: str | None = None,
+            origins: tuple[str, ...] = (),
+            **options: Any,
+        ) -> StageServer:
+            engine = Engine(model, blocks, **{"device": "software"} | options)
+            stack.callback(engine.close)
+            return stack.enter_context(running(StageServer(engine, Access(token, origins), port=port)))
+
+        yield start

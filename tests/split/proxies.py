@@ -1,0 +1,84 @@
+"""Proxies on loopback between a client and a server: one that breaks connections, one that delays what it passes on."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from typing import Any
+
+
+class Proxy:
+    """Passes bytes on between whoever connects to `url` and the server at `target`, as `passed` says."""
+
+    def __init__(self, target: str) -> None:
+        self.target = int(target.rpartition(":")[2])
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"ws://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.target))
+                for end in (client, server):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for a, b in ((client, server), (server, client)):
+                    threading.Thread(target=self._copy, args=(a, b), daemon=True).start()
+
+    def _copy(self, a: socket.socket, b: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            self.copy(a, b)
+        for end in (a, b):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def copy(self, a: socket.socket, b: socket.socket) -> None:
+        """Passes on what comes from a to b until it ends."""
+        while data := a.recv(1 << 16):
+            b.sendall(data)
+
+    def close(self) -> None:
+        self.listener.close()
+
+
+class Cutting(Proxy):
+    """Breaks the connection at the read of this number, counted over both directions; `cuts` says whether it has."""
+
+    def __init__(self, target: str, after: int) -> None:
+        self.left, self.cuts = after, 0
+        super().__init__(target)
+
+    def copy(self, a: socket.socket, b: socket.socket) -> None:
+        while data := a.recv(1 << 16):
+            self.left -= 1
+            if self.left == 0:
+                self.cuts += 1
+                return
+            b.sendall(data)
+
+
+class Delaying(Proxy):
+    """Passes everything on after half of `round_trip` seconds, as a long line does: what follows does not wait more."""
+
+    def __init__(self, target: str, round_trip: float) -> None:
+        self.one_way = round_trip / 2
+        super().__init__(target)
+
+    def copy(self, a: socket.socket, b: socket.socket) -> None:
+        line: queue.Queue[Any] = queue.Queue()
+
+        def deliver() -> None:
+            with contextlib.suppress(OSError):
+                while item := line.get():
+                    due, data = item
+                    time.sleep(max(0.0, due - time.perf_counter()))
+                    b.sendall(data)
+
+        threading.Thread(target=deliver, daemon=True).start()
+        while data := a.recv(1 << 16):
+            line.put((time.perf_counter() + self.one_way, data))
+        line.put(None)

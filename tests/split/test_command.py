@@ -1,0 +1,89 @@
+"""`glgpt split serve` and what uses it, as commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glgpt.cli import main
+
+GLGPT = [sys.executable, "-m", "glgpt"]
+
+
+@pytest.fixture
+def serving(goldens: Path) -> Iterator[Any]:
+    """The process of a server of one block, and what it said when it was ready."""
+    command = [*GLGPT, "split", "serve", str(goldens / "llama-grouped"), "--blocks", "1", "--listen", "0", "--json"]
+    command += ["--device", "software", "--sessions", "2"]
+    environment = os.environ | {"GLGPT_SPLIT_TOKEN": "open sesame"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout
+    yield process, json.loads(process.stdout.readline())
+    process.kill()
+    process.communicate()
+
+
+def test_it_says_what_it_holds_serves_a_text_and_ends_at_a_signal(
+    serving: Any, goldens: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, ready = serving
+    assert ready["event"] == "ready" and ready["holds"] == "1,head" and ready["sessions"] == 2
+    assert 0 < ready["session_bytes"] < ready["texture_bytes"]
+    monkeypatch.setenv("GLGPT_SPLIT_TOKEN", "open sesame")
+    base = ["generate", "--model", str(goldens / "llama-grouped"), "--ids", "3,31,6", "--tokens", "4", "--seed", "1"]
+    base += ["--json", "--device", "software"]
+    assert main(base) == 0
+    whole = json.loads(capsys.readouterr().out)
+    for how in (["--split", ready["url"]], ["--plan", f"0@here,1@{ready['url']}"]):
+        assert main([*base, *how]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["ids"] == whole["ids"]
+        here, there = found["split"]
+        assert (here["part"], here["place"], there["place"]) == ("embed,0", "here", ready["url"])
+        assert there["rows"] == 6 and there["sent"] > 6 * 4 * ready["bytes_per_token"]["int8"] and there["received"] > 0
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert process.stderr.read() == "glgpt: terminated\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["split", "serve", "--blocks", "9"], "blocks 9-9 are out of range: the model has blocks 0 to 5"),
+        (["split", "serve", "--blocks", "x"], "'x' is no part of a model"),
+        (["split", "serve", "--listen", "nowhere"], "--listen 'nowhere' is not [HOST:]PORT"),
+        (["split", "serve", "--blocks", "5", "--listen", "0.0.0.0:0", "--device", "software"], "give --token"),
+        (["split", "serve", "--blocks", "5", "--tls", "no.pem", "no.key", "--device", "software"], "--tls no.pem"),
+        (["generate", "--split", "ws://127.0.0.1:1", "x"], "is `glgpt split serve` running there?"),
+        (["generate", "--split", "ftp://x", "x"], "'ftp://x' is no address of a server"),
+        (["generate", "--plan", "0-5", "x"], "'0-5' is no plan"),
+        (["generate", "--plan", "0-3@here,5@here", "x"], "the plan has embed,0-3 and then 5,head"),
+        (["generate", "--plan", "1-5@here", "x"], "the plan lacks the embedding"),
+        (["generate", "--speculate", "x"], "--speculate goes with --split or --plan"),
+        (["generate", "--split", "ws://a", "--plan", "0-5@here", "x"], "give one of them"),
+        (["export", "--out", "page", "--split", "2"], "--split K and --server URL go together"),
+        (["export", "--out", "page", "--split", "6", "--server", "ws://a"], "--split 6 is out of range"),
+        (["export", "--out", "page", "--split", "2", "--server", "ws://a; x"], "is no plain address"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GLGPT_SPLIT_TOKEN", raising=False)
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and message in err, err
+    assert list(tmp_path.iterdir()) == []

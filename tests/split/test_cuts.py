@@ -1,0 +1,183 @@
+"""Every cut of every golden gives the unsplit model's bits, over stages here and over a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import ArgumentError, GlgptError
+from glgpt.inference.chunks import upload_token
+from glgpt.inference.model import GPT2
+from glgpt.inference.stages.stage import Stage
+from glgpt.models.part import Part, checked_chain
+from glgpt.wire.messages import Ask
+
+GOLDENS = sorted(path.parent.name for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
+LAST = 5  # tokens generated
+
+
+@pytest.fixture
+def stages() -> Iterator[Callable[..., list[Stage]]]:
+    made: list[Stage] = []
+
+    def load(checkpoint: Checkpoint, *parts: Part, **options: Any) -> list[Stage]:
+        made.extend(Stage.load(checkpoint, part, device="software", **options) for part in parts)
+        return made[-len(parts) :]
+
+    yield load
+    for stage in made:
+        stage.close()
+
+
+def prompt_of(folder: Path, n_positions: int) -> list[int]:
+    with np.load(folder / "reference.npz") as file:
+        ids = [int(i) for i in file["tokens"]]
+    return ids[: max(1, n_positions - LAST)]
+
+
+def unsplit(folder: Path, dtype: str = "f32") -> tuple[list[int], list[Any]]:
+    """The prompt, and the rows of logits behind it and behind each of `LAST` greedy tokens."""
+    rows = []
+    with GPT2.from_pretrained(folder, dtype, device="software") as model:
+        ids = prompt_of(folder, model.config.n_positions)
+        text, view = list(ids), model.player.entry("decode").outputs["logits"]
+        model._decoder._prefill(ids)
+        for _ in range(LAST):
+            rows.append(view.unpack(model.player.read(view.texture))[0])
+            if len(text) == model.config.n_positions:
+                break
+            text.append(int(rows[-1].argmax()))
+            upload_token(model.player, text[-1])
+            model.player.play("decode", pos=len(text) - 1)
+    return ids, rows
+
+
+def split_rows(parts: list[Stage], ids: list[int]) -> list[Any]:
+    """The same of stages one after another."""
+    rows, held, text = [], 0, list(ids)
+    for _ in range(LAST):
+        x: Any = text[held:]
+        for stage in parts[:-1]:
+            x = stage.answer(held, x, None).hidden
+        answer = parts[-1].answer(held, x, Ask(logits=True))
+        assert answer.logits is not None
+        rows.append(answer.logits)
+        held = len(text)
+        text += answer.tokens
+        if held == parts[0].config.n_positions:
+            break
+    return rows
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_every_cut_of_a_golden_gives_the_same_bits(
+    name: str, goldens: Path, stages: Callable[..., list[Stage]]
+) -> None:
+    ids, wanted = unsplit(goldens / name)
+    with Checkpoint.open(goldens / name) as checkpoint:
+        n_layer = checkpoint.config.n_layer
+        for cut in range(n_layer + 1):
+            parts = stages(checkpoint, Part(0, cut, True, False), Part(cut, n_layer, False, True))
+            for ours, whole in zip(split_rows(parts, ids), wanted, strict=True):
+                assert np.array_equal(ours, whole), f"cut before block {cut}"
+
+
+def test_three_stages_with_both_ends_here(goldens: Path, stages: Callable[..., list[Stage]]) -> None:
+    ids, wanted = unsplit(goldens / "llama-grouped")
+    with Checkpoint.open(goldens / "llama-grouped") as checkpoint:
+        n = checkpoint.config.n_layer
+        parts = stages(checkpoint, Part(0, 0, True, False), Part(0, n, False, False), Part(n, n, False, True))
+        assert all(np.array_equal(a, b) for a, b in zip(split_rows(parts, ids), wanted, strict=True))
+
+
+def test_halves_are_cut_alike(goldens: Path, stages: Callable[..., list[Stage]]) -> None:
+    ids, wanted = unsplit(goldens / "vocab3-untied", "f16")
+    with Checkpoint.open(goldens / "vocab3-untied") as checkpoint:
+        n = checkpoint.config.n_layer
+        parts = stages(checkpoint, Part(0, 1, True, False), Part(1, n, False, True), dtype="f16")
+        assert all(np.array_equal(a, b) for a, b in zip(split_rows(parts, ids), wanted, strict=True))
+
+
+def test_a_stage_loads_its_own_tensors_only(goldens: Path, stages: Callable[..., list[Stage]]) -> None:
+    for name in ("dhead3-relu", "llama-grouped", "vocab3-untied"):
+        with Checkpoint.open(goldens / name) as checkpoint:
+            config = checkpoint.config
+            parts = [Part(0, 1, True, False), Part(1, config.n_layer, False, True)]
+            read = set[str]()
+            plain = checkpoint.read
+            checkpoint.read = lambda name, read=read, plain=plain: (read.add(name), plain(name))[1]  # type: ignore
+            for part in parts if config.n_layer > 1 else parts[:1]:
+                read.clear()
+                stage = stages(checkpoint, part)[0]
+                weights = {n for n, t in stage.player.program.textures.items() if t.role == "weight"}
+                assert read == weights == set(part.parameters(config))
+            everything = set().union(*(p.parameters(config) for p in parts[: config.n_layer]))
+            assert everything == set(config.parameters) or config.n_layer == 1
+
+
+def test_sessions_of_a_stage_do_not_see_each_other(goldens: Path, stages: Callable[..., list[Stage]]) -> None:
+    ids, wanted = unsplit(goldens / "dhead3-relu")
+    with Checkpoint.open(goldens / "dhead3-relu") as checkpoint:
+        whole = stages(checkpoint, Part.whole(checkpoint.config))[0]
+    first, second = whole.session(), whole.session()
+    try:
+        other = [(i + 1) % whole.config.vocab_size for i in ids]
+        for at, (mine, theirs) in enumerate(zip(ids, other, strict=True)):
+            second.answer(at, [theirs], None)
+            answer = first.answer(at, [mine], Ask(logits=True))
+        alone = [whole.answer(at, [mine], Ask(logits=True)) for at, mine in enumerate(ids)][-1]
+        assert np.array_equal(answer.logits, alone.logits)
+        np.testing.assert_allclose(answer.logits, wanted[0], atol=2e-4)
+    finally:
+        second.close()
+        first.close()
+
+
+def test_parts_are_written_and_read() -> None:
+    config = Checkpoint.open(None).config
+    for text, wanted in {
+        "4-5": Part(4, 6, False, True),
+        "0-3": Part(0, 4, True, False),
+        "2": Part(2, 3, False, False),
+        "+0-5": Part(0, 6, False, False),
+        "embed": Part(0, 0, True, False),
+        "head": Part(6, 6, False, True),
+        "embed,0-5": Part(0, 6, True, False),
+        "5,head": Part(5, 6, False, True),
+    }.items():
+        assert Part.parse(text, config) == wanted
+        assert Part.parse(str(wanted), config) == wanted
+    for text in ("", "6", "4-6", "5-4", "embed,head", "embed,2-3", "1-2,head", "x", "0-3,", ",1", "--", "9" * 9):
+        with pytest.raises(ArgumentError):
+            Part.parse(text, config)
+    whole = [Part(0, 2, True, False), Part(2, 6, False, True)]
+    checked_chain(whole, config)
+    for chain in ([], whole[:1], whole[1:], [whole[0], Part(3, 6, False, True)], whole[::-1]):
+        with pytest.raises(ArgumentError):
+            checked_chain(chain, config)
+
+
+@pytest.mark.parametrize("blocks", ["0", "1", "+0-1", "head", "embed", "0-1"])
+def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, serve: Any) -> None:
+    folder = goldens / "llama-grouped"
+    server = serve(folder, blocks)
+    with GPT2.from_pretrained(folder, device="software") as model:
+        ids = prompt_of(folder, model.config.n_positions)
+        greedy = list(model.generate_ids(ids, LAST, temperature=0))
+        drawn = list(model.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7))
+        logits, wanted = model.run_with_cache(ids)
+    if blocks == "0-1":  # nothing is left for this machine
+        with pytest.raises(GlgptError, match="leaves"):
+            GPT2.from_pretrained(folder, rest=server.url, blocks=(0, 1), device="software")
+    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+        assert list(split.generate_ids(ids, LAST, temperature=0)) == greedy
+        assert list(split.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7)) == drawn
+        ours, found = split.run_with_cache(ids)
+        assert np.array_equal(ours, logits) and list(found) == list(wanted)
+        for name, array in wanted.items():
+            assert np.array_equal(found[name], array), name

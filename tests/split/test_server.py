@@ -1,0 +1,306 @@
+"""The server: what it refuses, sessions, rollback, repeats, evictions, restarts, and connections cut at any message."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from proxies import Cutting, Delaying
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import ArgumentError, GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.split.engine import Engine
+from glgpt.split.server import Access, StageServer
+from glgpt.wire import hidden, messages
+from glgpt.wire.client import Connection
+from glgpt.wire.messages import Ask, Look, Open, Step
+
+NAME = "llama-grouped"
+TOKENS = 8
+
+
+@pytest.fixture
+def folder(goldens: Path) -> Path:
+    return goldens / NAME
+
+
+@pytest.fixture
+def ids(folder: Path) -> list[int]:
+    with np.load(folder / "reference.npz") as file:
+        return [int(i) for i in file["tokens"]][:6]
+
+
+@pytest.fixture
+def whole(folder: Path, ids: list[int]) -> dict[str, list[int]]:
+    """The unsplit model's continuations."""
+    with GPT2.from_pretrained(folder, device="software") as model:
+        return {
+            "greedy": list(model.generate_ids(ids, TOKENS, temperature=0)),
+            "drawn": list(model.generate_ids(ids, TOKENS, temperature=1, seed=3)),
+        }
+
+
+class Raw:
+    """A client that says what it is told to."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        from websockets.sync.client import connect
+
+        self.stack = contextlib.ExitStack()
+        self.socket = self.stack.enter_context(connect(url, compression=None, proxy=None, max_size=None, **options))
+
+    def say(self, message: Any, payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        self.socket.send(messages.encode(message, payload) if not isinstance(message, (bytes, str)) else message)
+        header, rest = messages.decode(self.socket.recv(timeout=20))
+        return header, bytes(rest)
+
+    def open(self, **fields: Any) -> dict[str, Any]:
+        return self.say(Open(protocol=messages.PROTOCOL, **fields))[0]
+
+
+@pytest.fixture
+def raw() -> Iterator[Any]:
+    made: list[Raw] = []
+
+    def connect(server: StageServer, **options: Any) -> Raw:
+        made.append(Raw(server.url, **options))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        client.stack.close()
+
+
+def states(n: int, width: int, seed: int = 0) -> bytes:
+    return hidden.pack(np.random.default_rng(seed).normal(size=(n, width)).astype(np.float32), "f32")
+
+
+def test_what_is_no_message_is_refused_and_the_server_goes_on(serve: Any, folder: Path, raw: Any) -> None:
+    server = serve(folder, "1")
+    width = Checkpoint.open(folder).config.n_embd
+    good = Open(protocol=messages.PROTOCOL)
+    for first in (b"", b"\xff" * 64, b"\x02\0\0\0[]", messages.encode({"op": "open"}), Step(seq=0, pos=0, n=1)):
+        header, _ = raw(server).say(first)
+        assert header["op"] == "error" and header["code"] in ("bad", "unsuitable"), first
+    nan = np.full((1, width), np.nan, "<f4").tobytes()
+    for message, payload in (
+        (b"\0", b""),
+        (good, b""),
+        (Step(seq=0, pos=0, n=1), b""),
+        (Step(seq=0, pos=0, n=1), nan),
+        (Step(seq=0, pos=0, n=2), states(1, width)),
+        (Step(seq=0, pos=0, n=10**6), states(1, width)),
+        (Step(seq=0, pos=10**6, n=1), states(1, width)),
+        (Step(seq=0, pos=0, n=1, ask=Ask(guesses=(1, 2))), states(1, width)),
+        (Look(seq=0, n=1, names=("embed",)), states(1, width)),
+        (Look(seq=0, n=1, names=("nonsense",)), states(1, width)),
+        (messages.encode({"op": "step", "seq": 0, "pos": 0, "n": 1, "ask": {"temperature": -1}}), b""),
+        (messages.encode({"op": "step", "seq": 0, "pos": 0, "n": 1, "more": 1}), b""),
+    ):
+        client = raw(server)
+        assert client.open()["op"] == "opened"
+        header, _ = client.say(message, payload)
+        assert (header["op"], header["code"]) == ("error", "bad"), (message, header)
+    client = raw(server)
+    client.open()
+    assert client.say(Step(seq=0, pos=0, n=1, ask=Ask()), states(1, width))[0]["tokens"]
+
+
+def test_too_long_a_message_ends_the_connection_alone(serve: Any, folder: Path, raw: Any) -> None:
+    from websockets.exceptions import ConnectionClosed
+
+    server = serve(folder, "1")
+    client = raw(server)
+    client.open()
+    with pytest.raises(ConnectionClosed):
+        client.socket.send(bytes(server.app.engine.most_bytes + 1))
+        client.socket.recv(timeout=20)
+    assert raw(server).open()["op"] == "opened"
+
+
+def test_who_may_connect(serve: Any, folder: Path, raw: Any) -> None:
+    from websockets.exceptions import InvalidStatus
+
+    server = serve(folder, "1", token="right")
+    for wrong in (None, "wrong"):
+        assert raw(server).open(token=wrong)["code"] == "refused"
+    assert raw(server).open(token="right")["op"] == "opened"
+    for origin, welcome in (("http://localhost:8042", True), ("https://example.org", False), ("null", False)):
+        if welcome:
+            raw(server, origin=origin)
+        else:
+            with pytest.raises(InvalidStatus, match="403"):
+                raw(server, origin=origin)
+    named = serve(folder, "1", origins=("https://example.org",))
+    raw(named, origin="https://example.org")
+    with pytest.raises(InvalidStatus, match="403"):
+        raw(named, origin="http://localhost:8042")
+    with pytest.raises(GlgptError, match="token is needed"):
+        GPT2.from_pretrained(folder, rest=server.url, device="software")
+    with pytest.raises(ArgumentError, match="--token"):
+        StageServer(server.app.engine, Access(), "0.0.0.0", 0)
+
+
+def test_another_model_is_refused(serve: Any, goldens: Path, raw: Any) -> None:
+    server = serve(goldens / NAME, "1")
+    assert raw(server).open(model="0" * 32)["code"] == "unsuitable"
+    with pytest.raises(GlgptError, match="another model"):
+        GPT2.from_pretrained(goldens / "dhead3-relu", rest=server.url, device="software")
+
+
+def test_a_repeat_is_answered_as_before_and_a_lower_position_takes_rows_back(
+    serve: Any, folder: Path, raw: Any
+) -> None:
+    server = serve(folder, "1")
+    width = server.app.engine.config.n_embd
+    client = raw(server)
+    key = client.open()["session"]
+    first = client.say(Step(seq=0, pos=0, n=3, ask=Ask(logits=True)), states(3, width))
+    assert client.say(Step(seq=0, pos=0, n=3, ask=Ask(logits=True)), states(3, width)) == first
+    second = client.say(Step(seq=1, pos=3, n=1, ask=Ask(logits=True)), states(1, width, 1))
+    other = client.say(Step(seq=2, pos=3, n=1, ask=Ask(logits=True)), states(1, width, 2))
+    again = client.say(Step(seq=3, pos=3, n=1, ask=Ask(logits=True)), states(1, width, 1))
+    assert again[1] == second[1] != other[1]
+    resumed = raw(server).open(session=key)
+    assert (resumed["session"], resumed["held"], resumed["seq"]) == (key, 4, 3)
+    assert raw(server).open(session="guessed")["session"] not in ("guessed", key)
+
+
+def test_no_rows_are_read_that_the_session_did_not_write(serve: Any, folder: Path, raw: Any) -> None:
+    """The caches of a session that ended are handed on: a position beyond the own rows would read them."""
+    server = serve(folder, "1", sessions=1)
+    width = server.app.engine.config.n_embd
+    first = raw(server)
+    first.open()
+    first.say(Step(seq=0, pos=0, n=5), states(5, width))
+    thief = raw(server)
+    thief.open()
+    assert thief.say(Step(seq=0, pos=4, n=1, ask=Ask(logits=True)), states(1, width))[0]["code"] == "order"
+    assert first.say(Step(seq=5, pos=5, n=1), states(1, width))[0]["code"] == "order"
+
+
+def test_the_least_recently_used_session_is_evicted_and_its_text_goes_on(
+    serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
+) -> None:
+    server = serve(folder, "1", sessions=1)
+    with contextlib.ExitStack() as stack:
+        models = [
+            stack.enter_context(GPT2.from_pretrained(folder, rest=server.url, device="software")) for _ in range(2)
+        ]
+        runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
+        texts = list(zip(*runs, strict=True))  # in turns: each evicts the other
+        assert [list(t) for t in zip(*texts, strict=True)] == [whole["drawn"]] * 2
+        assert server.app.engine.sessions.evictions > TOKENS
+        assert all(t["replays"] for m in models for t in m.traffic() if "replays" in t)
+
+
+def test_a_restarted_server_goes_on_with_the_text(folder: Path, ids: list[int], whole: dict[str, list[int]]) -> None:
+    from conftest import running
+
+    def engine() -> Engine:
+        return Engine(folder, "1", device="software")
+
+    first = engine()
+    server = StageServer(first, port=0)
+    port = int(server.url.rpartition(":")[2])
+    with contextlib.ExitStack() as stack:
+        with running(server):
+            split = stack.enter_context(GPT2.from_pretrained(folder, rest=server.url, device="software"))
+            run = split.generate_ids(ids, TOKENS, temperature=1, seed=3)
+            text = [next(run) for _ in range(3)]
+        first.close()
+        second = engine()
+        stack.callback(second.close)
+        with running(StageServer(second, port=port)):
+            assert [*text, *run] == whole["drawn"]
+        assert split.traffic()[1]["replays"] == 1
+
+
+def test_cut_at_any_message_the_text_is_the_same(
+    serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
+) -> None:
+    server = serve(folder, "1")
+    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+        stage, cuts = split._stages[1], 0
+        for after in range(5, 7 + 2 * TOKENS):  # four messages open a connection
+            proxy = Cutting(server.url, after)
+            split._connections[0].close()
+            stage.connection = split._connections[0] = Connection(proxy.url, model=server.app.engine.digest)
+            assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"], after
+            proxy.close()
+            cuts += proxy.cuts
+        assert cuts > TOKENS
+
+
+def test_over_a_long_line_chunks_are_under_way_together(serve: Any, folder: Path) -> None:
+    """Six chunks of a prompt cost little more than one round trip, and the text is the same."""
+    server = serve(folder, "1")
+    with GPT2.from_pretrained(folder, device="software") as model:
+        ids = [i % model.config.vocab_size for i in range(min(6, model.config.n_positions - 4))]
+        wanted = list(model.generate_ids(ids, 2, temperature=0))
+    proxy = Delaying(server.url, 0.4)
+    with GPT2.from_pretrained(folder, rest=proxy.url, device="software") as split:
+        split.decoder.sizes = (1,)  # a chunk for each token
+        list(split.generate_ids(ids, 1, temperature=0))  # compiles
+        start = time.perf_counter()
+        assert list(split.generate_ids(ids, 2, temperature=0)) == wanted
+        assert 0.8 <= time.perf_counter() - start < 0.4 * len(ids)
+    proxy.close()
+
+
+def test_a_server_that_is_not_there(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(GlgptError, match="glgpt split serve"):
+        GPT2.from_pretrained(folder, rest=f"ws://127.0.0.1:{port}", device="software")
+    for url in ("http://127.0.0.1:1", "ws://", "ws://x:99999", "nonsense"):
+        with pytest.raises(GlgptError, match="no address"):
+            GPT2.from_pretrained(folder, rest=url, device="software")
+
+
+def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int]) -> None:
+    from conftest import running
+
+    engine = Engine(folder, "1", device="software")
+    with contextlib.ExitStack() as stack:
+        stack.callback(engine.close)
+        with running(StageServer(engine, port=0)) as server:
+            split = stack.enter_context(GPT2.from_pretrained(folder, rest=server.url, device="software"))
+            run = split.generate_ids(ids, TOKENS, temperature=0)
+            next(run)
+        split._connections[0].patience = 0.3
+        with pytest.raises(GlgptError, match=r"lost the server.*tried again"):
+            list(run)
+
+
+def test_speculation_gives_the_same_text(serve: Any, folder: Path, whole: dict[str, list[int]]) -> None:
+    server = serve(folder, "1")
+    loop = [5, 9, 2, 5, 9, 2, 5, 9, 2, 5, 9]
+    with GPT2.from_pretrained(folder, device="software") as model:
+        wanted = [list(model.generate_ids(loop, 12, temperature=t, seed=1)) for t in (0, 1)]
+    with GPT2.from_pretrained(folder, rest=server.url, speculate=True, device="software") as split:
+        assert [list(split.generate_ids(loop, 12, temperature=t, seed=1)) for t in (0, 1)] == wanted
+        assert split.decoder.guessed > 0
+
+
+@pytest.mark.slow
+def test_sessions_leave_memory_flat(serve: Any, folder: Path, raw: Any) -> None:
+    server = serve(folder, "1", sessions=2)
+    engine = server.app.engine
+    width = engine.config.n_embd
+    counts = []
+    for i in range(1000):
+        client = Raw(server.url)
+        client.open()
+        client.say(Step(seq=0, pos=0, n=2), states(2, width))
+        client.stack.close()
+        if i in (9, 999):
+            counts.append((len(engine.stage.player.device.live), len(engine.sessions), len(server.app._holders)))
+    assert counts[0][:2] == counts[1][:2] and counts[1][2] <= 2

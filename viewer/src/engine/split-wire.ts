@@ -1,0 +1,89 @@
+// The messages of docs/split.md: a line of JSON and a payload, and hidden states as bytes.
+
+import { PageError } from "../gl/errors";
+
+export const PROTOCOL = 1;
+export type Wire = "f32" | "f16" | "int8";
+
+export interface Message {
+  op: string;
+  [field: string]: unknown;
+}
+
+/** The length of the JSON (4 bytes, little-endian), the JSON, the payload. */
+export function encode(header: Message, payload: Uint8Array = new Uint8Array()): Uint8Array<ArrayBuffer> {
+  const text = new TextEncoder().encode(JSON.stringify(header));
+  const out = new Uint8Array(4 + text.length + payload.length);
+  new DataView(out.buffer).setUint32(0, text.length, true);
+  out.set(text, 4);
+  out.set(payload, 4 + text.length);
+  return out;
+}
+
+export function decode(data: ArrayBuffer): { header: Message; payload: Uint8Array<ArrayBuffer> } {
+  const size = data.byteLength < 4 ? 0 : new DataView(data).getUint32(0, true);
+  try {
+    if (size < 2 || 4 + size > data.byteLength) throw new Error();
+    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size))) as Message;
+    if (typeof header.op !== "string") throw new Error();
+    return { header, payload: new Uint8Array(data, 4 + size) };
+  } catch {
+    throw new PageError("The server said what this page does not understand; it may be of another version.");
+  }
+}
+
+/** Rows of hidden states `[rows, width]` as the server reads them. */
+export function packStates(states: Float32Array, rows: number, kind: Wire): Uint8Array {
+  const width = states.length / rows;
+  if (kind === "f32") return new Uint8Array(states.slice().buffer);
+  if (kind === "f16") {
+    const halves = new Uint16Array(states.length);
+    for (let i = 0; i < states.length; i++) halves[i] = half(states[i]!);
+    return new Uint8Array(halves.buffer);
+  }
+  const out = new Uint8Array(rows * (4 + width));
+  const scales = new DataView(out.buffer);
+  const codes = new Int8Array(out.buffer, 4 * rows);
+  for (let r = 0; r < rows; r++) {
+    const row = states.subarray(r * width, (r + 1) * width);
+    let peak = 0;
+    for (const x of row) peak = Math.max(peak, Math.abs(x));
+    const scale = Math.fround(peak > 0 ? peak / 127 : 1);
+    scales.setFloat32(4 * r, scale, true);
+    for (let c = 0; c < width; c++) codes[r * width + c] = roundEven(row[c]! / scale);
+  }
+  return out;
+}
+
+function roundEven(x: number): number {
+  const down = Math.floor(x);
+  const over = x - down;
+  return over > 0.5 || (over === 0.5 && down % 2 !== 0) ? down + 1 : down;
+}
+
+const floats = new Float32Array(1);
+const bits = new Uint32Array(floats.buffer);
+
+/** The bits of the nearest half, to even where two are as near. Throws beyond their range. */
+export function half(x: number): number {
+  floats[0] = x;
+  const f = bits[0]!;
+  const sign = (f >>> 16) & 0x8000;
+  const exponent = ((f >>> 23) & 0xff) - 112;
+  const mantissa = f & 0x7fffff;
+  if (exponent > 30) throw new PageError("A hidden state is beyond the range of f16; export the page with --wire f32.");
+  if (exponent > 0) {
+    const rest = mantissa & 0x1fff;
+    let found = (exponent << 10) | (mantissa >>> 13);
+    if (rest > 0x1000 || (rest === 0x1000 && found & 1)) found++;
+    if (found >= 0x7c00) throw new PageError("A hidden state is beyond the range of f16; export the page with --wire f32.");
+    return sign | found;
+  }
+  if (exponent < -10) return sign; // too small
+  const whole = mantissa | 0x800000;
+  const shift = 14 - exponent;
+  const rest = whole & ((1 << shift) - 1);
+  let found = whole >>> shift;
+  if (rest > 1 << (shift - 1) || (rest === 1 << (shift - 1) && found & 1)) found++;
+  return sign | found;
+}

@@ -1,0 +1,289 @@
+// The blocks that a server runs: hidden states there, tokens back, over a WebSocket that is made again when it breaks.
+
+import { PageError } from "../gl/errors";
+import type { Values } from "./capture";
+import type { Candidate } from "./sampling";
+import { decode, encode, packStates, PROTOCOL, type Message, type Wire } from "./split-wire";
+
+const PATIENCE = 60_000; // ms in which a lost server must come back
+const BACKOFF = [100, 2000] as const; // ms between attempts to connect: the first, and the longest
+const GREETING = 10_000; // ms in which a server must answer `open`
+
+export interface SplitSettings {
+  server: string;
+  wire: Wire;
+  digest: string;
+  rest: string;
+  /** Names of the residual stream, after the embedding and after each block of both sides. */
+  stream: string[];
+}
+
+/** What the side with the head is asked for; see `Ask` in glgpt/wire/messages.py. */
+export interface Ask {
+  temperature: number;
+  top_k: number | null;
+  top_p: number | null;
+  seed: number;
+  draw: number;
+  alternatives: number;
+  /** Whether the last row's logits are wanted in full. */
+  logits?: boolean;
+}
+
+export interface Chosen {
+  id: number;
+  p?: number;
+  sampled?: number;
+  top?: Candidate[];
+  logits?: Float32Array;
+}
+
+/** What one step took: bytes both ways, and milliseconds here, on the wire, there. */
+export interface Crossing {
+  rows: number;
+  sent: number;
+  received: number;
+  hereMs: number;
+  wireMs: number;
+  thereMs: number;
+}
+
+/** The session has only `held` rows: the later ones must be fed again. */
+export class Forgotten extends Error {
+  constructor(readonly held: number) {
+    super(`the session holds ${held} rows`);
+  }
+}
+
+class Refused extends PageError {
+  constructor(
+    message: string,
+    readonly code: string,
+  ) {
+    super(message);
+  }
+}
+
+interface Waiting {
+  seq: number;
+  sent: number;
+  bytes: number;
+  resolve: (answer: { header: Message; payload: Uint8Array<ArrayBuffer>; wireMs: number; bytes: number }) => void;
+  reject: (error: Error) => void;
+}
+
+const AGAIN = ["evicted", "draining", "order"];
+
+export class Split {
+  /** Token ids whose rows the server holds. */
+  held: number[] = [];
+  status: "connected" | "connecting" | "refused" = "connecting";
+  problem = "";
+  /** Asked for where the server wants one. */
+  token: string | null = null;
+  reconnects = 0;
+  onStatus: () => void = () => {};
+  onCrossing: (crossing: Crossing) => void = () => {};
+  private socket: WebSocket | null = null;
+  private opening: Promise<void> | null = null;
+  private session: string | null = null;
+  private next = 0;
+  private readonly waiting: Waiting[] = [];
+
+  constructor(readonly settings: SplitSettings) {}
+
+  private say(status: Split["status"], problem = ""): void {
+    this.status = status;
+    this.problem = problem;
+    this.onStatus();
+  }
+
+  /** How many of these ids' rows the server holds, of all but the last, behind which a token is wanted. */
+  common(ids: readonly number[]): number {
+    let held = 0;
+    while (held < ids.length - 1 && held < this.held.length && ids[held] === this.held[held]) held++;
+    return held;
+  }
+
+  /** Connects where there is no connection, for as long as it takes or `PATIENCE` allows. */
+  async connect(signal?: AbortSignal): Promise<void> {
+    if (this.socket) return;
+    this.opening ??= this.reach(signal).finally(() => (this.opening = null));
+    await this.opening;
+  }
+
+  private async reach(signal?: AbortSignal): Promise<void> {
+    const end = performance.now() + PATIENCE;
+    let wait: number = BACKOFF[0];
+    for (;;) {
+      this.say("connecting", this.problem);
+      try {
+        await this.open();
+        this.say("connected");
+        return;
+      } catch (error) {
+        const said = error instanceof Error ? error.message : String(error);
+        if (error instanceof Refused && !AGAIN.includes(error.code)) {
+          this.say("refused", said);
+          throw error;
+        }
+        this.say("connecting", said);
+        if (signal?.aborted || performance.now() + wait > end) throw new PageError(said);
+        await new Promise((resolve) => setTimeout(resolve, wait));
+        wait = Math.min(2 * wait, BACKOFF[1]);
+        if (signal?.aborted) throw new PageError(said);
+      }
+    }
+  }
+
+  private open(): Promise<void> {
+    const { server, wire, digest } = this.settings;
+    return new Promise((resolve, reject) => {
+      let socket: WebSocket;
+      try {
+        socket = new WebSocket(server);
+      } catch {
+        reject(new Refused(`This page cannot connect to ${server}: its address or its policy forbids it.`, "refused"));
+        return;
+      }
+      socket.binaryType = "arraybuffer";
+      let opened = false;
+      const late = setTimeout(() => socket.close(), GREETING);
+      socket.onopen = () => {
+        const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire };
+        if (this.session) hello["session"] = this.session;
+        if (this.token) hello["token"] = this.token;
+        socket.send(encode(hello));
+      };
+      socket.onmessage = (event: MessageEvent<ArrayBuffer>) => {
+        try {
+          const { header, payload } = decode(event.data);
+          if (opened) {
+            this.hear(header, payload, event.data.byteLength);
+            return;
+          }
+          clearTimeout(late);
+          if (header.op === "error") throw new Refused(`The server says: ${String(header["message"])}.`, String(header["code"]));
+          if (header["holds"] !== this.settings.rest) {
+            throw new Refused(`The server holds ${String(header["holds"])} and this page needs ${this.settings.rest}.`, "refused");
+          }
+          opened = true;
+          if (header["session"] !== this.session) this.held = [];
+          this.held.length = Math.min(this.held.length, Number(header["held"]));
+          this.session = String(header["session"]);
+          this.next = Number(header["seq"]) + 1;
+          this.socket = socket;
+          resolve();
+        } catch (error) {
+          reject(error instanceof Error ? error : new Error(String(error)));
+          socket.close();
+        }
+      };
+      socket.onclose = () => {
+        clearTimeout(late);
+        if (this.socket === socket) this.broke();
+        reject(new PageError(`No connection to ${server}.`));
+      };
+    });
+  }
+
+  private broke(): void {
+    this.socket = null;
+    this.reconnects++;
+    this.say("connecting", `Lost the connection to ${this.settings.server}; trying again.`);
+    for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(this.held.length));
+  }
+
+  private hear(header: Message, payload: Uint8Array<ArrayBuffer>, bytes: number): void {
+    if (header.op === "error") {
+      const code = String(header["code"]);
+      const again = AGAIN.includes(code);
+      if (again) this.session = null;
+      const error = again ? new Forgotten(0) : new Refused(`The server says: ${String(header["message"])}.`, code);
+      if (again) this.held = [];
+      for (const waiting of this.waiting.splice(0)) waiting.reject(error);
+      return;
+    }
+    const at = this.waiting.findIndex((w) => w.seq === header["seq"]);
+    if (at < 0) return; // the answer to what nobody waits for any more
+    const waiting = this.waiting.splice(at, 1)[0]!;
+    const there = Number(header["ms"] ?? 0) + Number(header["queue_ms"] ?? 0);
+    waiting.resolve({ header, payload, bytes, wireMs: Math.max(0, performance.now() - waiting.sent - there) });
+  }
+
+  /** Rejects with `Forgotten` where the connection is gone. */
+  private ask(header: Message, payload: Uint8Array): Promise<Parameters<Waiting["resolve"]>[0] & { sent: number }> {
+    const { socket } = this;
+    if (!socket) return Promise.reject(new Forgotten(this.held.length));
+    const seq = this.next++;
+    const message = encode({ ...header, seq }, payload);
+    return new Promise((resolve, reject) => {
+      const sent = message.byteLength;
+      this.waiting.push({ seq, sent: performance.now(), bytes: sent, resolve: (a) => resolve({ ...a, sent }), reject });
+      socket.send(message);
+    });
+  }
+
+  /** Sends the hidden states `[n, width]` of rows `pos`.. of `ids`; with `ask`, resolves to the token behind the last. */
+  async step(
+    ids: readonly number[],
+    pos: number,
+    n: number,
+    states: Float32Array,
+    hereMs: number,
+    ask: Ask | null,
+  ): Promise<Chosen | null> {
+    const header: Message = { op: "step", pos, n };
+    if (ask) header["ask"] = ask;
+    this.held.length = Math.min(this.held.length, pos);
+    const answer = await this.ask(header, packStates(states, n, this.settings.wire));
+    this.held = ids.slice(0, pos + n);
+    const thereMs = Number(answer.header["ms"] ?? 0);
+    this.onCrossing({ rows: n, sent: answer.sent, received: answer.bytes, hereMs, wireMs: answer.wireMs, thereMs });
+    if (!ask) return null;
+    const found = chosen(answer.header);
+    return ask.logits ? { ...found, logits: new Float32Array(answer.payload.slice().buffer) } : found;
+  }
+
+  /**
+   * Activations of the server's blocks, and logits, for the hidden states `[n, width]` of a text's rows from the first on;
+   * with `head`, the rows go straight to the head: they may be states between any blocks.
+   */
+  async look(states: Float32Array, n: number, names: readonly string[], head = false): Promise<Map<string, Values>> {
+    for (let attempt = 0; ; attempt++) {
+      await this.connect();
+      try {
+        const { header, payload } = await this.ask({ op: "look", n, names, head }, packStates(states, n, this.settings.wire));
+        return arrays(header, payload);
+      } catch (error) {
+        if (!(error instanceof Forgotten) || attempt > 2) throw error; // a look needs nothing of the session
+      }
+    }
+  }
+
+  /** Tries again with a token, after the server refused. */
+  async retry(token: string): Promise<void> {
+    this.token = token;
+    await this.connect();
+  }
+}
+
+function chosen(header: Message): Chosen {
+  const id = (header["tokens"] as number[] | undefined)?.[0];
+  if (id === undefined) throw new PageError("The server answered without a token.");
+  const [own, ...best] = ((header["top"] as [number, number, number][][] | undefined) ?? [])[0] ?? [];
+  if (!own) return { id };
+  return { id, p: own[1], sampled: own[2], top: best.map(([other, p, sampled]) => ({ id: other, p, sampled })) };
+}
+
+function arrays(header: Message, payload: Uint8Array<ArrayBuffer>): Map<string, Values> {
+  const found = new Map<string, Values>();
+  let at = 0;
+  for (const [name, shape] of header["arrays"] as [string, number[]][]) {
+    const bytes = 4 * shape.reduce((a, b) => a * b, 1);
+    if (at + bytes > payload.length) throw new PageError("The server's answer was cut off.");
+    found.set(name, { shape, data: new Float32Array(payload.slice(at, at + bytes).buffer) });
+    at += bytes;
+  }
+  return found;
+}

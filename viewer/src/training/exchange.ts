@@ -1,0 +1,59 @@
+// How parameters travel between a page and a federation's gateway: one vector, in frames of at most 1 MiB.
+
+import { PageError } from "../gl/errors";
+import { starts } from "./batches";
+
+export const FRAME = 1 << 20;
+const BLOCK = 1024; // values of an int8 change that share a scale
+
+export type Dtype = "f16" | "f32" | "int8" | "exact";
+
+/** Where the windows of a step begin: the places that leave i when divided by m, of `count` places. */
+export function shardStarts(seed: number, step: number, rows: number, count: number, [i, m]: readonly [number, number]): number[] {
+  return starts(seed, step, rows, Math.floor((count - i + m - 1) / m)).map((at) => i + m * at);
+}
+
+const bits = new DataView(new ArrayBuffer(4));
+
+/** The bits of the half nearest to a number; halfway, of the even one. */
+export function half(value: number): number {
+  bits.setFloat32(0, value);
+  const word = bits.getUint32(0);
+  const sign = (word >>> 16) & 0x8000;
+  const size = word & 0x7fffffff;
+  if (size >= 0x47800000) return sign | (size > 0x7f800000 ? 0x7e00 : 0x7c00);
+  if (size < 0x38800000) {
+    const steps = Math.abs(value) * 2 ** 24; // subnormal: multiples of 2^-24
+    const whole = Math.floor(steps);
+    const rest = steps - whole;
+    return sign | (whole + (rest > 0.5 || (rest === 0.5 && whole & 1) ? 1 : 0));
+  }
+  const rounded = size + 0xfff + ((size >>> 13) & 1);
+  return sign | (rounded >= 0x47800000 ? 0x7c00 : (rounded - 0x38000000) >>> 13);
+}
+
+function greatest(values: Float32Array): number {
+  let most = 0;
+  for (const value of values) most = Math.max(most, Math.abs(value));
+  return most;
+}
+
+/** The change from `before` to `after` as bytes, and its scale; see glgpt/federation/protocol.py. */
+export function encode(dtype: Dtype, after: Float32Array, before: Float32Array): { bytes: Uint8Array<ArrayBuffer>; scale: number } {
+  if (after.length !== before.length) throw new PageError("The parameters have another number than the round's.");
+  if (dtype === "exact") return { bytes: new Uint8Array(after.slice().buffer), scale: 1 };
+  const change = after.map((value, i) => value - before[i]!);
+  if (dtype === "f32") return { bytes: new Uint8Array(change.buffer), scale: 1 };
+  if (dtype === "f16") {
+    const scale = greatest(change) || 1;
+    const halves = Uint16Array.from(change, (value) => half(value / scale));
+    return { bytes: new Uint8Array(halves.buffer), scale };
+  }
+  const blocks = Math.ceil(change.length / BLOCK);
+  const scales = Float32Array.from({ length: blocks }, (_, i) => greatest(change.subarray(i * BLOCK, (i + 1) * BLOCK)) / 127);
+  const levels = Int8Array.from(change, (value, i) => Math.round(value / (scales[Math.floor(i / BLOCK)]! || 1)));
+  const bytes = new Uint8Array(4 * blocks + levels.length);
+  bytes.set(new Uint8Array(scales.buffer));
+  bytes.set(new Uint8Array(levels.buffer), 4 * blocks);
+  return { bytes, scale: 1 };
+}

@@ -1,0 +1,177 @@
+// Training together: an invitation, this device's part, the others, and what the shared model has come to.
+
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import type { Federation, RoundFigures } from "../../training/federate";
+import { Curves } from "../curves";
+import * as state from "./state";
+import "./together.css";
+
+export function Together() {
+  useEffect(() => state.open(), []);
+  void state.tick.value;
+  const found = state.federation.value;
+  const active = found !== null && found.status !== "over" && found.status !== "failed";
+  return (
+    <section class="together panel" aria-label="Together" data-status={found?.status ?? "none"} data-rounds={found?.rounds.length ?? 0}>
+      <h2>{found?.terms ? `Together: ${found.terms.name}` : "Together"}</h2>
+      {!active && <Invitation />}
+      {state.problem.value && (
+        <p class="problem" role="alert">
+          {state.problem.value}
+        </p>
+      )}
+      {found && <Part found={found} active={active} />}
+      {found && found.rounds.length > 0 && <Rounds rounds={found.rounds} />}
+      {found && found.others.length > 0 && <Others found={found} />}
+    </section>
+  );
+}
+
+function Invitation() {
+  return (
+    <form
+      class="invitation"
+      onSubmit={(event) => {
+        event.preventDefault();
+        state.join();
+      }}
+    >
+      <p class="dim">
+        Several devices train one model. The host sends its weights, this device takes some steps and sends back how they
+        changed. Your text never leaves this browser. The change of the weights does, to the host alone: it does not show
+        your text, but who studies it can tell something of it. Take no text that must stay secret.
+      </p>
+      <label class="field">
+        <span>Invitation</span>
+        <input
+          type="url"
+          required
+          placeholder="the link that the host gave you"
+          value={state.link.value}
+          onInput={(e) => (state.link.value = e.currentTarget.value)}
+        />
+      </label>
+      <div class="fields">
+        <label class="field">
+          <span>Nickname</span>
+          <input maxLength={40} value={state.name.value} onInput={(e) => (state.name.value = e.currentTarget.value)} />
+        </label>
+        <label class="field">
+          <span>Text of your own {state.source.value ? `(${state.source.value})` : "(or else the host's)"}</span>
+          <input type="file" accept=".txt,text/*" onChange={(e) => void state.take(e.currentTarget.files ?? [])} />
+        </label>
+      </div>
+      <div class="buttons">
+        <button class="primary" type="submit" disabled={!state.link.value}>
+          Join
+        </button>
+      </div>
+    </form>
+  );
+}
+
+function Part({ found, active }: { found: Federation; active: boolean }) {
+  const steps = found.terms?.local_steps ?? 1;
+  const facts: [string, string][] = [
+    ["You are", found.name || "–"],
+    ["Round", found.terms ? `${found.round || "–"} of ${found.terms.rounds}` : "–"],
+    ["Step", found.status === "training" ? `${found.step} of ${steps}` : "–"],
+    ["Speed", found.tokensPerS ? `${found.tokensPerS.toFixed(0)} tokens/s` : "–"],
+    ["Rounds trained", String(found.trained)],
+    ["Last update", found.lastAnswer || "–"],
+  ];
+  return (
+    <div class="part">
+      <p role="status">
+        {found.doing}
+        {found.status === "training" && <Countdown until={found.deadline} />}
+      </p>
+      {found.status === "training" && <progress value={found.step} max={steps} aria-label="Steps of this round" />}
+      <dl class="facts">
+        {facts.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+      {active && (
+        <div class="buttons">
+          <button onClick={() => state.leave()}>Leave</button>
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Countdown({ until }: { until: number }) {
+  const now = useSignal(performance.now());
+  useEffect(() => {
+    const timer = setInterval(() => (now.value = performance.now()), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return <span class="dim">, at most {Math.max(0, (until - now.value) / 1000).toFixed(0)} s left</span>;
+}
+
+function Rounds({ rounds }: { rounds: RoundFigures[] }) {
+  const last = rounds.findLast((r) => r.loss !== undefined);
+  const judged = rounds.findLast((r) => r.validation_loss !== undefined);
+  const sampled = rounds.findLast((r) => r.sample);
+  return (
+    <div class="shared">
+      <p class="key">
+        <i style={{ background: "var(--accent)" }} /> loss of each round {last ? last.loss!.toFixed(3) : ""}{" "}
+        <i style={{ background: "var(--doubtful)" }} /> of the text kept back {judged ? judged.validation_loss!.toFixed(3) : ""}, in
+        nats a token
+      </p>
+      <Curves
+        label={`Loss over the rounds, now ${last?.loss?.toFixed(3) ?? "none"}`}
+        steps={rounds.map((r) => r.round)}
+        log={false}
+        height={180}
+        curves={[
+          { name: "loss", color: "--accent", values: rounds.map((r) => r.loss ?? null), sparse: true },
+          { name: "validation", color: "--doubtful", values: rounds.map((r) => r.validation_loss ?? null), sparse: true },
+        ]}
+      />
+      {sampled && (
+        <figure>
+          <figcaption class="dim">What the shared model writes after round {sampled.round}</figcaption>
+          <pre class="sample">{sampled.sample}</pre>
+        </figure>
+      )}
+    </div>
+  );
+}
+
+function Others({ found }: { found: Federation }) {
+  return (
+    <table class="others">
+      <caption>Devices</caption>
+      <thead>
+        <tr>
+          <th>Name</th>
+          <th>Step</th>
+          <th>Loss</th>
+          <th>Tokens/s</th>
+          <th>Last update</th>
+        </tr>
+      </thead>
+      <tbody>
+        {found.others.map((other) => (
+          <tr key={other.number} class={other.connections ? "" : "dim"}>
+            <td>
+              {other.name}
+              {other.number === found.member ? " (this device)" : other.connections ? "" : " (away)"}
+            </td>
+            <td>{other.step}</td>
+            <td>{other.loss?.toFixed(3) ?? "–"}</td>
+            <td>{other.tokens_per_s ? other.tokens_per_s.toFixed(0) : "–"}</td>
+            <td>{other.aside ? `set aside: ${other.aside}` : other.said || "–"}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
