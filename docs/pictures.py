@@ -201,7 +201,7 @@ def page_device(studio: Studio) -> None:
 
 def page_train(studio: Studio) -> None:
     """A model that has learnt for `STEPS` steps."""
-    with studio.page("#tokens=2", 1000, "Train", studio.training) as page:
+    with studio.page("#tokens=2&step=train", 1000, "Train", studio.training) as page:
         page.get_by_role("button", name="Start").click()
         for step in range(STEPS // 10, STEPS + 1, STEPS // 10):
             page.wait_for_function(f"glgpt.training.session?.step >= {step}")

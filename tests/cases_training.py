@@ -126,6 +126,14 @@ def cross_entropy(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(y, wanted, lambda m: m[:, :2], bare=True)]
 
 
+def prediction(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """Values of few sizes, so that some are equal."""
+    layout = logits(b, s).layout
+    x = b.given("coarse", np.round(2 * b.rng.standard_normal((s.rows, s.vocab))), layout)
+    y = ops.prediction(b, x, targets(b, s))
+    return [Want(y, more.prediction(b.held["coarse"], b.held["targets"][:, 0].astype(int)))]
+
+
 def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
     unfolded(b)
     sizes = [(s.rows, s.cols), (1, s.cols), (s.rows, 1)] * 6
@@ -192,6 +200,7 @@ TRAINING = {
     "attend_batch": Case(shapes(**HEADS), attend_batch, (1e-5, 2)),
     "cross_entropy_rows": Case(shapes(rows=ROWS, vocab=VOCAB), cross_entropy_rows, (4e-5, 4)),
     "cross_entropy": Case(shapes(rows=ROWS, vocab=VOCAB), cross_entropy, (4e-5, 4)),
+    "prediction": Case(shapes(rows=ROWS, vocab=VOCAB), prediction, (4e-6, 8)),
     "gradient_norm": Case(
         shapes(**MATRIX, **PARTS, tensors=st.sampled_from([17, 1, 3]), clip=st.sampled_from([1.0, 0.0, 1e3])),
         gradient_norm,

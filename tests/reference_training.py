@@ -53,6 +53,17 @@ def cross_entropy(x: Array, targets: NDArray[np.int64]) -> float:
     return float((np.logaddexp.reduce(x[counted], axis=1) - x[counted, targets[counted]]).sum())
 
 
+def prediction(x: Array, targets: NDArray[np.int64]) -> Array:
+    """(-log softmax(x)[target], rank of the target, probability of the likeliest, 1) of each row; zeros below zero."""
+    found = np.zeros((len(x), 4))
+    for row, target in enumerate(targets):
+        if target >= 0:
+            total = np.logaddexp.reduce(x[row])
+            order = np.argsort(-x[row], kind="stable").tolist()
+            found[row] = total - x[row, target], order.index(target), np.exp(x[row].max() - total), 1
+    return found
+
+
 def mean_loss(
     config: GPT2Config, weights: Mapping[str, NDArray[Any]], inputs: NDArray[np.int64], targets: NDArray[np.int64]
 ) -> float:

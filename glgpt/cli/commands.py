@@ -221,6 +221,12 @@ def run_dump(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """`glgpt eval`."""
+    if args.suite:
+        from glgpt.cli.score import run_suite
+
+        return run_suite(args)
+    if args.csv or args.training:
+        raise GlgptError("--csv and --training go with --suite")
     text = read_text(args.file)
     with open_model(args) as model, progress("evaluating", "token") as show:
         result = evaluate(model, text, args.window, show)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from glgpt import __version__
-from glgpt.cli import commands, federate, split, train
+from glgpt.cli import commands, data, federate, split, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
 MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
@@ -112,19 +112,32 @@ def _evaluate(add: Add) -> None:
     p = add(
         "eval",
         commands.run_evaluate,
-        "a model's loss on a text file",
-        "glgpt eval play.txt --model runs/play --window 256",
+        "a model's loss on a text file, or with --suite its whole score",
+        "glgpt eval play.txt --model runs/play --window 256\n  glgpt eval runs/play --suite"
+        "\n  glgpt eval held.txt --model gpt2 --suite --training play.txt --json",
     )
     p.late, p.most = "file", 2
-    p.add_argument("file", nargs="?", metavar="FILE", help="UTF-8 text, or - for stdin")
+    p.add_argument(
+        "file", nargs="?", metavar="FILE", help="UTF-8 text, or - for stdin; with --suite also a run's folder"
+    )
     _model(p)
     p.add_argument("--window", type=positive, metavar="N", help="tokens of context at most (default: the model's)")
+    g = p.add_argument_group("score (--suite)")
+    text = "accuracy, calibration and copies too, beside chance, n-gram models and the embedded model"
+    g.add_argument("--suite", action="store_true", help=text)
+    g.add_argument(
+        "--training", action="append", metavar="FILE", help="what the model learned from (a run says itself)"
+    )
+    g.add_argument("--tokens", type=count, default=8192, metavar="N", help="score so many at most; 0: all (8192)")
+    g.add_argument("--csv", action="store_true", help="print a line for each predictor")
     _figures(p)
 
 
 def _train(add: Add) -> None:
     example = "glgpt train play.txt --preset nano --out runs/play"
     train.add_train_options(add("train", train.run_train, "train a model on text files", example))
+
+    data.add_data_commands(add("data", data.run_list, "texts to learn from", "glgpt data list"))
 
 
 def _tokenizer(add: Add) -> None:

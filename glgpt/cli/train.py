@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from glgpt.training.settings import PRESETS, SCHEDULES, Settings
 
 SIZES = "nano (0.8 M parameters), tiny (2.8 M), small (11 M), medium (28 M), large (65 M), gpt2 (124 M)"
 DIVERGED = 1
+VALIDATION = 0.1  # the last share of a text, which no tokenizer is trained on
 
 
 def add_train_options(p: Parser) -> None:
@@ -113,6 +115,14 @@ def add_tokenizer_commands(p: Parser) -> None:
     t.add_argument("--out", required=True, metavar="DIR", help="folder for vocab.json and merges.txt")
     t.add_argument("--json", action="store_true", help="print the figures as JSON")
     t.set_defaults(run=run_tokenizer_train)
+    text = "how tokenizers cut a text: compression, longest and rarest tokens"
+    example = "glgpt tokenizer inspect play.txt --tokenizer bpe:512 --tokenizer bytes"
+    t = sub.add_parser("inspect", help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False)
+    t.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 text")
+    kinds = "gpt2, bytes, bpe:N trained on the text, or a folder; may repeat, to compare (default bpe:512)"
+    t.add_argument("--tokenizer", action="append", metavar="KIND", help=kinds)
+    t.add_argument("--json", action="store_true", help="print the figures as JSON")
+    t.set_defaults(run=run_tokenizer_inspect)
 
 
 def run_tokenizer_train(args: argparse.Namespace) -> int:
@@ -128,4 +138,29 @@ def run_tokenizer_train(args: argparse.Namespace) -> int:
     figures = {"out": args.out, "vocab_size": args.vocab, "text_bytes": text.size}
     hint = f"use it with: glgpt train FILE --tokenizer {shlex.quote(args.out)}"
     report(args, figures, f"{quoted(args.out)}: {args.vocab} tokens from {text.size:,} bytes; {hint}")
+    return 0
+
+
+def run_tokenizer_inspect(args: argparse.Namespace) -> int:
+    """`glgpt tokenizer inspect`."""
+    from glgpt.text.files import Text
+    from glgpt.text.tokenizer_inspection import Cut, cut_of
+    from glgpt.text.tokenizer_training import make_tokenizer
+
+    text = Text.of_files(args.files)
+    found: list[Cut] = []
+    for kind in args.tokenizer or ["bpe:512"]:
+        with tempfile.TemporaryDirectory() as folder, progress("cutting", "B") as show:
+            tokenizer = make_tokenizer(kind, text.split(VALIDATION)[0], Path(folder), show)
+            found.append(cut_of(kind, tokenizer, text, progress=show))
+
+    def shown(tokens: list[dict[str, object]]) -> str:
+        return "  ".join(f"{token['label']} ({token['count']})" for token in tokens) or "none"
+
+    lines = [
+        f"{quoted(c.name)}: {c.vocab_size:,} tokens; {c.bytes:,} bytes become {c.tokens:,}, {c.bytes_per_token:.2f} "
+        f"bytes a token\n  {'|'.join(c.beginning)}\n  longest: {shown(c.longest)}\n  rarest: {shown(c.rarest)}"
+        for c in found
+    ]
+    report(args, [asdict(c) for c in found], "\n".join(lines))
     return 0

@@ -5,7 +5,7 @@ from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import KEYS, adopt, attend, attend_row, score_tiles, scores, scores_rows, softmax, split_qkv
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.few_rows import MOST_ROWS, few_rows
-from glgpt.ops.loss import cross_entropy, cross_entropy_rows
+from glgpt.ops.loss import cross_entropy, cross_entropy_rows, prediction
 from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row, Rows
@@ -52,6 +52,7 @@ __all__ = [
     "normal",
     "panels",
     "place_row",
+    "prediction",
     "rms_norm",
     "rotary",
     "row_sum",

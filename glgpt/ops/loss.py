@@ -33,10 +33,26 @@ def cross_entropy(rec: Recorder, x: Tensor, targets: Tensor, scale: float, name:
 
 def cross_entropy_rows(rec: Recorder, x: Tensor, targets: Tensor, name: str) -> Tensor:
     """`[M, 4]`: (-log softmax(x)[target], 1, ..) of each row of x `[M, V]`; zeros for a target below zero."""
+    stats, rows = _stats(rec, x, name), rec.scratch(f"{name}.rows", Layout(x.rows, 4))
+    rec.emit("cross_entropy", {"x": x, "stats": stats, "targets": targets}, {"y": rows})
+    return rows
+
+
+def prediction(rec: Recorder, x: Tensor, targets: Tensor, name: str = "prediction") -> Tensor:
+    """`[M, 4]`: (-log softmax(x)[target], rank of the target, probability of the likeliest column, 1) of each row.
+
+    x is `[M, V]`, targets `[M, 1]`. The rank counts the columns before the target: of greater values, and of equal ones
+    those with a smaller number. A row whose target is below zero holds zeros.
+    """
+    stats, y = _stats(rec, x, name), rec.scratch(name, Layout(x.rows, 4))
+    rec.emit("prediction", {"x": x, "stats": stats, "targets": targets}, {"y": y}, {"C4": -(-x.cols // 4)})
+    return y
+
+
+def _stats(rec: Recorder, x: Tensor, name: str) -> Tensor:
+    """(maximum, sum of exponentials) of each of some `SLICES` slices of the rows of x."""
     c4 = -(-x.cols // 4)
     slice_texels = -(-c4 // SLICES)
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // slice_texels)))
     rec.emit("cross_entropy_stats", {"x": x}, {"y": stats}, {"SLICE": slice_texels, "C4": c4})
-    rows = rec.scratch(f"{name}.rows", Layout(x.rows, 4))
-    rec.emit("cross_entropy", {"x": x, "stats": stats, "targets": targets}, {"y": rows})
-    return rows
+    return stats

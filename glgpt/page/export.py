@@ -222,8 +222,9 @@ def _write(
         documents["recorded.json"] = _json(recorded)
     if tokenizer:
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
+    texts: dict[str, str] = {}
     if train:
-        trained, index = training_files(train)
+        trained, texts, index = training_files(train)
         packed |= trained
         documents["training.json"] = _json(index)
     programs |= packed
@@ -232,6 +233,10 @@ def _write(
     for name, text in documents.items():
         validate("program" if name in programs else name.removesuffix(".json"), json.loads(text), name)
         data = gzip.compress(text.encode(), 9, mtime=0) if name in packed else text.encode()
+        (folder / name).write_bytes(data)
+        files[name] = _digest(data)
+    for name, text in texts.items():
+        data = gzip.compress(_json(text).encode(), 9, mtime=0)
         (folder / name).write_bytes(data)
         files[name] = _digest(data)
     manifest = {

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from glgpt.data.bundled import SETS
 from glgpt.errors import GlgptError
+from glgpt.models.network import Batch
 from glgpt.models.spec import ModelConfig, Parameter
 from glgpt.page.programs import page_recordings
 from glgpt.program.kernel import Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
-from glgpt.system.files import data_path
 from glgpt.text.tokenizer_training import bpe_size
-from glgpt.training.program import Recipe, program_digest, record_training
+from glgpt.training.program import Recipe, program_digest, record_predictions, record_training
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.choice import COLUMNS
 
-SCHEMA = 3  # of training.json
+SCHEMA = 4  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
 STEPS = 1000  # at most, unless a visitor asks for more: minutes, not hours
-STARTER = "tests/data/shakespeare-validation.txt"
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,29 @@ class Size:
     settings: Settings
 
 
-def training_files(sizes: Sequence[str | Size]) -> tuple[dict[str, Program], dict[str, Any]]:
-    """The programs by file, and the content of training.json; a preset's name stands for its sizes.
+def training_files(sizes: Sequence[str | Size]) -> tuple[dict[str, Program], dict[str, str], dict[str, Any]]:
+    """The programs by file, the bundled sets by file, and the content of training.json.
+
+    A preset's name stands for its sizes.
 
     Raises GlgptError for a preset that is none, or a size that no page can train.
     """
     files: dict[str, Program] = {}
     named = [s if isinstance(s, Size) else _preset_size(s, t) for s in dict.fromkeys(sizes) for t in _tokenizers(s)]
     offers = [_offer(size, files) for size in named]
-    text = data_path(STARTER).read_text(encoding="utf-8")
-    index = {"schema": SCHEMA, "text": text[text.index("\n\n") + 2 :], "look": LOOK, "sizes": offers}
-    return files, index
+    texts = {f"training-text-{name}.bin": found.make() for name, found in SETS.items()}
+    listed = [
+        {
+            "name": name,
+            "title": found.title,
+            "about": found.about,
+            "source": found.source,
+            "file": file,
+            "bytes": len(text.encode()),
+        }
+        for (name, found), (file, text) in zip(SETS.items(), texts.items(), strict=True)
+    ]
+    return files, texts, {"schema": SCHEMA, "texts": listed, "look": LOOK, "sizes": offers}
 
 
 def _tokenizers(preset: str | Size) -> tuple[str, ...]:
@@ -126,11 +138,14 @@ def _transposed(parameter: Parameter) -> bool:
 
 
 def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
-    """`training_program` and an entry `look`: it lists every layer's attention on LOOK tokens, or a whole context."""
+    """`training_program` and two entries: `look` lists every layer's attention on LOOK tokens, or a whole context;
+    `score` leaves `ops.prediction` of each row of a batch in the state `predictions`."""
     rec = Recorder(limits)
     record_training(rec, config, recipe, kernel)
     tokens = min(LOOK, config.n_positions)
     names = set(config.patterns())
     with rec.entry("look"):
         config.network(rec, kernel, names=names, role="state").prefill(tokens)
+    with rec.entry("score"):
+        record_predictions(config.network(rec, kernel, batch=Batch(recipe.batch), role="state"), recipe)
     return rec.program()

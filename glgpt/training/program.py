@@ -144,12 +144,22 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
 
 
 def _loss(network: Network, recipe: Recipe) -> Tensor:
-    rec, rows = network.rec, recipe.batch * recipe.context
+    rec = network.rec
     logits = network.logits(network.prefill(recipe.context))
-    targets = rec.fixed("targets", Layout(rows, 1), "input")
-    loss = ops.cross_entropy(rec, logits, targets, 1.0 / recipe.rows)
+    loss = ops.cross_entropy(rec, logits, _targets(rec, recipe), 1.0 / recipe.rows)
     ops.place_row(rec, loss, _losses(rec), "row")
     return loss
+
+
+def record_predictions(network: Network, recipe: Recipe) -> None:
+    """Leaves `ops.prediction` of each row of a batch in the state `predictions`."""
+    rec = network.rec
+    logits = network.logits(network.prefill(recipe.context))
+    rec.store(ops.prediction(rec, logits, _targets(rec, recipe)), "predictions")
+
+
+def _targets(rec: Recorder, recipe: Recipe) -> Tensor:
+    return rec.fixed("targets", Layout(recipe.batch * recipe.context, 1), "input")
 
 
 def _losses(rec: Recorder) -> Tensor:

@@ -23,11 +23,21 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
+class Source(_Strict):
+    """Where a file's text is from: what `glgpt data fetch` noted when it fetched it."""
+
+    source: str
+    date: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=1)]
+
+
 class Record(_Strict):
     """`train.json`: what a run was started with; `files` is empty where it was given a text."""
 
     glgpt: str = ""
     files: list[str]
+    sources: list[Source] = []
     preset: str | None = None
     init: str | None = None
     vocab_size: Size

@@ -10,6 +10,7 @@ from typing import Any
 
 from glgpt import __version__
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.data.fetching import source_of
 from glgpt.errors import GlgptError, quoted
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json
@@ -72,7 +73,12 @@ def train(
         return _resumed(Path(resume), source, given, hooks)
     if source is None:
         raise GlgptError("no text was given; name at least one file")
-    record = {"files": [str(Path(file).absolute()) for file in named], "preset": preset, "init": init and str(init)}
+    record: dict[str, Any] = {
+        "files": [str(Path(file).absolute()) for file in named],
+        "preset": preset,
+        "init": init and str(init),
+    }
+    record["sources"] = [found for file in named if (found := source_of(Text.of_files([file]).digest()))]
     return _new(source, record, out, given, hooks)
 
 

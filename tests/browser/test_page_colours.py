@@ -92,14 +92,18 @@ def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse, scheme
     faint = {}
     for view in VIEWS:
         open_view(page, view)
-        if view == "train":
-            page.get_by_text("Schedule").click()
         faint[view] = too_faint(page)
         if view == "train":  # with all that a training shows
             page.get_by_role("button", name="One step").click()
             page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.busy')")
+            page.get_by_text("Schedule").click()
             page.get_by_role("button", name="Reset").click()
             faint["training"] = too_faint(page)
+            for stage, shown in {"Tokens": ".vocabulary", "Write": ".write-stage", "Score": ".score"}.items():
+                page.locator(".stages").get_by_role("button", name=stage).click()
+                page.wait_for_function(f"Boolean(document.querySelector({shown!r}))")
+                faint[stage] = too_faint(page)
+            page.get_by_role("button", name="Reset").click()
             page.get_by_role("button", name="Forget the model?").click()
         if view == "device":
             page.get_by_role("button", name="Compare").click()

@@ -18,7 +18,7 @@ FINITE = "glgpt.training.session.points.every((p) => !p.step || Number.isFinite(
 
 
 def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(site) + "#tokens=1&view=train")
+    page = browse(serve(site) + "#tokens=1&view=train&step=train")
     page.evaluate("glgpt.ready")
     step, points = page.evaluate(TRAIN, [{"text": PLAY, "config": QUIET, "steps": 40, "seed": SEED}, 5])
     page.get_by_text("Schedule").click()
@@ -26,18 +26,18 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve,
     rate.fill("1e30")
     rate.press("Tab")
     page.get_by_role("button", name="Continue").click()
-    page.get_by_role("heading", name=f"Go back to step {step} with a lower learning rate").wait_for()
+    page.locator(".run .state", has_text=f"Go back to step {step} with a lower learning rate").wait_for()
     assert not page.evaluate(FINITE)
     assert page.get_by_role("button", name="One step").is_disabled()
     rate.fill("0.005")
     rate.press("Tab")
     assert float(page.get_by_label("falls to").input_value()) == pytest.approx(0.0005)
     page.get_by_role("button", name=f"Go back to step {step}").click()
-    page.get_by_role("heading", name="Paused").wait_for()
+    page.locator(".run .state", has_text="Paused").wait_for()
     assert page.evaluate("glgpt.training.session.step") == step and page.evaluate(FINITE)
     page.get_by_role("button", name="Continue").click()
     expect(rate).to_be_disabled()
-    page.get_by_role("heading", name="Done").wait_for()
+    page.locator(".run .state", has_text="Done").wait_for()
     assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 41))
     losses = page.evaluate("glgpt.training.session.points.map((p) => p.loss)")
     assert losses[: len(points)] == [p[0] for p in points]

@@ -7,17 +7,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from glgpt.data.cleaning import STEPS, clean
+from glgpt.data.inspecting import inspect
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan
 from glgpt.inference.sampling import Sampler, draw_seed, hash4
 from glgpt.ops import sorted_index
 from glgpt.page.files import tokenizer_json
 from glgpt.program.layout import Layout
+from glgpt.scoring.ngrams import baselines
+from glgpt.scoring.predictions import Predictions, chance, figures, predict_logits, targets_of
+from glgpt.scoring.samples import copies
+from glgpt.scoring.task import answers, is_task
 from glgpt.text.dataset import batch, fixed_windows, starts
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import load_tokenizer
@@ -168,6 +176,111 @@ def splits() -> list[dict[str, Any]]:
     return found
 
 
+def n_grams() -> list[dict[str, Any]]:
+    """Baselines of a score: ranks and figures of n-gram models, on contexts that the training text has and has not."""
+    found = []
+    for vocab, train_size, context, seed in ((11, 300, 4, 3), (5, 40, 3, 9), (300, 2, 5, 1)):
+        text = [int(v * v * vocab) for v in np.random.Generator(np.random.PCG64(seed)).random(train_size + 61)]
+        train, ids = (np.array(part, np.uint16) for part in (text[:train_size], text[train_size:]))
+        targets = targets_of(fixed_windows(ids, context, 40), context)
+        rows = baselines(train, vocab, ids, targets)
+        found.append(
+            {
+                "vocab": vocab,
+                "train": train.tolist(),
+                "ids": ids.tolist(),
+                "targets": targets.tolist(),
+                "ranks": {name: row.ranks.tolist() for name, row in rows.items()},
+                "figures": [_plain(chance(vocab, len(targets), 50))]
+                + [_plain(figures(name, row, 50)) for name, row in rows.items()],
+            }
+        )
+    return found
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(asdict(row))))
+
+
+def predictions() -> dict[str, Any]:
+    """What logits give their targets, some of them equal."""
+    logits = np.round(2 * np.random.default_rng(8).standard_normal((30, 7))).astype(np.float32)
+    targets = np.arange(30) * 5 % 7
+    found = Predictions.empty(30)
+    predict_logits(logits, targets, found, slice(0, 30))
+    row = figures("model", found, 44)
+    return {
+        "logits": logits.reshape(-1).tolist(),
+        "targets": targets.tolist(),
+        "size": 44,
+        "ranks": found.ranks.tolist(),
+        "figures": _plain(row),
+    }
+
+
+def copied() -> list[dict[str, Any]]:
+    """What samples take from a text."""
+    text = "It was the best of times, it was the worst of times; naïve 漢字 🙂 ÉTÉ, été.\n" * 2
+    samples = (
+        "",
+        "zzz",
+        "it was the worst of times; it was the age of wisdom",
+        "Étÿ 漢字 🙂 été, 12 best of tim",
+        "ababab was was the the best of times, it was the worst of times; na",
+    )
+    return [{"text": text, "sample": sample, "copies": asdict(copies(sample, [text]))} for sample in samples]
+
+
+def tasks() -> list[dict[str, Any]]:
+    """Answers of toy tasks in windows, by bytes and in longer tokens."""
+    lines = "".join(f"{a}+{b}={a + b}\n" for a, b in ((1, 2), (33, 4), (5, 66), (7, 8), (99, 9)))
+    found = []
+    for cuts in (list(range(len(lines) + 1)), [0, 2, 3, 5, 8, 9, 11, 14, 15, 18, 20, 23, 26, 30, 31, 33]):
+        tokens = [lines[a:b] for a, b in itertools.pairwise(cuts)]
+        half = len(tokens) // 2
+        windows = [tokens[: half + 1], tokens[half : 2 * half + 1]]
+        hits = [[(7 * i) % 11 != 3 for i in range(len(window) - 1)] for window in windows]
+        for seen in ([], ["5+66=", "1+2="]):
+            judged = answers(
+                (([t.encode() for t in w], np.array(h)) for w, h in zip(windows, hits, strict=True)), set(seen)
+            )
+            found.append(
+                {
+                    "windows": [{"tokens": w, "hits": h} for w, h in zip(windows, hits, strict=True)],
+                    "seen": seen,
+                    "answers": asdict(judged) if judged else None,
+                }
+            )
+    assert is_task(lines)
+    assert not is_task("a line\n" + lines)
+    return found
+
+
+def cleaning() -> list[dict[str, Any]]:
+    """Texts cleaned up, and what they are made of."""
+    book = "x\r\n*** START OF THE PROJECT GUTENBERG EBOOK A ***\r\n\r\n  One. \t\n\n\n\nTwo ДЕ 漢字.\r\r\n"
+    book += "*** END OF THIS PROJECT GUTENBERG EBOOK A ***\nno"
+    found = []
+    for documents, steps in (
+        ([book], STEPS),
+        ([book, "é\n", "é\n", book], STEPS),
+        ([book, book], ["duplicates"]),
+        ([book], ["blanks"]),
+        (["plain"], []),
+    ):
+        text, removed = clean(documents, steps)
+        found.append(
+            {
+                "documents": documents,
+                "steps": list(steps),
+                "text": text,
+                "removed": [asdict(r) for r in removed],
+                "inspected": asdict(inspect(text)),
+            }
+        )
+    return found
+
+
 def tokenizers() -> dict[str, Any]:
     """The embedded model's tokenizer as the page gets it, and the ids of texts."""
     from glgpt.checkpoint.opening import Checkpoint
@@ -196,6 +309,11 @@ def cases() -> dict[str, Any]:
         "batches": batches(),
         "rates": rates(),
         "splits": splits(),
+        "n_grams": n_grams(),
+        "predictions": predictions(),
+        "copies": copied(),
+        "tasks": tasks(),
+        "cleaning": cleaning(),
         "tokenizer": tokenizers(),
     }
     return dict(json.loads(json.dumps(found)))

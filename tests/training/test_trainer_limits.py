@@ -78,5 +78,5 @@ def test_a_device_of_small_textures_is_probed(device: Device, monkeypatch: pytes
 
 def test_a_page_trains_the_preset_small() -> None:
     """The scores of six heads are beyond the textures of browsers."""
-    files, _ = training_files(["small"])
+    files, _, _ = training_files(["small"])
     assert len(files) == 9

@@ -12,12 +12,12 @@ from safetensors.numpy import save_file
 
 from glgpt.bench.engine import RandomCheckpoint
 from glgpt.bench.peaks import fma_program
+from glgpt.data.bundled import bundled
 from glgpt.errors import GlgptError
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
-from glgpt.page.training import STARTER, offered_parameters, page_training_program, training_kernels
+from glgpt.page.training import offered_parameters, page_training_program, training_kernels
 from glgpt.program.spec import Limits
-from glgpt.system.files import data_path
 from glgpt.training.program import Recipe
 from glgpt.training.settings import PRESETS
 
@@ -30,7 +30,7 @@ APART = 1e-3  # nats by which the first losses may differ
 
 def make_folder(folder: Path, rounds: int, sizes: Sequence[str]) -> None:
     """All that the page asks for: a text, a model for its probe of the device, a program of a step for each kernel."""
-    (folder / "text").write_bytes(data_path(STARTER).read_bytes())
+    (folder / "text").write_text(bundled("plays"), encoding="utf-8")
     offers = [_offer(folder, name) for name in sizes]
     program, flops = fma_program(Limits())
     (folder / "fma.json").write_text(program.to_json())

@@ -10,6 +10,7 @@ import { EmbeddedSource, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
 import { HttpSource, type Source } from "./engine/source";
 import { Store } from "./training/store";
+import { otherFigures, type Score, type ScoreProgress } from "./training/score";
 import { Training, type Trained, type TrainOptions } from "./training/training";
 import { Federation, type FederateOptions } from "./training/federate";
 import type { Files } from "./training/files";
@@ -98,7 +99,7 @@ export class Glgpt {
   /** Files that a later call may ask for on this device. */
   async later(): Promise<string[]> {
     const { manifest, recording } = this.model;
-    return [manifest.reference, ...(recording.cut ? [recording.cut] : []), ...(manifest.training ? [manifest.training, ...(await this.training.programs())] : [])];
+    return [manifest.reference, ...(recording.cut ? [recording.cut] : []), ...(manifest.training ? [manifest.training, ...(await this.training.files())] : [])];
   }
 
   encode(text: string): number[] {
@@ -243,6 +244,14 @@ export class Glgpt {
     if (lr !== undefined) session.setRate(lr);
     if (session.status === "failed") await session.back();
     if (session.status !== "failed") void session.start();
+  }
+
+  /** The trained model's score, as `glgpt eval --suite` gives it; also while it trains. */
+  async score(progress: ScoreProgress = () => {}): Promise<Score> {
+    await this.ready;
+    const session = this.training.current();
+    const other = () => this.borrow((model) => otherFigures(session.plan, model, (share) => progress("Scoring the page's own model", share)));
+    return session.score(progress, other);
   }
 
   /** The trained model's files by name, as the desktop's `glgpt generate DIR` loads them. */

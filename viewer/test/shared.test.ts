@@ -9,7 +9,21 @@ import { parseTokenizer } from "../src/engine/manifest";
 import { drawSeed, hash4, Sampler } from "../src/engine/sampling";
 import { Tokenizer } from "../src/engine/tokenizer";
 import type { View } from "../src/gl/program";
+import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
+import { copies } from "../src/training/copies";
+import { baselines, NGRAMS } from "../src/training/ngrams";
+import { chance, figures, noPredictions, ofLogits } from "../src/training/predictions";
+import { answers } from "../src/training/task";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows, type Rates } from "../src/training/batches";
+
+/** Equal, numbers to eleven digits. */
+function near(found: unknown, expected: unknown): void {
+  if (typeof found === "number" && typeof expected === "number") expect(Math.abs(found - expected)).toBeLessThanOrEqual(1e-11 * Math.max(1, Math.abs(expected)));
+  else if (found && expected && typeof found === "object" && typeof expected === "object") {
+    expect(Object.keys(found)).toEqual(Object.keys(expected));
+    for (const key of Object.keys(found)) near((found as Record<string, unknown>)[key], (expected as Record<string, unknown>)[key]);
+  } else expect(found).toEqual(expected);
+}
 
 describe("cases shared with Python", () => {
   it.each(shared.chunks)("chunks of $tokens tokens in $context", ({ tokens, context, known, plan: expected }) => {
@@ -61,6 +75,38 @@ describe("cases shared with Python", () => {
 
   it.each(shared.splits)("the split of $text at $last", ({ text, last, bytes }) => {
     expect(splitAt(new TextEncoder().encode(text), last)).toBe(bytes);
+  });
+
+  it.each(shared.n_grams)("n-gram models of $vocab tokens", ({ vocab, train, ids, targets, ranks, figures: rows }) => {
+    const at = Int32Array.from(targets);
+    const found = baselines(Uint16Array.from(train), vocab, Uint16Array.from(ids), at);
+    expect(Object.fromEntries(NGRAMS.map((name) => [name, Array.from(found[name].ranks)]))).toEqual(ranks);
+    const all = [chance(vocab, at.length, 50), ...NGRAMS.map((name) => figures(name, found[name], 50))];
+    all.forEach((row, i) => near(row, rows[i]));
+  });
+
+  it("what logits predict", () => {
+    const { logits, targets, size, ranks, figures: row } = shared.predictions;
+    const found = noPredictions(targets.length);
+    ofLogits(Float32Array.from(logits), targets, found, 0);
+    expect(Array.from(found.ranks)).toEqual(ranks);
+    near(figures("model", found, size), row);
+  });
+
+  it.each(shared.copies)("what $sample copies", ({ text, sample, copies: expected }) => {
+    near(copies(sample, text), expected);
+  });
+
+  it.each(shared.tasks)("a task's answers", ({ windows: given, seen, answers: expected }) => {
+    const encoder = new TextEncoder();
+    const held = given.map(({ tokens, hits }) => ({ tokens: tokens.map((token) => encoder.encode(token)), hits }));
+    near(answers(held, new Set(seen)), expected);
+  });
+
+  it.each(shared.cleaning)("cleaning up by $steps", ({ documents, steps, text, removed, inspected }) => {
+    const found = clean(documents, steps as CleaningStep[]);
+    expect([found.text, found.removed]).toEqual([text, removed]);
+    near(inspect(text, 0.1), inspected);
   });
 
   it("the tokenizer", () => {

@@ -180,10 +180,20 @@ export interface Offer {
 
 export type Schedule = "cosine" | "linear" | "constant";
 
+/** A set that comes with the page. */
+export interface BundledText {
+  name: string;
+  title: string;
+  about: string;
+  source: string;
+  file: string;
+  bytes: number;
+}
+
 export interface TrainingIndex {
   schema: number;
-  /** A text to begin with. */
-  text: string;
+  /** Sets to train on, each in a file of its own; the first to begin with. */
+  texts: BundledText[];
   /** Tokens of the entry `look`. */
   look: number;
   sizes: Offer[];

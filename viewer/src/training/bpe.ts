@@ -91,8 +91,11 @@ function countWords(text: string, progress: OnProgress): Map<string, number> {
   return counts;
 }
 
-/** Trains a vocabulary of `size`; throws BpeError for a size that is too small, or greater than the text gives. */
-export function trainBpe(text: string, size: number, progress: OnProgress = () => {}): Bpe {
+/**
+ * Trains a vocabulary of `size`; throws BpeError for a size that is too small, or greater than the text gives, unless
+ * `fewer` tokens will do.
+ */
+export function trainBpe(text: string, size: number, progress: OnProgress = () => {}, fewer = false): Bpe {
   if (size < SMALLEST) throw new BpeError(`A vocabulary of ${size} is too small: ${SMALLEST} is the least.`);
   const vocab = [EOS, ...ORDER.map((byte) => LETTERS[byte]!)];
   const idOf = new Map(vocab.map((token, id) => [token, id]));
@@ -157,7 +160,7 @@ export function trainBpe(text: string, size: number, progress: OnProgress = () =
     }
     for (const [pair, at] of fresh) queue(pair, at);
   }
-  if (vocab.length < size) {
+  if (vocab.length < size && !fewer) {
     throw new BpeError(`A vocabulary of ${size} is too large for this text: it gives ${vocab.length} tokens at most.`);
   }
   return { vocab, merges: [...merges.values()] };
@@ -249,4 +252,33 @@ function encodeWord(word: number[], ranks: ReadonlyMap<number, [number, number]>
     if (!best) return word;
     mergeWord(word, word[at]!, word[at + 1]!, best[1]);
   }
+}
+
+/** The vocabulary after its first `count` merges alone. */
+export function firstMerges({ vocab, merges }: Bpe, count: number): Bpe {
+  const some = merges.slice(0, count);
+  return { vocab: vocab.slice(0, SMALLEST + new Set(some.map(([a, b]) => vocab[a]! + vocab[b]!)).size), merges: some };
+}
+
+/** How a vocabulary cuts a text: its tokens, the text's bytes, and how often each id comes. */
+export interface Cut {
+  tokens: number;
+  bytes: number;
+  counts: Uint32Array;
+}
+
+export function measure(text: string, bpe: Bpe): Cut {
+  const ids = encodeText(text, bpe);
+  const counts = new Uint32Array(bpe.vocab.length);
+  for (const id of ids) counts[id]!++;
+  return { tokens: ids.length, bytes: new TextEncoder().encode(text).length, counts };
+}
+
+/** Tokens of the greatest number of bytes first, and those that come least often, among those made by a merge. */
+export function extremes({ vocab }: Bpe, counts: Uint32Array, many: number): { longest: number[]; rarest: number[] } {
+  const made = Array.from(vocab.keys()).slice(SMALLEST);
+  return {
+    longest: [...made].sort((a, b) => vocab[b]!.length - vocab[a]!.length || a - b).slice(0, many),
+    rarest: [...made].sort((a, b) => counts[a]! - counts[b]! || b - a).slice(0, many),
+  };
 }

@@ -157,7 +157,7 @@ export class Federation {
     void this.run();
   }
 
-  private get gone(): boolean {
+  private gone(): boolean {
     return this.left || this.over !== "";
   }
 
@@ -267,9 +267,9 @@ export class Federation {
   // -- the socket -------------------------------------------------------------------------------------------------
 
   private async connect(): Promise<void> {
-    for (let wait = 500; !this.gone; wait = Math.min(MOST_WAIT, 2 * wait)) {
+    for (let wait = 500; !this.gone(); wait = Math.min(MOST_WAIT, 2 * wait)) {
       if (await this.converse()) wait = 500;
-      if (this.gone) return;
+      if (this.gone()) return;
       this.say("reconnecting", "Reconnecting");
       await sleep(wait * (0.7 + 0.6 * Math.random()));
     }

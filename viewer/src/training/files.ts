@@ -134,6 +134,9 @@ export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bp
   };
 }
 
+/** A value as the text of a JSON file. */
+export const written = (value: unknown): Uint8Array<ArrayBuffer> => strToU8(`${JSON.stringify(value, null, 1)}\n`);
+
 export function zip(files: Files): Uint8Array<ArrayBuffer> {
   return zipSync(files, { level: 0 });
 }

@@ -2,12 +2,16 @@
 
 import type { Device } from "../gl/device";
 import { pause, Queue } from "../gl/wait";
+import { digest } from "../engine/loader";
 import type { Offer } from "../engine/manifest";
 import { PageError } from "../gl/errors";
 import { checkRate, fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
 import { encodeText, type Bpe } from "./bpe";
-import { MOMENTS, modelFiles, type About, type Files } from "./files";
+import { MOMENTS, modelFiles, written, type About, type Files } from "./files";
+import { figures, sizeOf, type Figures } from "./predictions";
+import { baselineFigures, judged, scored, WRITTEN, type Score, type ScoreProgress } from "./score";
 import { tokenBytes } from "./tokenise";
+import type { Origin } from "./training";
 import { Diverged, isLost, type Arrived, type StepResult, type Trainer } from "./trainer";
 
 const RECENT = 30; // steps over which the speed is measured
@@ -20,9 +24,12 @@ export interface Plan {
   offer: Offer;
   /** Where the ids come from, if they come from a text. */
   text: string | null;
+  origin: Origin | null;
   bpe: Bpe | null;
   train: Ids;
   validation: Ids;
+  /** The share of the text's bytes, the last ones, that is held back to validate and score on. */
+  share: number;
   rates: Rates;
   seed: number;
   /** Steps from one validation to the next, and one sample; 0: none. */
@@ -36,6 +43,13 @@ export interface Point extends StepResult {
   /** Nats a token and bits a byte, where it was due. */
   validation?: number;
   bits?: number;
+}
+
+/** A text to be written. */
+export interface Wish {
+  prompt: string;
+  tokens: number;
+  temperature: number;
 }
 
 export interface Sample {
@@ -53,6 +67,7 @@ export interface Checkpoint {
   rates?: Rates;
   points: Point[];
   samples: Sample[];
+  scores?: Score[];
 }
 
 export type Status = "paused" | "running" | "done" | "failed";
@@ -62,6 +77,9 @@ export class Session {
   problem = "";
   points: Point[] = [];
   samples: Sample[] = [];
+  scores: Score[] = [];
+  /** Chance and n-gram models on the text held back; empty until they are counted, or where it is too short. */
+  baselines: Figures[] = [];
   /** The text that a sample goes on from. */
   prompt = "\n";
   sampleTokens = 120;
@@ -76,7 +94,8 @@ export class Session {
   onEnd: () => void = () => {};
   keep: (checkpoint: Checkpoint) => Promise<void> = () => Promise.resolve();
   trainer!: Trainer;
-  private readonly bytes: Uint8Array[];
+  readonly bytes: Uint8Array[];
+  private counted: Promise<Figures[]> | null = null;
   private going = { on: false }; // what `pause` switches off: the last start's
   private over = false; // closed
   private away = false; // has made room
@@ -108,6 +127,7 @@ export class Session {
     this.cold = true;
     this.points = [...(from?.points ?? [])];
     this.samples = [...(from?.samples ?? [])];
+    this.scores = [...(from?.scores ?? [])];
     this.trainer = await this.build(!from);
     try {
       if (from) this.trainer.restore(from.state, from.about);
@@ -305,9 +325,68 @@ export class Session {
     });
   }
 
-  /** A sample now. */
-  write(onText: (text: string) => void): Promise<void> {
-    return this.between(() => this.sample(onText));
+  /** A sample now, by default as those that come as it learns. */
+  write(onText: (text: string) => void, wish: Partial<Wish> = {}): Promise<void> {
+    return this.between(() => this.sample(onText, wish));
+  }
+
+  /** Counts the baselines, once. */
+  count(progress: (share: number) => void = () => {}): Promise<Figures[]> {
+    return (this.counted ??= baselineFigures(this.plan, this.bytes, progress).then((found) => {
+      this.baselines = found;
+      this.onChange("step");
+      return found;
+    }));
+  }
+
+  /** The score of the model as it is now; `other` gives the figures of another model on the same text. */
+  async score(progress: ScoreProgress = () => {}, other: () => Promise<Figures | null> = () => Promise.resolve(null)): Promise<Score> {
+    if (this.status === "failed") throw new PageError("The training has stopped; go back to a checkpoint first.");
+    const { first, targets } = scored(this.plan);
+    const { validation, offer } = this.plan;
+    progress("Counting n-grams", null);
+    const baselines = await this.count((share) => progress("Counting n-grams", share));
+    const bytes = sizeOf(validation, targets, this.bytes);
+    const done: Score = { step: 0, window: offer.recipe.context, tokens: targets.length, bytes, figures: [], sample: "", copies: null, task: null };
+    let ranks: Int32Array = new Int32Array();
+    await this.between(async () => {
+      const found = await this.trainer.predict(validation, first, (share) => progress("Predicting the held-back text", share));
+      done.figures = [figures("model", found, bytes), ...baselines];
+      ranks = found.ranks;
+      done.step = this.step;
+      done.sample = await this.compose((some) => progress("Writing", some / WRITTEN));
+    });
+    progress("Looking for copies", null);
+    Object.assign(done, await judged(this.plan, this.bytes, done.sample, ranks));
+    const beside = await other();
+    if (beside) done.figures.push(beside);
+    this.scores = [...this.scores.filter(({ step }) => step !== done.step), done].sort((a, b) => a.step - b.step);
+    if (this.checkpoint) {
+      this.checkpoint.scores = this.scores;
+      await this.keep(this.checkpoint);
+    }
+    this.onChange("step");
+    return done;
+  }
+
+  /** The same sample for the same model each time: `glgpt/scoring/suite.py` writes it too. */
+  private async compose(progress: (done: number) => void): Promise<string> {
+    const { context } = this.plan.offer.recipe;
+    const ids = this.encode("\n");
+    const given = ids.length;
+    const end = this.plan.bpe ? 0 : -1;
+    let ended = false;
+    while (!ended && ids.length - given < WRITTEN) {
+      const window = ids.slice(-Math.max(1, Math.floor(context / 2)));
+      const wanted = Math.max(1, Math.min(WRITTEN - (ids.length - given), context - window.length));
+      for await (const id of this.trainer.generate(window, wanted, { temperature: 0.8, topK: null, topP: null, seed: ids.length })) {
+        ended = id === end;
+        if (ended) break;
+        ids.push(id);
+      }
+      progress(ids.length - given);
+    }
+    return this.decode(ids.slice(given));
   }
 
   /** Keeps a checkpoint of the steps taken so far. */
@@ -374,18 +453,19 @@ export class Session {
   }
 
   /** A text as the model writes it now; where its context is full, it goes on from the later half of that. */
-  private async sample(onText: (text: string) => void = () => {}): Promise<string> {
+  private async sample(onText: (text: string) => void = () => {}, wish: Partial<Wish> = {}): Promise<string> {
     const { seed, offer } = this.plan;
+    const { prompt, tokens, temperature } = { prompt: this.prompt, tokens: this.sampleTokens, temperature: this.temperature, ...wish };
     const step = this.step;
-    const ids = this.encode(this.prompt);
+    const ids = this.encode(prompt);
     const given = ids.length;
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-    const entry: Sample = { step, prompt: this.prompt, text: "" };
-    while (ids.length - given < this.sampleTokens) {
+    const entry: Sample = { step, prompt, text: "" };
+    while (ids.length - given < tokens) {
       const window = ids.slice(-Math.max(1, Math.floor(offer.recipe.context / 2)));
-      const wanted = Math.min(this.sampleTokens - (ids.length - given), offer.recipe.context - window.length);
+      const wanted = Math.min(tokens - (ids.length - given), offer.recipe.context - window.length);
       const drawn = starts(seed, step, 1, 2 ** 31)[0]! + ids.length;
-      const settings = { temperature: this.temperature, topK: null, topP: null, seed: drawn };
+      const settings = { temperature, topK: null, topP: null, seed: drawn };
       for await (const id of this.trainer.generate(window, Math.max(1, wanted), settings)) {
         ids.push(id);
         entry.text += decoder.decode(this.bytes[id], { stream: true });
@@ -416,7 +496,7 @@ export class Session {
     const { config, recipe } = this.plan.offer;
     const about = { config, recipe, lr: this.plan.rates.lr, seed: this.plan.seed, step };
     const rates = { ...this.plan.rates };
-    this.checkpoint = { step, state, about, rates, points: this.points.slice(), samples: this.samples.slice(-20) };
+    this.checkpoint = { step, state, about, rates, points: this.points.slice(), samples: this.samples.slice(-20), scores: this.scores };
     this.keptAt = performance.now();
     await this.keep(this.checkpoint);
   }
@@ -424,7 +504,11 @@ export class Session {
   /** The folder that the desktop loads; of the last checkpoint where the training failed behind it. */
   async files(): Promise<Files> {
     if (this.status !== "failed" || !this.checkpoint) await this.save();
-    return modelFiles(this.checkpoint!.state, this.plan.offer, this.plan.bpe);
+    const { text, origin, offer, bpe } = this.plan;
+    const files = modelFiles(this.checkpoint!.state, offer, bpe);
+    if (text === null || !origin) return files;
+    const bytes = new TextEncoder().encode(text);
+    return { ...files, "source.json": written({ ...origin, bytes: bytes.length, sha256: await digest(bytes) }) };
   }
 
   /** Floating-point operations of a step's passes. */

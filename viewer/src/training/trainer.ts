@@ -9,6 +9,7 @@ import { must, PageError } from "../gl/errors";
 import type { Program, View } from "../gl/program";
 import { chosen, Sampler, type Settings } from "../engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
+import { noPredictions, type Predictions } from "./predictions";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
 
 const IN_FLIGHT = 3; // steps that may be under way before a loss is waited for
@@ -103,6 +104,30 @@ export class Trainer {
     const all = await Promise.all(sums);
     const total = (i: number) => all.reduce((sum, texel) => sum + texel[i]!, 0);
     return total(0) / total(1);
+  }
+
+  /** What the model gives every target of the windows that start at `first`. */
+  async predict(ids: Ids, first: readonly number[], progress: (share: number) => void = () => {}): Promise<Predictions> {
+    const { batch, context } = this.offer.recipe;
+    const found = noPredictions(first.length * context);
+    await this.player.prepare("score");
+    for (let at = 0; at < first.length; at += batch) {
+      const some = first.slice(at, at + batch);
+      this.upload(ids, some, false);
+      this.player.set("pos", 0);
+      this.player.set("row", 0);
+      this.player.play("score");
+      const texels = await this.player.read("predictions"); // row t * batch + window
+      for (let i = 0; i < some.length; i++) {
+        for (let t = 0; t < context; t++) {
+          const from = 4 * (t * batch + i);
+          const to = (at + i) * context + t;
+          [found.nats[to], found.ranks[to], found.confidence[to]] = [texels[from]!, texels[from + 1]!, texels[from + 2]!];
+        }
+      }
+      progress((at + some.length) / first.length);
+    }
+    return found;
   }
 
   private upload(ids: Ids, first: readonly number[], train: boolean): void {

@@ -28,11 +28,20 @@ export interface TrainOptions {
   text?: string;
   ids?: ArrayLike<number>;
   config?: TrainConfig;
+  origin?: Origin;
   steps?: number;
   seed?: number;
   onStep?: (point: Point) => void;
   /** Of the tokenizer, from 0 to 1. */
   onProgress?: (share: number) => void;
+}
+
+/** Where a text is from, and how it was cleaned up: kept with the model. */
+export interface Origin {
+  source: string;
+  /** When it was fetched; null for what came with the page or from this visitor. */
+  date: string | null;
+  cleaned: string[];
 }
 
 export interface Trained {
@@ -47,6 +56,7 @@ interface Run {
   preset: string;
   tokenizer: string;
   text: string | null;
+  origin?: Origin | null;
   ids: Ids | null;
   bpe: Bpe | null;
   validation: number;
@@ -121,6 +131,7 @@ export class Training {
       preset: offer.name,
       tokenizer: offer.tokenizer,
       text: text ?? null,
+      origin: options.origin ?? null,
       ids: ids ? checkedIds(ids, offer) : null,
       bpe: null,
       validation: config.validation ?? (text === undefined ? 0 : 0.1),
@@ -207,7 +218,7 @@ export class Training {
     if (from) fitting(offer, from.state, from.about);
     const { seed, evalEvery, sampleEvery } = run;
     const planned = { ...run.rates, ...from?.rates };
-    const plan: Plan = { offer, text: run.text, bpe, train: found.train, validation: found.validation, rates: planned, seed, evalEvery, sampleEvery };
+    const plan: Plan = { offer, text: run.text, origin: run.origin ?? null, bpe, train: found.train, validation: found.validation, share: run.validation, rates: planned, seed, evalEvery, sampleEvery };
     const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, program, begin));
     session.onStep = onStep ?? session.onStep;
     session.keep = (checkpoint) => this.keep(run, checkpoint);
@@ -251,10 +262,18 @@ export class Training {
     return this.model().device.renderer;
   }
 
-  /** The files of the programs that `create` would play here. */
-  async programs(): Promise<string[]> {
-    const { sizes } = await this.ready();
-    return sizes.flatMap((offer) => this.suiting(offer)?.file ?? []);
+  /** The text of a set that comes with the page. */
+  async bundled(name: string): Promise<string> {
+    const { texts } = await this.ready();
+    const found = texts.find((text) => text.name === name);
+    if (!found) throw new PageError(`There is no set ${name}; there are ${texts.map((text) => text.name).join(", ")}.`);
+    return (await this.model().loader.packed(found.file)) as string;
+  }
+
+  /** The files of the programs that `create` would play here, and of the sets. */
+  async files(): Promise<string[]> {
+    const { sizes, texts } = await this.ready();
+    return [...sizes.flatMap((offer) => this.suiting(offer)?.file ?? []), ...texts.map(({ file }) => file)];
   }
 
   private suiting(offer: Offer, kept?: string): Offer["programs"][number] | undefined {

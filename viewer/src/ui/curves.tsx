@@ -13,10 +13,17 @@ export interface Curve {
   sparse?: boolean;
 }
 
+/** A level to compare with. */
+export interface Level {
+  name: string;
+  at: number;
+}
+
 interface Props {
   label: string;
   steps: number[];
   curves: Curve[];
+  lines?: Level[];
   log: boolean;
   height: number;
 }
@@ -29,7 +36,33 @@ function resolved(host: HTMLElement, name: string): string {
   return color;
 }
 
-export function Curves({ label, steps, curves, log, height }: Props) {
+/** Draws the levels as dashed lines, each named at its right end where no other name stands. */
+function drawLines(plot: uPlot, lines: readonly Level[], stroke: string): void {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = stroke;
+  ctx.lineWidth = ratio;
+  ctx.setLineDash([5 * ratio, 4 * ratio]);
+  ctx.font = `${12 * ratio}px system-ui, sans-serif`;
+  ctx.textAlign = "right";
+  ctx.textBaseline = "bottom";
+  let above = Infinity;
+  for (const { name, at } of [...lines].sort((a, b) => a.at - b.at)) {
+    const y = plot.valToPos(at, "y", true);
+    if (y < bbox.top || y > bbox.top + bbox.height) continue;
+    ctx.beginPath();
+    ctx.moveTo(bbox.left, y);
+    ctx.lineTo(bbox.left + bbox.width, y);
+    ctx.stroke();
+    if (above - y < 14 * ratio) continue;
+    above = y;
+    ctx.fillText(`${name} ${at.toFixed(2)}`, bbox.left + bbox.width - 4 * ratio, y);
+  }
+  ctx.restore();
+}
+
+export function Curves({ label, steps, curves, lines = [], log, height }: Props) {
   const host = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   useEffect(() => {
@@ -43,13 +76,15 @@ export function Curves({ label, steps, curves, log, height }: Props) {
         height,
         // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the enum is not there at run time
         scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+        hooks: { draw: [(drawn) => drawLines(drawn, levels.current, axis.stroke)] },
         axes: [{ ...axis, size: 30 }, { ...axis, size: 54 }],
-        legend: { show: false },
-        cursor: { show: false },
+        legend: { show: true, live: true },
+        cursor: { drag: { x: false, y: false }, points: { size: 6 } },
         series: [
-          {},
+          { label: "step" },
           ...curves.map(({ name, color, sparse }) => ({
             label: name,
+            value: (_: uPlot, value: number | null) => value?.toFixed(3) ?? "–",
             stroke: resolved(box, color),
             width: sparse ? 2 : 1.25,
             spanGaps: true,
@@ -79,6 +114,8 @@ export function Curves({ label, steps, curves, log, height }: Props) {
   }, [log, height]);
   const data = useRef<uPlot.AlignedData>([[]]);
   data.current = [steps, ...curves.map((c) => c.values)];
-  useEffect(() => plot.current?.setData(data.current), [steps.length, steps.at(-1), curves]);
+  const levels = useRef(lines);
+  levels.current = lines;
+  useEffect(() => plot.current?.setData(data.current), [steps.length, steps.at(-1), curves, lines.length]);
   return <div class="curves" ref={host} role="img" aria-label={label} />;
 }

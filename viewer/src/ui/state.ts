@@ -30,6 +30,12 @@ export const TITLES: Record<ViewName, string> = {
   device: "Device",
 };
 
+/** A training as a link holds it: set, size, vocabulary, schedule. */
+export const lesson = signal<Record<string, string>>({});
+/** The steps of the Train tab. */
+export const STAGES = ["data", "tokens", "train", "write", "score"] as const;
+export type Stage = (typeof STAGES)[number];
+
 export const SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n";
 
 /** The generation that came with the page, shown until the model can run; `layers` and `heads` are those of its attention. */
@@ -56,6 +62,7 @@ export const place = {
   texture: signal(""),
   entry: signal(""),
   pass: signal(0),
+  stage: signal<Stage>("data"),
 };
 
 function numberIn(link: URLSearchParams, key: string, otherwise: number): number {
@@ -75,6 +82,7 @@ function readPlace(link: URLSearchParams): void {
   place.pass.value = whole("pass");
   tour.value = whole("tour");
   tourMoves.value = tour.value > 0 && !link.has("view");
+  place.stage.value = STAGES.find((stage) => stage === link.get("step")) ?? "data";
 }
 
 /** Takes the prompt and its settings from there too; what is absent has its default. */
@@ -90,7 +98,7 @@ function readText(link: URLSearchParams): void {
   cuts.value = (link.get("cut") ?? "").split(",").filter(Boolean);
 }
 
-const address = () => new URLSearchParams(location.hash.slice(1));
+export const address = () => new URLSearchParams(location.hash.slice(1));
 
 export const tokens = signal<Tok[]>([]);
 export const running = signal(false);
@@ -226,10 +234,11 @@ export function share(): void {
   if (settings.stop.value) fields["stop"] = settings.stop.value;
   if (tour.value) fields["tour"] = String(tour.value);
   if (cuts.value.length) fields["cut"] = cuts.value.join();
-  const { layer, head, kind, texture, entry, pass } = place;
+  const { layer, head, kind, texture, entry, pass, stage } = place;
   if (view.value === "attention")
     Object.assign(fields, { layer: String(layer.value), head: String(head.value), kind: kind.value });
   if (view.value === "textures") fields["texture"] = texture.value;
+  if (view.value === "train") Object.assign(fields, { step: stage.value }, lesson.value);
   if (view.value === "passes") Object.assign(fields, { entry: entry.value, pass: String(pass.value) });
   history.replaceState(OWN, "", `#${new URLSearchParams(fields)}`);
 }

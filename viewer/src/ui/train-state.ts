@@ -1,10 +1,12 @@
 // What the Train tab shows, and what a person can do with it.
 
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import type { Offer, Schedule, TrainingIndex } from "../engine/manifest";
+import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../training/cleaning";
 import { chosenFiles } from "../training/files";
+import { prepared } from "../training/prepare";
 import type { Session } from "../training/session";
-import { engine } from "./state";
+import { address, engine, lesson, place } from "./state";
 
 const FRAME = 100; // ms between two changes of the figures: drawing the page takes time from a software driver
 export const LONG = 200_000; // characters that a text field shows
@@ -13,8 +15,16 @@ export const index = signal<TrainingIndex | null>(null);
 export const session = signal<Session | null>(null);
 /** Counts the changes of the session that the page has shown. */
 export const tick = signal(0);
+/** The text as it will be learnt from: cleaned up. */
 export const text = signal("");
 export const source = signal("");
+/** The set that is chosen; empty: a text of one's own. */
+export const set = signal("");
+export const documents = signal<string[]>([]);
+export const cleaning = signal<readonly CleaningStep[]>(CLEANING);
+export const removed = signal<Removed[]>([]);
+export const inspection = signal<Inspection | null>(null);
+export const HELD = 0.1; // the share of a text that is held back
 export const preset = signal("");
 export const tokenizer = signal("");
 export const schedule = {
@@ -30,6 +40,12 @@ export const shape = signal<Schedule>("cosine");
 /** What is being prepared, its share done (null: unknown), and what went wrong. */
 export const preparing = signal<{ what: string; share: number | null } | null>(null);
 export const problem = signal("");
+/** What a score is busy with, and its share done (null: unknown). */
+export const scoring = signal<{ what: string; share: number | null } | null>(null);
+/** What a text written on request goes on from, how long it is, and how freely it is drawn. */
+export const prompt = signal("\n");
+export const length = signal(200);
+export const temperature = signal(0.8);
 export const writing = signal<string | null>(null);
 
 let waiting = false;
@@ -42,9 +58,10 @@ export function open(): Promise<void> {
     training.onSession = adopt;
     const found = await training.ready();
     index.value = found;
-    text.value = found.text;
-    source.value = "scenes from The Taming of the Shrew";
     choose(found.sizes[0]!);
+    await put([await training.bundled(found.texts[0]!.name)], found.texts[0]!.about, found.texts[0]!.name);
+    await readLesson();
+    effect(() => void (lesson.value = lessonNow())); // the address follows every setting
     if (!training.session) {
       preparing.value = { what: "Looking for an earlier training", share: null };
       await training.restore();
@@ -58,10 +75,10 @@ function adopt(): void {
   session.value = found;
   if (found) {
     found.onChange = changed;
+    if (found.plan.validation.length > found.plan.offer.recipe.context) found.count().catch((error: unknown) => console.warn("baselines:", error));
     const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
     if (found.plan.text !== null && found.plan.text !== text.value) {
-      text.value = found.plan.text;
-      source.value = "";
+      void put([found.plan.text], found.plan.origin?.source ?? "", "", []);
     }
     preset.value = offer.name;
     tokenizer.value = offer.tokenizer;
@@ -82,6 +99,66 @@ function changed(): void {
     tick.value++;
   }, FRAME);
 }
+
+const NUMBERS = ["steps", "lr", "min_lr", "warmup", "evalEvery", "sampleEvery"] as const;
+/** Names in a link: `seed` and `tokens` are those of the text. */
+const KEYS = { set: "set", size: "size", tokens: "vocabulary", seed: "train-seed", schedule: "schedule" };
+
+/** Takes a training that a link has prepared; what it does not name, or the page does not offer, stays. */
+async function readLesson(): Promise<void> {
+  const link = address();
+  const [size, tokens] = [link.get(KEYS.size), link.get(KEYS.tokens)];
+  const found = index.value!.sizes.find((s) => s.name === (size ?? preset.value) && (!tokens || s.tokenizer === tokens));
+  if (found && (size ?? tokens)) choose(found);
+  for (const name of NUMBERS) {
+    const value = Number(link.get(name) ?? NaN);
+    if (Number.isFinite(value) && value >= 0) schedule[name].value = value;
+  }
+  const seed = Number(link.get(KEYS.seed) ?? NaN);
+  if (Number.isInteger(seed) && seed >= 0) schedule.seed.value = seed;
+  const wanted = link.get(KEYS.schedule);
+  if (wanted === "cosine" || wanted === "linear" || wanted === "constant") shape.value = wanted;
+  const name = link.get(KEYS.set);
+  if (name && name !== set.value && index.value!.texts.some((text) => text.name === name)) await takeSet(name);
+}
+
+/** What a link says so that another visitor begins with the same training; a text of one's own stays here. */
+function lessonNow(): Record<string, string> {
+  const own = offer()?.settings;
+  const found: Record<string, string> = { [KEYS.size]: preset.value, [KEYS.tokens]: tokenizer.value };
+  if (set.value) found[KEYS.set] = set.value;
+  const usual: Partial<Record<(typeof NUMBERS)[number], number>> = { evalEvery: 50, sampleEvery: 50, ...own };
+  for (const name of NUMBERS) if (schedule[name].value !== usual[name]) found[name] = String(schedule[name].value);
+  if (schedule.seed.value) found[KEYS.seed] = String(schedule.seed.value);
+  if (shape.value !== own?.schedule) found[KEYS.schedule] = shape.value;
+  return found;
+}
+
+let asked = 0;
+let cleaned: Promise<void> = Promise.resolve();
+
+/** Takes documents as the text to learn from, cleaned up by the steps that are switched on. */
+export function put(from: string[], named: string, kind = "", steps: readonly CleaningStep[] = cleaning.value): Promise<void> {
+  documents.value = from;
+  source.value = named;
+  set.value = kind;
+  cleaning.value = steps;
+  const mine = ++asked;
+  cleaned = prepared(from, steps, HELD).then((found) => {
+    if (mine !== asked) return; // another text came
+    text.value = found.text;
+    removed.value = found.removed;
+    inspection.value = found.inspection;
+  });
+  return cleaned;
+}
+
+/** The text of a set in place of the one there is. */
+export const takeSet = (name: string) =>
+  attempt(async () => {
+    const { about } = index.value!.texts.find((found) => found.name === name)!;
+    await put([await engine().training.bundled(name)], about, name);
+  });
 
 /** Takes a size's own settings. */
 export function choose(offer: Offer): void {
@@ -115,9 +192,12 @@ async function made(): Promise<Session> {
   if (training.session) return training.session;
   const what = tokenizer.value === "bytes" ? "Compiling the shaders" : "Making the tokenizer";
   preparing.value = { what, share: null };
+  await cleaned;
+  const origin = { source: set.value ? `glgpt ${set.value}` : source.value || "typed", date: null, cleaned: [...cleaning.value] };
   const { steps, lr, min_lr, warmup, seed, evalEvery, sampleEvery } = schedule;
   return training.create({
     text: text.value,
+    origin,
     seed: seed.value,
     config: {
       preset: preset.value,
@@ -153,8 +233,14 @@ export const back = () =>
     await engine().training.current().back();
   });
 
+/** Shows the training where a step before it is shown. */
+function watch(): void {
+  if (place.stage.value === "data" || place.stage.value === "tokens") place.stage.value = "train";
+}
+
 export const start = () =>
   attempt(async () => {
+    watch();
     const found = await made();
     if (found.status === "done") found.plan.rates.steps = Math.max(schedule.steps.value, found.step);
     preparing.value = null;
@@ -166,6 +252,7 @@ export const pause = () => attempt(() => engine().training.current().pause());
 /** One step, and what it changed. */
 export const step = () =>
   attempt(async () => {
+    watch();
     const found = await made();
     preparing.value = null;
     await found.one();
@@ -178,22 +265,51 @@ export const write = () =>
     const found = engine().training.current();
     writing.value = "";
     try {
-      await found.write((so) => (writing.value = so));
+      const wish = { prompt: prompt.value, tokens: length.value, temperature: temperature.value };
+      await found.write((so) => (writing.value = so), wish);
     } finally {
       writing.value = null;
     }
   });
 
+/** Scores the model as it is now; a training under way goes on afterwards. */
+export const score = () =>
+  attempt(async () => {
+    if (scoring.value) return;
+    scoring.value = { what: "Scoring", share: null };
+    try {
+      await engine().score((what, share) => (scoring.value = { what, share }));
+    } finally {
+      scoring.value = null;
+      tick.value++;
+    }
+  });
+
+/** Seconds until all steps are done, at the speed of late; 0: unknown. */
+export function secondsLeft({ plan, points, tokensPerS }: Session): number {
+  const { batch, context } = plan.offer.recipe;
+  const at = points.at(-1)?.step ?? 0;
+  return tokensPerS ? ((plan.rates.steps - at) * batch * context) / tokensPerS : 0;
+}
+
+export function duration(seconds: number): string {
+  const s = Math.round(seconds);
+  return s < 60 ? `${s} s` : s < 3600 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+}
+
+export function offerFile(data: BlobPart, type: string, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([data], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
 export const download = () =>
   attempt(async () => {
     const { training } = engine();
     preparing.value = { what: "Reading the weights", share: null };
-    const blob = new Blob([await training.zip()], { type: "application/zip" });
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(blob);
-    link.download = `${preset.value}-${training.current().checkpoint!.step}-steps.zip`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    offerFile(await training.zip(), "application/zip", `${preset.value}-${training.current().checkpoint!.step}-steps.zip`);
   });
 
 /** Files that were dropped or chosen: texts to train on, or a saved model to go on with. */
@@ -216,9 +332,12 @@ export const take = (list: Iterable<File>) =>
         throw new Error(`${file.name} is not UTF-8 text.`);
       }
     }
-    const found = parts.join("");
-    if (!found) throw new Error(`${files[0]!.name} is empty.`);
+    if (!parts.join("")) throw new Error(`${files[0]!.name} is empty.`);
     if (training.session) throw new Error("Reset the training first; another text begins another one.");
-    text.value = found;
-    source.value = files.map((f) => f.name).join(", ");
+    const names = files.map((f) => f.name);
+    await put(parts, names.length > 3 ? `${names.slice(0, 2).join(", ")} and ${names.length - 2} more` : names.join(", "));
   });
+
+/** Switches a step of cleaning up on or off. */
+export const clean = (step: CleaningStep, on: boolean) =>
+  attempt(() => put(documents.value, source.value, set.value, CLEANING.filter((s) => (s === step ? on : cleaning.value.includes(s)))));

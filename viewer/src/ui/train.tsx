@@ -1,190 +1,75 @@
-// Training: a text, a size and a schedule; curves, samples and textures as it learns.
+// The Train tab: five steps from a text to a score, with the training under way always in sight.
 
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
-import { Painter } from "./drawing/painter";
-import { PALETTES } from "./drawing/palettes";
+import type { ComponentType } from "preact";
+import { useEffect } from "preact/hooks";
 import type { Session } from "../training/session";
-import { Curves } from "./curves";
-import { NumberField } from "./number";
-import { engine } from "./state";
+import { place, type Stage } from "./state";
 import { Together } from "./together/together";
+import { LearnStage } from "./train-learn";
+import { ScoreStage } from "./train-score";
 import * as train from "./train-state";
+import { TextStage } from "./train-text";
+import { TokensStage } from "./train-tokens";
+import { WriteStage } from "./train-write";
 
-const LOOK_MS = 700; // between two drawings of the textures
+const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
+  data: { title: "Data", of: TextStage },
+  tokens: { title: "Tokens", of: TokensStage },
+  train: { title: "Train", of: LearnStage },
+  write: { title: "Write", of: WriteStage },
+  score: { title: "Score", of: ScoreStage },
+};
 
 export function TrainView() {
   useEffect(() => void train.open(), []);
   if (!train.index.value) return <section class="panel loading">{train.problem.value || "Reading what can be trained…"}</section>;
+  const { of: Shown } = STAGES[place.stage.value];
   return (
     <section class="train" aria-label="Train">
-      <Controls />
-      <div class="learning">
-        <Progress />
-        <Samples />
-        <Inside />
+      <div class="panel run">
+        <Stages />
+        <Buttons />
+        {train.problem.value && (
+          <p class="problem" role="alert">
+            {train.problem.value}
+          </p>
+        )}
       </div>
+      <Shown />
       <Together />
     </section>
   );
 }
 
-// -- what to train --------------------------------------------------------------------------------------------------
-
-function Controls() {
-  const found = train.session.value;
-  const over = useSignal(false);
-  const sizes = train.index.value!.sizes;
-  const names = [...new Set(sizes.map((s) => s.name))];
-  const offer = train.offer();
-  const fixed = found !== null;
-  const drop = (event: DragEvent) => {
-    event.preventDefault();
-    over.value = false;
-    void train.take(event.dataTransfer?.files ?? []);
-  };
+function Stages() {
   return (
-    <div
-      class={`panel controls${over.value ? " over" : ""}`}
-      onDragOver={(event) => {
-        event.preventDefault();
-        over.value = true;
-      }}
-      onDragLeave={() => (over.value = false)}
-      onDrop={drop}
-    >
-      <h2>Train a model here</h2>
-      <p class="dim">
-        It begins with random weights and learns to write like the text below, in fragment shaders, step by step. Nothing
-        leaves this browser.
-      </p>
-      <Text fixed={fixed} />
-      <div class="fields">
-        <label class="field" title="How many numbers the model learns, in millions">
-          <span>Size</span>
-          <select
-            disabled={fixed}
-            value={train.preset.value}
-            onChange={(e) => train.choose(sizes.find((s) => s.name === e.currentTarget.value)!)}
-          >
-            {names.map((name) => (
-              <option key={name} value={name}>
-                {name}, {(sizes.find((s) => s.name === name)!.count / 1e6).toFixed(1)} M
-              </option>
-            ))}
-          </select>
-        </label>
-        <label class="field" title="What a token is">
-          <span>Tokens</span>
-          <select
-            disabled={fixed}
-            value={train.tokenizer.value}
-            onChange={(e) => (train.tokenizer.value = e.currentTarget.value)}
-          >
-            {sizes
-              .filter((s) => s.name === train.preset.value)
-              .map((s) => (
-                <option key={s.tokenizer} value={s.tokenizer}>
-                  {s.tokenizer === "bytes" ? "bytes" : `${s.tokenizer.slice(4)}, learnt`}
-                </option>
-              ))}
-          </select>
-        </label>
-      </div>
-      {offer && (
-        <p class="dim">
-          {offer.config.n_layer} layers of {offer.config.n_head} heads, width {offer.config.n_embd}, context{" "}
-          {offer.config.n_positions}; steps of {offer.recipe.batch} x {offer.recipe.context} tokens;{" "}
-          {(offer.bytes / 2 ** 20).toFixed(0)} MiB of textures
-        </p>
-      )}
-      <Schedule fixed={fixed} />
-      <Buttons />
-      {train.problem.value && (
-        <p class="problem" role="alert">
-          {train.problem.value}
-        </p>
-      )}
-      <SaveAndLoad />
-    </div>
+    <ol class="stages" aria-label="Steps">
+      {Object.entries(STAGES).map(([name, { title }], i) => (
+        <li key={name}>
+          <button aria-current={place.stage.value === name ? "step" : undefined} onClick={() => (place.stage.value = name as Stage)}>
+            <span class="number">{i + 1}</span> {title}
+          </button>
+        </li>
+      ))}
+    </ol>
   );
 }
 
-function Text({ fixed }: { fixed: boolean }) {
-  const text = train.text.value;
-  const long = text.length > train.LONG;
-  return (
-    <div>
-      <label class="prompt">
-        <span>
-          Text: {train.source.value ? `${train.source.value}, ` : ""}
-          {text.length.toLocaleString("en")} characters
-        </span>
-        <textarea
-          rows={6}
-          readOnly={fixed || long}
-          value={long ? `${text.slice(0, 2000)}…` : text}
-          onInput={(e) => {
-            train.text.value = e.currentTarget.value;
-            train.source.value = "";
-          }}
-        />
-      </label>
-      <label class="file">
-        <input
-          type="file"
-          multiple
-          disabled={fixed}
-          onChange={(e) => {
-            void train.take(e.currentTarget.files ?? []);
-            e.currentTarget.value = "";
-          }}
-        />
-        <span class="dim">Paste, drop files here, or choose some. The last tenth is kept to judge by.</span>
-      </label>
-    </div>
-  );
-}
-
-function Schedule({ fixed }: { fixed: boolean }) {
-  const s = train.schedule;
-  void train.tick.value;
-  const found = train.session.value;
-  const ended = found?.status === "done";
-  return (
-    <details>
-      <summary>Schedule</summary>
-      <div class="fields">
-        <NumberField label="Steps" of={s.steps} min={1} step={1} hint="How many steps to take" fixed={fixed && !ended} />
-        <NumberField
-          label="Learning rate"
-          of={s.lr}
-          min={0}
-          step="any"
-          hint="At its highest; it can change while the training waits"
-          fixed={found?.status === "running" || train.preparing.value !== null}
-          onSet={() => void train.rate()}
-        />
-        <NumberField label="falls to" of={s.min_lr} min={0} step="any" hint="At the last step" fixed={fixed} />
-        <NumberField label="Warmup" of={s.warmup} min={0} step={1} hint="Steps over which it rises" fixed={fixed} />
-        <label class="field">
-          <span>Shape</span>
-          <select
-            disabled={fixed}
-            value={train.shape.value}
-            onChange={(e) => (train.shape.value = e.currentTarget.value as typeof train.shape.value)}
-          >
-            <option>cosine</option>
-            <option>linear</option>
-            <option>constant</option>
-          </select>
-        </label>
-        <NumberField label="Seed" of={s.seed} min={0} step={1} hint="Same seed and text, same model" fixed={fixed} />
-        <NumberField label="Judge every" of={s.evalEvery} min={0} step={1} hint="Steps; 0: never" fixed={fixed} />
-        <NumberField label="Sample every" of={s.sampleEvery} min={0} step={1} hint="Steps; 0: never" fixed={fixed} />
-      </div>
-    </details>
-  );
+/** How far the training is, in a line. */
+function heading(found: Session | null): string {
+  if (!found) return "Not started";
+  if (found.status === "failed") return `Stopped: ${found.problem}`;
+  if (found.doing) return `${found.doing}…`;
+  const said = { paused: found.step ? "Paused" : "Ready", running: "Learning", done: "Done" }[found.status];
+  const last = found.points.findLast((p) => p.step > 0);
+  const left = train.secondsLeft(found);
+  return [
+    said,
+    `step ${found.points.at(-1)?.step ?? found.step} of ${found.plan.rates.steps}`,
+    ...(last ? [`loss ${last.loss.toFixed(3)}`] : []),
+    ...(found.status === "running" && left ? [`${train.duration(left)} left`] : []),
+  ].join(", ");
 }
 
 function Buttons() {
@@ -195,6 +80,7 @@ function Buttons() {
   const busy = train.preparing.value !== null;
   const ended = found?.status === "done" && train.schedule.steps.value <= found.step; // more steps can be asked for
   const sure = useSignal(false);
+  const at = found?.points.at(-1)?.step ?? found?.checkpoint?.step ?? 0;
   return (
     <>
       <div class="buttons">
@@ -229,7 +115,11 @@ function Buttons() {
         >
           {sure.value ? "Forget the model?" : "Reset"}
         </button>
+        <p class="state" role="status" data-status={found?.status ?? "none"} data-step={at}>
+          {heading(found)}
+        </p>
       </div>
+      {!busy && found && <progress value={at} max={found.plan.rates.steps} aria-label="Steps taken" />}
       {busy && (
         <p role="status" class="busy">
           {train.preparing.value!.what}…
@@ -240,273 +130,3 @@ function Buttons() {
   );
 }
 
-function SaveAndLoad() {
-  const found = train.session.value;
-  return (
-    <div class="save">
-      <div class="buttons">
-        <button disabled={!found || train.preparing.value !== null} onClick={() => void train.download()}>
-          Download
-        </button>
-        <label class="as-button">
-          Load…
-          <input
-            type="file"
-            multiple
-            accept=".zip,.safetensors,.json,.txt"
-            onChange={(e) => {
-              void train.take(e.currentTarget.files ?? []);
-              e.currentTarget.value = "";
-            }}
-          />
-        </label>
-      </div>
-      <p class="dim">
-        The download is a folder that <code>glgpt generate DIR</code> and <code>transformers</code> load; either comes back
-        with Load.
-      </p>
-    </div>
-  );
-}
-
-// -- how it goes ----------------------------------------------------------------------------------------------------
-
-function duration(seconds: number): string {
-  const s = Math.round(seconds);
-  return s < 60 ? `${s} s` : s < 3600 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-}
-
-function Progress() {
-  void train.tick.value;
-  const log = useSignal(false);
-  const found = train.session.value;
-  const points = found?.points ?? [];
-  const last = points.findLast((p) => p.step > 0);
-  const at = last?.step ?? found?.checkpoint?.step ?? 0;
-  const judged = points.findLast((p) => p.validation !== undefined);
-  const rates = found?.plan.rates;
-  const perStep = found && found.tokensPerS ? (found.plan.offer.recipe.batch * found.plan.offer.recipe.context) / found.tokensPerS : 0;
-  const left = rates && last && perStep ? (rates.steps - last.step) * perStep : 0;
-  const steps = points.map((p) => p.step);
-  const some = (values: (number | undefined)[]) => values.map((v) => (v !== undefined && Number.isFinite(v) ? v : null));
-  const facts: [string, string][] = [
-    ["Step", at && rates ? `${at} of ${rates.steps}` : "–"],
-    ["Loss", last ? last.loss.toFixed(3) : "–"],
-    ["Validation", judged ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)` : "–"],
-    ["Gradient norm", last ? last.gradNorm.toFixed(2) : "–"],
-    ["Learning rate", last ? last.lr.toPrecision(3) : "–"],
-    ["Speed", perStep ? `${found!.tokensPerS.toFixed(0)} tokens/s` : "–"],
-    ["Work", perStep ? `${(found!.flops / perStep / 1e9).toFixed(1)} GFLOP/s` : "–"],
-    ["Left", found?.status === "running" && left ? duration(left) : "–"],
-  ];
-  return (
-    <div class="panel progress" data-status={found?.status ?? "none"} data-step={at}>
-      <div class="title">
-        <h2>{heading(found)}</h2>
-        <label class="inline">
-          <input type="checkbox" checked={log.value} onChange={(e) => (log.value = e.currentTarget.checked)} />
-          logarithmic
-        </label>
-      </div>
-      {rates && <progress value={at} max={rates.steps} aria-label="Steps taken" />}
-      <dl class="facts">
-        {facts.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
-      <p class="key">
-        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} /> of the
-        text kept back, in nats a token
-      </p>
-      <Curves
-        label={`Loss over the steps, now ${last?.loss.toFixed(3) ?? "none"}`}
-        steps={steps}
-        log={log.value}
-        height={230}
-        curves={[
-          { name: "loss", color: "--accent", values: some(points.map((p) => p.loss)) },
-          { name: "validation", color: "--doubtful", values: some(points.map((p) => p.validation)), sparse: true },
-        ]}
-      />
-      <p class="key">
-        <i style={{ background: "var(--good)" }} /> norm of the gradient
-      </p>
-      <Curves
-        label="Norm of the gradient over the steps"
-        steps={steps}
-        log={log.value}
-        height={110}
-        curves={[{ name: "gradient", color: "--good", values: some(points.map((p) => p.gradNorm)) }]}
-      />
-      <p class="dim">
-        {engine().training.unkept
-          ? `This browser keeps no checkpoint: ${engine().training.unkept}.`
-          : "A checkpoint is kept in this browser every 20 s; close the page and continue another day."}
-      </p>
-    </div>
-  );
-}
-
-function heading(found: Session | null): string {
-  if (!found) return "How it learns";
-  if (found.doing) return `Learning: ${found.doing}…`;
-  const said = { paused: found.step ? "Paused" : "Ready", running: "Learning…", done: "Done", failed: "Stopped" };
-  return found.status === "failed" ? `Stopped: ${found.problem}` : said[found.status];
-}
-
-// -- what it writes -------------------------------------------------------------------------------------------------
-
-function Samples() {
-  void train.tick.value;
-  const found = train.session.value;
-  const chosen = useSignal(-1); // -1: the latest
-  const samples = found?.samples ?? [];
-  const at = chosen.value < 0 ? samples.length - 1 : Math.min(chosen.value, samples.length - 1);
-  const shown = samples[at];
-  const writing = train.writing.value;
-  return (
-    <div class="panel samples">
-      <h2>What it writes</h2>
-      <div class="buttons">
-        <label class="inline grow">
-          after
-          <input
-            value={(found?.prompt ?? "\n").replaceAll("\n", "⏎")}
-            disabled={!found}
-            onInput={(e) => {
-              if (found) found.prompt = e.currentTarget.value.replaceAll("⏎", "\n"); // at once: each step draws this anew
-            }}
-          />
-        </label>
-        <button disabled={!found || writing !== null || train.preparing.value !== null} onClick={() => void train.write()}>
-          Write now
-        </button>
-        {samples.length > 1 && (
-          <label class="inline">
-            from step
-            <select
-              value={chosen.value < 0 ? -1 : at}
-              onChange={(e) => (chosen.value = Number(e.currentTarget.value))}
-            >
-              <option value={-1}>latest ({samples.at(-1)!.step})</option>
-              {samples.map((s, i) => (
-                <option key={i} value={i}>
-                  {s.step}
-                </option>
-              ))}
-            </select>
-          </label>
-        )}
-      </div>
-      <pre class="sample" aria-live="off">
-        {writing ?? shown?.text ?? (found ? "“Write now” asks it for a sample." : "Press Start: at first it writes noise.")}
-      </pre>
-    </div>
-  );
-}
-
-// -- what it looks like inside --------------------------------------------------------------------------------------
-
-const KINDS = { "": "weights", "d.": "their gradient", ".moment": "mean of gradients", ".squares": "mean of their squares" };
-let painter: Painter | null = null;
-
-function Inside() {
-  void train.tick.value;
-  const grid = useRef<HTMLCanvasElement>(null);
-  const plane = useRef<HTMLCanvasElement>(null);
-  const drawn = useRef(0);
-  const found = train.session.value;
-  const name = useSignal(found?.plan.offer.parameters.find(({ shape }) => shape.length > 1)?.name ?? "");
-  const kind = useSignal<keyof typeof KINDS>("");
-  const wanted = useSignal(0); // drawn again at once where a choice was made
-  const step = found?.step ?? -1;
-  useEffect(() => {
-    const now = performance.now();
-    if (!found || document.hidden || (found.status === "running" && now - drawn.current < LOOK_MS)) return;
-    drawn.current = now;
-    draw(found, grid.current!, plane.current!, kind.value === "d." ? `d.${name.value}` : name.value + kind.value).catch(
-      (error: unknown) => console.warn("drawing:", error),
-    );
-  });
-  const offer = found?.plan.offer ?? train.offer();
-  const again = () => {
-    drawn.current = 0;
-    wanted.value++;
-  };
-  void wanted.value;
-  return (
-    <div class="panel inside" data-drawn={step}>
-      <h2>Inside, as it learns</h2>
-      <figure class="looks">
-        <figcaption class="dim">
-          Attention on the first tokens kept back: {offer?.config.n_layer} layers down, {offer?.config.n_head} heads across
-        </figcaption>
-        <canvas ref={grid} class="heads" role="img" aria-label="Attention of every layer and head" />
-      </figure>
-      <figure>
-        <figcaption class="dim">
-          <select
-            aria-label="Parameter"
-            value={name.value}
-            onChange={(e) => {
-              name.value = e.currentTarget.value;
-              again();
-            }}
-          >
-            {offer?.parameters
-              .filter((p) => p.shape.length > 1)
-              .map((p) => (
-                <option key={p.name}>{p.name}</option>
-              ))}
-          </select>{" "}
-          <select
-            aria-label="What of it"
-            value={kind.value}
-            onChange={(e) => {
-              kind.value = e.currentTarget.value as keyof typeof KINDS;
-              again();
-            }}
-          >
-            {Object.entries(KINDS).map(([key, title]) => (
-              <option key={key} value={key}>
-                {title}
-              </option>
-            ))}
-          </select>
-        </figcaption>
-        <canvas ref={plane} class="matrix" role="img" aria-label={`${KINDS[kind.value]} of ${name.value}`} />
-      </figure>
-    </div>
-  );
-}
-
-async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasElement, texture: string): Promise<void> {
-  const { model } = engine();
-  const { trainer } = found;
-  const gone = () => trainer.gone || trainer !== found.trainer;
-  if (gone()) return;
-  painter ??= new Painter(model.device, model.options);
-  await painter.prepare();
-  if (gone() || !painter.ready) return;
-  const { player, program } = trainer;
-  const view = program.views[texture];
-  if (view) {
-    const height = Math.ceil(view.rows / view.tiles[0]);
-    const shown = { rows: view.rows, first: 0, height, range: null, palette: PALETTES[0] };
-    painter.matrix(plane, player.texture(texture), view, shown, view.cols, view.rows);
-  }
-  const { n_layer, n_head } = found.plan.offer.config;
-  const text = found.plan.validation.length ? found.plan.validation : found.plan.train;
-  const views = trainer.look(text);
-  const tokens = views[0]!.rows / n_head;
-  const cell = { cell: 2 * tokens, pitch: 2 * tokens + 4, capacity: tokens, heads: n_head };
-  painter.grid(cell, n_layer, true);
-  views.forEach((v, layer) => {
-    const slab = { texture: player.texture(v.texture), view: v, start: 0, valid: tokens, scores: false, transposed: false };
-    painter!.gridRows(cell, layer, slab);
-  });
-  painter.showGrid(grid);
-}

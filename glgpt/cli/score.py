@@ -1,0 +1,41 @@
+"""`glgpt eval --suite`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from glgpt.cli.commands import open_model, report
+from glgpt.cli.options import device_options
+from glgpt.cli.progress import progress
+from glgpt.errors import GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.scoring.suite import Texts, as_csv, render, score, texts_of_run
+from glgpt.text.files import Text
+
+
+def run_suite(args: argparse.Namespace) -> int:
+    """`glgpt eval --suite`: of a run on its own text, or of a model on a text."""
+    if args.csv and args.json:
+        raise GlgptError("--csv and --json exclude each other; give one of them")
+    if args.window is not None:
+        raise GlgptError("--window goes without --suite, which takes the model's whole context")
+    texts = _texts(args)
+    with open_model(args) as model, GPT2.from_pretrained(None, **device_options(args)) as embedded:
+        other = None if model.path == embedded.path else embedded
+        with progress("scoring") as show:
+            found = score(
+                model, texts, tokens=args.tokens, embedded=other, progress=show and (lambda _, *done: show(*done))
+            )
+    report(args, found.as_json(), as_csv(found).rstrip("\n") if args.csv else render(found))
+    return 0
+
+
+def _texts(args: argparse.Namespace) -> Texts:
+    """The texts of a run, which becomes the model; or those that were named."""
+    if args.file != "-" and Path(args.file).is_dir():
+        if args.model is not None or args.training:
+            raise GlgptError(f"{args.file} is a run with its own model and text; leave --model and --training away")
+        args.model = args.file
+        return texts_of_run(Path(args.file))
+    return Texts(Text.of_files([args.file]), Text.of_files(args.training) if args.training else None)

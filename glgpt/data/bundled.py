@@ -1,0 +1,143 @@
+"""The sets that come with the package: scenes by Shakespeare, this package's own code, and what seeded generators make.
+
+The generators use only whole numbers of one hash, so that a set is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glgpt.errors import GlgptError, written
+from glgpt.system.files import PACKAGE, data_path
+from glgpt.text.dataset import starts
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """A set: what it is, where it is from, and how it is made."""
+
+    title: str
+    about: str
+    source: str
+    make: Callable[[], str]
+
+
+def bundled(name: str) -> str:
+    """The text of a set of `SETS`. Raises GlgptError for another name."""
+    if name not in SETS:
+        raise GlgptError(f"there is no set {written(name)}; there are {', '.join(SETS)}")
+    return SETS[name].make()
+
+
+class _Dice:
+    """Whole numbers below a bound, drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.draws = seed, 0
+
+    def below(self, bound: int) -> int:
+        self.draws += 1
+        return int(starts(self.seed, self.draws, 1, bound)[0])
+
+    def of(self, items: Sequence[str]) -> str:
+        return items[self.below(len(items))]
+
+
+def _plays() -> str:
+    text = data_path("tests/data/shakespeare-validation.txt").read_text(encoding="utf-8")
+    return text[text.index("\n\n") + 2 :]  # it begins within a speech
+
+
+def _code() -> str:
+    """The modules of this package that a reader would start with."""
+    files = sorted(path for room in ("models", "ops", "program", "text") for path in (PACKAGE / room).rglob("*.py"))
+    text = "\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
+    return re.sub(r"\n{3,}", "\n\n", text)  # as cleaning up leaves it
+
+
+def _addition() -> str:
+    """Every sum of two numbers below 100, once, in a drawn order."""
+    order = np.argsort(starts(1, 0, 10_000, 1 << 31), kind="stable")
+    return "".join(f"{n // 100}+{n % 100}={n // 100 + n % 100}\n" for n in order.tolist())
+
+
+def _sorting() -> str:
+    """Six digits, and the same in order."""
+    drawn = starts(2, 0, 16_000, 1_000_000)
+    unique = list(dict.fromkeys(f"{n:06}" for n in drawn.tolist()))
+    return "".join(f"{digits}={''.join(sorted(digits))}\n" for digits in unique)
+
+
+STARTS = "A Al An Ar Be Bel Bri Ca Cor Da De El Em Fa Fen Ga Gwen Ha Hel I Is Jo Ka Kel La Lo Ma Mir Na Ne O Per Qui Ra"
+STARTS += " Ro Sa Sel Ta Ther Ul Va Wil Xan Ya Zel"
+MIDDLES = "ba bri da de di do la le li lo ma me mi na ne ni no ra re ri ro sa si ta te ti tha va ve vi"
+ENDS = "bel da den dra dric fa gar ia iel in ion is ka la lan len lia lin mar na nan nor"
+ENDS += " ra ran ric rin ron s sa th tor wen"
+
+
+def _names() -> str:
+    """Invented names, one a line, no two the same."""
+    dice, found = _Dice(3), dict[str, None]()
+    firsts, middles, lasts = STARTS.split(), MIDDLES.split(), ENDS.split()
+    while len(found) < 8000:
+        name = dice.of(firsts) + "".join(dice.of(middles) for _ in range(dice.below(3))) + dice.of(lasts)
+        found[name] = None
+    return "\n".join(found) + "\n"
+
+
+NOUNS = {
+    "ay": "day way bay clay spray",
+    "ight": "light night height flight sight",
+    "ea": "sea tree bee key lea",
+    "ow": "snow crow glow meadow shadow",
+    "ain": "rain grain plain lane chain",
+    "one": "stone bone tone throne cone",
+    "ing": "spring wing string ring king",
+    "ore": "shore door floor core moor",
+}
+ADJECTIVES = (
+    "old cold still small pale green grey quiet silver broken golden distant wandering sleeping hollow early late"
+)
+BEINGS = (
+    "wind moon river heron miller child lantern ship swallow shepherd fox garden harbour bell orchard sparrow stranger"
+)
+VERBS = "goes turns waits falls sings climbs sleeps burns drifts returns listens wanders hides rises"
+PLACES = "over under beyond beside above before behind across along"
+
+
+def _poems() -> str:
+    """Quatrains whose second and fourth lines rhyme."""
+    dice, poems = _Dice(4), []
+    rhymes = [words.split() for words in NOUNS.values()]
+    adjectives, beings, verbs, places = (words.split() for words in (ADJECTIVES, BEINGS, VERBS, PLACES))
+    for _ in range(1000):
+        rhyme = rhymes[dice.below(len(rhymes))]
+        first = dice.below(len(rhyme))
+        second = (first + 1 + dice.below(len(rhyme) - 1)) % len(rhyme)
+        lines = [
+            f"The {dice.of(adjectives)} {dice.of(beings)} {dice.of(verbs)} alone,",
+            f"{dice.of(places).capitalize()} the {dice.of(adjectives)} {rhyme[first]};",
+            f"{_a(dice.of(adjectives))} {dice.of(beings)} {dice.of(verbs)} and {dice.of(verbs)}",
+            f"{dice.of(places).capitalize()} the {dice.of(adjectives)} {rhyme[second]}.",
+        ]
+        poems.append("\n".join(lines) + "\n")
+    return "\n".join(poems)
+
+
+def _a(word: str) -> str:
+    return f"{'An' if word[0] in 'aeiou' else 'A'} {word}"
+
+
+OURS = "made by a seeded generator of this package"
+SETS = {
+    "plays": Bundled("Plays", "scenes from The Taming of the Shrew", "William Shakespeare, public domain", _plays),
+    "poems": Bundled("Poems", "a thousand quatrains that rhyme", OURS, _poems),
+    "names": Bundled("Names", "8,000 invented names", OURS, _names),
+    "code": Bundled("Code", "Python: modules of this package", "glgpt, MIT licence", _code),
+    "addition": Bundled("Addition", "all sums of two numbers below 100", OURS, _addition),
+    "sorting": Bundled("Sorting", "six digits put in order", OURS, _sorting),
+}

@@ -1,0 +1,55 @@
+"""What a text is made of. `viewer/src/training/cleaning.ts` counts the same."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+
+from glgpt.text.files import Text
+
+SCRIPTS = {  # by how Unicode names their letters begin
+    "LATIN": "Latin",
+    "GREEK": "Greek",
+    "CYRILLIC": "Cyrillic",
+    "ARABIC": "Arabic",
+    "HEBREW": "Hebrew",
+    "DEVANAGARI": "Devanagari",
+    "THAI": "Thai",
+    "HANGUL": "Hangul",
+    "HIRAGANA": "Hiragana",
+    "KATAKANA": "Katakana",
+    "CJK": "Han",
+}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Sizes of a text; `scripts` are shares of its letters, greatest first; `held_back` its bytes kept to validate."""
+
+    bytes: int
+    characters: int
+    lines: int
+    distinct: int  # different characters
+    scripts: dict[str, float]
+    held_back: int
+
+
+def inspect(text: str | Text, validation: float = 0.1) -> Inspection:
+    """Counts what a text is made of. Raises GlgptError as `Text.of_string` and `Text.pieces` do."""
+    source = Text.of_string(text) if isinstance(text, str) else text
+    characters: Counter[str] = Counter()
+    for piece, _ in source.pieces():
+        characters.update(piece)
+    letters: Counter[str] = Counter()
+    for character, count in characters.items():
+        if character.isalpha():
+            letters[_script(character)] += count
+    total = letters.total() or 1
+    scripts = {name: count / total for name, count in sorted(letters.items(), key=lambda x: (-x[1], x[0]))}
+    held = source.split(validation)[1].size
+    return Inspection(source.size, characters.total(), characters["\n"], len(characters), scripts, held)
+
+
+def _script(letter: str) -> str:
+    return SCRIPTS.get(unicodedata.name(letter, "").split(" ")[0].split("-")[0], "other")

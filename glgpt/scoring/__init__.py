@@ -1,0 +1,1 @@
+"""How good a model is on held-back text, beside chance, n-gram models and the embedded model; what its samples copy."""

@@ -1,0 +1,117 @@
+"""What a predictor gave each token of a text, and the figures that follow from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.text.dataset import Ids
+
+BINS = 10  # of the reliability diagram, equally wide
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Of each of N targets: its negative log probability, its rank, the probability of the likeliest token; `[N]`.
+
+    Tokens rank by probability, 0 the likeliest, equally likely ones by their id.
+    """
+
+    nats: NDArray[np.float64]
+    ranks: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls, count: int) -> Predictions:
+        """Zeros, to be filled in."""
+        return cls(np.zeros(count), np.zeros(count, np.int64), np.zeros(count))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How well a predictor did; `bins` are (mean confidence, accuracy, tokens) of those that hold any token."""
+
+    name: str
+    nats_per_token: float
+    perplexity: float
+    bits_per_byte: float
+    top_1: float
+    top_5: float
+    calibration_error: float | None  # mean distance of confidence and accuracy; None for chance, which has no favourite
+    bins: tuple[tuple[float, float, int], ...]
+
+
+def figures(name: str, found: Predictions, size: int) -> Figures:
+    """The figures of a predictor on targets of `size` bytes."""
+    count = len(found.nats)
+    loss = float(found.nats.sum()) / count
+    hit = found.ranks == 0
+    which = np.minimum((found.confidence * BINS).astype(np.int64), BINS - 1)
+    bins = []
+    for b in range(BINS):
+        inside = which == b
+        if held := int(inside.sum()):
+            bins.append((float(found.confidence[inside].sum()) / held, int(hit[inside].sum()) / held, held))
+    error = sum(held / count * abs(confidence - accuracy) for confidence, accuracy, held in bins)
+    top_5 = int((found.ranks < 5).sum()) / count
+    return Figures(name, loss, _exp(loss), _bits(loss * count, size), int(hit.sum()) / count, top_5, error, tuple(bins))
+
+
+def chance(vocab_size: int, count: int, size: int) -> Figures:
+    """Every token equally likely."""
+    loss = math.log(vocab_size)
+    return Figures(
+        "chance", loss, float(vocab_size), _bits(loss * count, size), 1 / vocab_size, min(1.0, 5 / vocab_size), None, ()
+    )
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def _bits(nats: float, size: int) -> float:
+    return nats / math.log(2) / max(1, size)
+
+
+def targets_of(first: Sequence[int] | NDArray[Any], context: int) -> NDArray[np.int64]:
+    """Where the targets of windows of `context` tokens stand in the text, `[len(first) * context]`."""
+    found: NDArray[np.int64] = (np.asarray(first, np.int64)[:, None] + np.arange(1, context + 1)).reshape(-1)
+    return found
+
+
+def predict(
+    model: GPT2, ids: Ids, first: Sequence[int] | NDArray[Any], context: int, progress: Progress | None = None
+) -> Predictions:
+    """What `model` gives every target of the windows that start at `first`. Raises GlgptError as its `logits` do."""
+    found = Predictions.empty(len(first) * context)
+    for i, start in enumerate(map(int, first)):
+        window = np.asarray(ids[start : start + context + 1], np.int64)
+        if len(window) <= context:
+            raise GlgptError(f"a window of {context} tokens at {start} leaves the text, which has {len(ids)}")
+        rows = slice(i * context, (i + 1) * context)
+        predict_logits(model.logits(window[:-1].tolist()), window[1:], found, rows)
+        if progress:
+            progress((i + 1) * context, len(first) * context)
+    return found
+
+
+def predict_logits(logits: NDArray[np.float32], targets: NDArray[np.int64], into: Predictions, rows: slice) -> None:
+    """Notes what logits `[T, vocab]` give `targets` `[T]` in these rows of `into`."""
+    own = np.take_along_axis(logits, targets[:, None], axis=1)
+    greater = (logits > own).sum(axis=1)
+    equal_before = ((logits == own) & (np.arange(logits.shape[1]) < targets[:, None])).sum(axis=1)
+    into.ranks[rows] = greater + equal_before
+    most = logits.max(axis=1, keepdims=True).astype(np.float64)
+    total = np.zeros(len(logits))
+    for at in range(0, logits.shape[1], 4096):
+        total += np.exp(logits[:, at : at + 4096] - most).sum(axis=1)
+    into.nats[rows] = np.log(total) - (own - most)[:, 0]
+    into.confidence[rows] = 1 / total

@@ -1,0 +1,106 @@
+"""What a model's text takes from its training text: words, and runs of characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+RUN = 20  # characters in a row that count as a copy
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Of a sample: the share of its words that the training text has, the longest run of characters found there, and
+    the share of its runs of `RUN` characters found there; None where it has no word, or no such run."""
+
+    known_words: float | None
+    longest_copy: int
+    copied_runs: float | None
+
+
+def words(text: str) -> list[str]:
+    """The runs of letters, in lower case."""
+    apart = {ord(c): " " for c in set(text) if not c.isalpha()}
+    return text.translate(apart).lower().split()
+
+
+def copies(sample: str, training: Iterable[str]) -> Copies:
+    """Compares a sample with a training text in pieces, which may be cut anywhere but inside of words."""
+    automaton, known = _Automaton(sample), set[str]()
+    for piece in training:
+        known.update(words(piece))
+        automaton.read(piece)
+    found, longest = words(sample), automaton.longest()
+    runs = longest[RUN - 1 :]  # by the character that each run ends with
+    return Copies(
+        sum(word in known for word in found) / len(found) if found else None,
+        max(longest, default=0),
+        sum(length >= RUN for length in runs) / len(runs) if runs else None,
+    )
+
+
+class _Automaton:
+    """The suffix automaton of a sample (Blumer et al. 1985): reads any text and notes which substrings it shares."""
+
+    def __init__(self, sample: str) -> None:
+        self.next: list[dict[str, int]] = [{}]
+        self.link, self.length, self.best = [-1], [0], [0]
+        self.ends: list[int] = []  # the state of each prefix
+        self.state = self.matched = 0  # while reading
+        for char in sample:
+            self._append(char)
+
+    def _state(self, length: int, following: dict[str, int], link: int) -> int:
+        self.next.append(following)
+        self.link.append(link)
+        self.length.append(length)
+        self.best.append(0)
+        return len(self.next) - 1
+
+    def _append(self, char: str) -> None:
+        last = self.ends[-1] if self.ends else 0
+        new = self._state(self.length[last] + 1, {}, 0)
+        self.ends.append(new)
+        while last >= 0 and char not in self.next[last]:
+            self.next[last][char] = new
+            last = self.link[last]
+        if last < 0:
+            return
+        found = self.next[last][char]
+        if self.length[found] == self.length[last] + 1:
+            self.link[new] = found
+            return
+        clone = self._state(self.length[last] + 1, dict(self.next[found]), self.link[found])
+        self.link[found] = self.link[new] = clone
+        while last >= 0 and self.next[last].get(char) == found:
+            self.next[last][char] = clone
+            last = self.link[last]
+
+    def read(self, text: str) -> None:
+        """Notes for each state the longest of its substrings that ends anywhere in the text; pieces follow another."""
+        following, link, length, best = self.next, self.link, self.length, self.best
+        state, matched = self.state, self.matched
+        for char in text:
+            to = following[state].get(char)
+            while to is None and state:
+                state = link[state]
+                matched = length[state]
+                to = following[state].get(char)
+            if to is None:
+                continue
+            state, matched = to, matched + 1
+            best[state] = max(best[state], matched)
+        self.state, self.matched = state, matched
+
+    def longest(self) -> list[int]:
+        """For each character of the sample, the length of the longest run ending there that was read."""
+        best = list(self.best)
+        for state in sorted(range(1, len(best)), key=lambda s: -self.length[s]):
+            above = self.link[state]
+            best[above] = max(best[above], min(best[state], self.length[above]))
+        found = []
+        for state in self.ends:
+            while state > 0 and not best[state]:
+                state = self.link[state]  # noqa: PLW2901, the first that was read, from the longest on
+            found.append(best[state])
+        return found

@@ -1,0 +1,234 @@
+"""A model's score: everything that `glgpt eval --suite` prints, and the page's Score step for the same model."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.inference.model import GPT2
+from glgpt.scoring.ngrams import baselines
+from glgpt.scoring.predictions import Figures, Predictions, chance, figures, predict, targets_of
+from glgpt.scoring.samples import Copies, copies
+from glgpt.scoring.task import Answers, answers, is_task, questions
+from glgpt.system.files import read_text
+from glgpt.text.dataset import Data, Ids, check_length, fixed_windows, load_data
+from glgpt.text.files import Text
+from glgpt.text.tokenizer import Tokenizer
+from glgpt.text.tokenizer_training import identity
+from glgpt.training.records import Record, validated
+from glgpt.training.run_folder import RECORD
+
+TOKENS = 8192  # scored of a text at most, in windows spread evenly over it
+BESIDE = 2048  # tokens that the embedded model is scored on, spread over the first HEAD characters of that text
+HEAD = 1 << 16
+WRITTEN = 512  # tokens that the model writes
+TEMPERATURE = 0.8
+Progress = Callable[[str, int, int], None]  # what it is busy with, how much of that is done, how much there is
+
+
+@dataclass(frozen=True)
+class Score:
+    """Figures on held-back text by predictor, the model first; `sample` is what it wrote, `copies` what that copies."""
+
+    model: str
+    window: int
+    tokens: int
+    bytes: int
+    figures: tuple[Figures, ...]
+    sample: str
+    copies: Copies | None  # None without a training text
+    task: Answers | None  # None for a text that is no toy task
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What a model is scored on: the text held back, and the one it learned from, if that is known."""
+
+    held: Text
+    train: Text | None
+
+
+def texts_of_run(folder: Path) -> Texts:
+    """The two parts of a run's text. Raises FileError for a folder that is no run, or a run of a text without files."""
+    if not (folder / RECORD).is_file():
+        raise FileError(f"{quoted(folder, 300)} is no training run: it has no {RECORD}; give a text and --model")
+    record = validated(Record, read_text(folder / RECORD), f"{quoted(folder / RECORD, 300)} is damaged")
+    if not record.files:
+        raise FileError(f"{quoted(folder, 300)} was trained on a text, not on files: give the text, and --model")
+    if not record.settings.validation:
+        raise FileError(f"{quoted(folder, 300)} kept no text back to be scored on: give one, and --model")
+    train, held = Text.of_files(record.files).split(record.settings.validation)
+    return Texts(held, train)
+
+
+def score(
+    model: GPT2, texts: Texts, *, tokens: int = TOKENS, embedded: GPT2 | None = None, progress: Progress | None = None
+) -> Score:
+    """Scores a model, and beside it chance, n-gram models of the training text, and `embedded` on the same text.
+
+    At most `tokens` tokens are scored (0: all), in windows of the model's whole context, spread evenly over the text.
+    Raises GlgptError for a model without a tokenizer, or a text that fills no window.
+    """
+    report = progress or (lambda *_: None)
+    tokenizer = tokenizer_of(model)
+    data = _tokenised(texts, model, tokenizer, report)
+    ids, context = data.validation, model.config.n_positions
+    check_length(ids, context, "held-back")
+    first = _windows(ids, context, tokens)
+    targets = targets_of(first, context)
+    size = _size(tokenizer, ids, targets)
+    found = predict(model, ids, first, context, _part(report, "predicting"))
+    rows = [figures("model", found, size), chance(tokenizer.vocab_size, len(targets), size)]
+    if len(data.train):
+        counting = _part(report, "counting")
+        n_grams = baselines(data.train, tokenizer.vocab_size, ids, targets, counting)
+        rows += [figures(name, n_gram, size) for name, n_gram in n_grams.items()]
+    if embedded is not None and (other := _embedded(embedded, texts.held, report)):
+        rows.append(other)
+    sample = write(model, _part(report, "writing"))
+    copied = copies(sample, _pieces(texts.train, report)) if texts.train else None
+    return Score(
+        model.name, context, len(targets), size, tuple(rows), sample, copied, _task(texts, tokenizer, ids, first, found)
+    )
+
+
+def tokenizer_of(model: GPT2) -> Tokenizer:
+    """The model's tokenizer. Raises GlgptError where it has none."""
+    if model.tokenizer is None:
+        raise GlgptError(f"{model.name} has no tokenizer, so text cannot be scored; add vocab.json and merges.txt")
+    return model.tokenizer
+
+
+def _tokenised(texts: Texts, model: GPT2, tokenizer: Tokenizer, report: Progress) -> Data:
+    show, who = _part(report, "tokenising"), identity(model.path)
+    held = load_data(texts.held, 0, tokenizer, who, show)
+    train = load_data(texts.train, 0, tokenizer, who, show).train if texts.train else np.zeros(0, np.uint16)
+    return Data(train, held.train, held.key)
+
+
+def _windows(ids: Ids, context: int, tokens: int) -> NDArray[np.int64]:
+    return fixed_windows(ids, context, tokens or len(ids))
+
+
+def _size(tokenizer: Tokenizer, ids: Ids, targets: NDArray[np.int64]) -> int:
+    lengths = np.array([len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)])
+    return int(lengths[ids[targets]].sum())
+
+
+def _part(report: Progress, what: str) -> Callable[[int, int], None]:
+    return lambda done, total: report(what, done, total)
+
+
+def _embedded(model: GPT2, text: Text, report: Progress) -> Figures | None:
+    """The embedded model on the text's beginning, in its own tokens and windows: compare bits a byte."""
+    tokenizer, head = tokenizer_of(model), ""
+    for piece, _ in text.pieces():
+        head += piece
+        if len(head) >= HEAD:
+            break
+    ids = np.array(tokenizer.encode(head[:HEAD]))
+    if len(ids) < 2:
+        return None
+    context = min(model.config.n_positions, len(ids) - 1)
+    first = _windows(ids, context, BESIDE)
+    found = predict(model, ids, first, context, _part(report, "predicting with the embedded model"))
+    return figures("embedded", found, _size(tokenizer, ids, targets_of(first, context)))
+
+
+def write(model: GPT2, progress: Callable[[int, int], None] | None = None, tokens: int = WRITTEN) -> str:
+    """The same sample each time; where the model's context is full, it goes on from the later half of that."""
+    tokenizer, context = tokenizer_of(model), model.config.n_positions
+    try:
+        ids = tokenizer.encode("\n")
+    except GlgptError:  # a vocabulary without it
+        ids = [0]
+    given = len(ids)
+    while len(ids) - given < tokens:
+        window = ids[-max(1, context // 2) :]
+        wanted = max(1, min(tokens - (len(ids) - given), context - len(window)))
+        new = list(model.generate_ids(window, wanted, temperature=TEMPERATURE, seed=len(ids)))
+        ids += new
+        if progress:
+            progress(len(ids) - given, tokens)
+        if len(new) < wanted:
+            break  # the end of a text
+    return tokenizer.decode(ids[given:])
+
+
+def _pieces(text: Text, report: Progress) -> Iterator[str]:
+    for piece, done in text.pieces():
+        yield piece
+        report("looking for copies", done, text.size)
+
+
+def _task(texts: Texts, tokenizer: Tokenizer, ids: Ids, first: Any, found: Predictions) -> Answers | None:
+    head = next((texts.train or texts.held).pieces(), ("", 0))[0]
+    if not is_task(head if texts.train else head[head.find("\n") + 1 :]):  # which may begin within a line
+        return None
+    seen = questions(piece for piece, _ in texts.train.pieces(blanks="\n")) if texts.train else set()
+    context = len(found.ranks) // len(first)
+    hits = (found.ranks == 0).reshape(len(first), context)
+
+    def windows() -> Iterator[tuple[list[bytes], NDArray[np.bool_]]]:
+        for start, hit in zip(map(int, first), hits, strict=True):
+            yield [tokenizer.token_bytes(int(i)) for i in ids[start : start + context + 1]], hit
+
+    return answers(windows(), seen)
+
+
+COLUMNS = ("predictor", "nats_per_token", "perplexity", "bits_per_byte", "top_1", "top_5", "calibration_error")
+
+
+def as_csv(found: Score) -> str:
+    """A line a predictor, as a spreadsheet reads it; the model's own figures stand in its line."""
+    own = {}
+    if found.copies:
+        own = asdict(found.copies)
+    if found.task:
+        own["exact_match"] = found.task.exact_match
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*COLUMNS, *own])
+    for row in found.figures:
+        values = [row.name, *(getattr(row, name) for name in COLUMNS[1:])]
+        writer.writerow([*values, *(own.values() if row.name == "model" else [None] * len(own))])
+    return text.getvalue()
+
+
+def render(found: Score) -> str:
+    """The same as text."""
+    lines = [f"{found.model}: {found.tokens} tokens of held-back text, {found.bytes} bytes, window {found.window}"]
+    lines.append(
+        f"{'':<10}{'nats/token':>11}{'perplexity':>12}{'bits/byte':>11}{'top-1':>8}{'top-5':>8}{'calibration':>13}"
+    )
+    for row in found.figures:
+        error = "–" if row.calibration_error is None else f"{row.calibration_error:.4f}"
+        lines.append(
+            f"{row.name:<10}{row.nats_per_token:>11.4f}{row.perplexity:>12.2f}{row.bits_per_byte:>11.4f}"
+            f"{row.top_1:>8.1%}{row.top_5:>8.1%}{error:>13}"
+        )
+    if c := found.copies:
+        lines.append(
+            f"its text: {_share(c.known_words)} of the words are known, the longest copied run has {c.longest_copy} "
+            f"characters, {_share(c.copied_runs)} of runs of 20 characters are copies"
+        )
+    if t := found.task:
+        by = ", ".join(f"{share:.1%}" for share in t.by_position)
+        lines.append(f"task: {t.exact_match:.1%} of {t.lines} unseen lines exactly right; by character {by}")
+    return "\n".join(lines)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"

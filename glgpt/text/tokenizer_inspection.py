@@ -1,0 +1,60 @@
+"""How a tokenizer cuts a text: compression, the longest and the rarest tokens, the merges in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from glgpt.text.files import Text
+from glgpt.text.tokenizer import Tokenizer
+
+SMALLEST = 256  # ranks of the bytes; merges come behind
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`longest` and `rarest` are of tokens that a merge made: id, label, bytes, and how often each comes."""
+
+    name: str
+    vocab_size: int
+    tokens: int
+    bytes: int
+    bytes_per_token: float
+    longest: list[dict[str, object]]
+    rarest: list[dict[str, object]]
+    beginning: list[str]  # the text's first tokens
+
+
+def cut_of(
+    name: str, tokenizer: Tokenizer, text: Text, many: int = 12, progress: Callable[[int, int], None] | None = None
+) -> Cut:
+    """Cuts a text and looks at its tokens. Raises GlgptError where the vocabulary lacks a byte of it."""
+    counts = np.zeros(tokenizer.vocab_size, np.int64)
+    beginning: list[str] = []
+    for piece, done in text.pieces(tokenizer.special):
+        ids = np.asarray(tokenizer.encode(piece), np.int64)
+        counts += np.bincount(ids, minlength=tokenizer.vocab_size)
+        beginning += [tokenizer.label(int(i)) for i in ids[: 40 - len(beginning)]]
+        if progress:
+            progress(done, text.size)
+    made = [token for _, token in tokenizer.ranks[SMALLEST:] if token >= 0]
+    longest = sorted(made, key=lambda i: (-len(tokenizer.token_bytes(i)), i))[:many]
+    rarest = sorted(made, key=lambda i: (int(counts[i]), -i))[:many]
+
+    def shown(ids: list[int]) -> list[dict[str, object]]:
+        return [
+            {
+                "id": i,
+                "label": tokenizer.label(i),
+                "bytes": len(tokenizer.token_bytes(i)),
+                "count": int(counts[i]),
+            }
+            for i in ids
+        ]
+
+    total = int(counts.sum())
+    return Cut(
+        name, tokenizer.vocab_size, total, text.size, text.size / total, shown(longest), shown(rarest), beginning
+    )

@@ -1,0 +1,261 @@
+"""Texts to learn from: the bundled sets, cleaning up, counting, and fetching from servers that misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import glgpt
+from glgpt import data
+from glgpt.cli import main
+from glgpt.data import fetching
+from glgpt.errors import GlgptError
+
+Capture = pytest.CaptureFixture[str]
+TEXT = "Shall I compare thee to a summer's day? naïve – 漢字\n" * 400
+BYTES = TEXT.encode()
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """A server for every way in which a text may not come."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[str] = []  # noqa: RUF012, over all requests
+    ranges: list[str | None] = []  # noqa: RUF012
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def send(self, status: int, body: bytes, length: int | None = None, **headers: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = True
+
+    def do_GET(self) -> None:
+        Stranger.asked.append(self.path)
+        Stranger.ranges.append(self.headers.get("Range"))
+        getattr(self, "on_" + self.path.split("/")[1].replace("-", "_"), self.on_missing)()
+
+    def on_missing(self) -> None:
+        self.send(404, b"no")
+
+    def on_cache(self) -> None:
+        self.on_text()
+
+    def on_text(self) -> None:
+        self.send(200, BYTES, Content_Type="text/plain")
+
+    def on_moved(self) -> None:
+        self.send(302, b"", Location="/text")
+
+    def on_round(self) -> None:
+        self.send(302, b"", Location="/round")
+
+    def on_file(self) -> None:
+        self.send(302, b"", Location="file:///etc/hostname")
+
+    def on_busy(self) -> None:
+        self.send(200, BYTES) if Stranger.asked.count("/busy") > 2 else self.send(503, b"later")
+
+    def on_page(self) -> None:
+        self.send(200, b"<html>hello</html>", Content_Type="text/html")
+
+    def on_dressed(self) -> None:
+        self.send(200, b"  <!DOCTYPE html><p>hello", Content_Type="text/plain")
+
+    def on_latin(self) -> None:
+        self.send(200, "naïve café".encode("latin-1"))
+
+    def on_zeros(self) -> None:
+        self.send(200, b"PK\0\0")
+
+    def on_empty(self) -> None:
+        self.send(200, b"")
+
+    def on_cut(self) -> None:
+        self.send(200, BYTES[: len(BYTES) // 2], len(BYTES))
+
+    def on_resumed(self) -> None:
+        """Cuts off after a third, and goes on from there where it is asked to."""
+        begin = int((self.headers.get("Range") or "bytes=0-")[6:-1])
+        end = min(len(BYTES), begin + len(BYTES) // 3 + 1)
+        rest = len(BYTES) - begin
+        self.send(206 if begin else 200, BYTES[begin:end], rest, ETag='"one"')
+
+    def on_endless(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"x" * 65536)
+
+    def on_stalls(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "100")
+        self.end_headers()
+        self.wfile.write(b"some")
+        self.wfile.flush()
+        time.sleep(1)
+        self.close_connection = True
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(fetching, "WAIT", 0.01)
+    monkeypatch.setattr(fetching, "TIMEOUT", 0.2)
+    Stranger.asked.clear()
+    Stranger.ranges.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Stranger)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("path", ["text", "moved", "busy", "resumed"])
+def test_a_text_comes_whole_and_is_kept_by_its_content(stranger: str, path: str) -> None:
+    seen: list[tuple[int, int]] = []
+    found = data.fetch(f"{stranger}/{path}", progress=lambda *done: seen.append(done))
+    assert found.path.read_bytes() == BYTES
+    assert found.sha256 == hashlib.sha256(BYTES).hexdigest() == found.path.stem
+    assert seen[-1] == (len(BYTES), len(BYTES))
+    assert data.source_of(found.sha256) == found.record() and found.source == f"{stranger}/{path}"
+    if path == "resumed":
+        assert Stranger.ranges[0] is None and Stranger.ranges[1] == f"bytes={len(BYTES) // 3 + 1}-"
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "tries"),
+    [
+        ("missing", "404", 1),
+        ("page", "web page", 1),
+        ("dressed", "web page", 1),
+        ("latin", "--encoding latin-1", 1),
+        ("zeros", "zero byte", 1),
+        ("empty", "empty", 1),
+        ("file", "not allowed", 1),
+        ("cut", "tried 4 times: it ended after", 4),
+        ("stalls", "tried 4 times: no byte came", 4),
+        ("endless", "larger than", 1),
+    ],
+)
+def test_a_server_that_says_no_is_named_in_one_line(
+    stranger: str, path: str, said: str, tries: int, tmp_path: Path, capsys: Capture
+) -> None:
+    out = tmp_path / "out.txt"
+    assert main(["data", "fetch", f"{stranger}/{path}", "--out", str(out), "--most", "1MB"]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+    assert len(Stranger.asked) == tries and not out.exists()
+    assert not list((tmp_path / "cache").rglob("*.txt"))
+
+
+def test_a_redirect_that_goes_round_ends(stranger: str) -> None:
+    with pytest.raises(GlgptError):
+        data.fetch(f"{stranger}/round")
+
+
+def test_nobody_there_is_said_so(stranger: str) -> None:
+    port = stranger.rpartition(":")[2]
+    with pytest.raises(GlgptError, match="tried 4 times"):
+        data.fetch(f"http://127.0.0.1:{'1' if port != '1' else '2'}/text")
+
+
+def test_another_encoding_and_a_mirror_can_be_named(stranger: str, tmp_path: Path) -> None:
+    assert data.fetch(f"{stranger}/latin", encoding="latin-1").path.read_text() == "naïve café"
+    data.fetch("book:1342", mirror=stranger)
+    assert Stranger.asked[-1] == "/cache/epub/1342/pg1342.txt"
+    for wrong in ("file:///etc/hostname", "novel", "ftp://127.0.0.1/x"):
+        with pytest.raises(GlgptError, match="neither a set"):
+            data.fetch(wrong)
+
+
+@pytest.mark.slow
+def test_a_run_says_where_its_text_is_from(stranger: str, tmp_path: Path) -> None:
+    assert main(["data", "fetch", f"{stranger}/text", "--out", str(tmp_path / "a.txt")]) == 0
+    (tmp_path / "b.txt").write_text(TEXT)  # the same by content
+    (tmp_path / "c.txt").write_text("My own text.\n" * 100)
+    size = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context": 8, "batch": 1, "steps": 1, "device": "software"}
+    for files, count in ((["a.txt", "c.txt"], 1), (["b.txt"], 1), (["c.txt"], 0)):
+        out = tmp_path / f"run-{files[0]}"
+        glgpt.train([tmp_path / name for name in files], out=out, eval_every=0, sample_every=0, **size)
+        sources = json.loads((out / "train.json").read_text())["sources"]
+        assert [s["source"] for s in sources] == [f"{stranger}/text"] * count
+
+
+@pytest.mark.parametrize("name", data.SETS)
+def test_a_bundled_set_is_always_the_same(name: str) -> None:
+    digests = {
+        "plays": "6930030c",
+        "poems": "87a4b1f6",
+        "names": "c1713ab1",
+        "addition": "767378e5",
+        "sorting": "3e3df412",
+    }
+    text = data.bundled(name)
+    assert text == data.bundled(name) and text.endswith("\n") and 50_000 < len(text) < 300_000
+    assert data.clean(text)[0] == text  # or training on it here and in the page, which cleans up, would differ
+    if name in digests:  # the code changes as the package does
+        assert hashlib.sha256(text.encode()).hexdigest().startswith(digests[name])
+
+
+def test_tasks_are_right_and_ask_nothing_twice() -> None:
+    sums = data.bundled("addition").splitlines()
+    assert len(set(sums)) == len(sums) == 10_000
+    assert all(sum(map(int, line.split("=")[0].split("+"))) == int(line.split("=")[1]) for line in sums)
+    lists = [line.split("=") for line in data.bundled("sorting").splitlines()]
+    assert len({question for question, _ in lists}) == len(lists) > 15_000
+    assert all("".join(sorted(question)) == answer and len(answer) == 6 for question, answer in lists)
+
+
+def test_the_command_writes_a_set_and_never_over_a_file(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "sums.txt"
+    assert main(["data", "fetch", "addition", "--out", str(out)]) == 0
+    assert out.read_text() == data.bundled("addition")
+    assert main(["data", "fetch", "names", "--out", str(out)]) == 2
+    assert "exists" in capsys.readouterr().err and out.read_text() == data.bundled("addition")
+    assert main(["data", "list", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(data.SETS)
+
+
+def test_cleaning_takes_away_what_it_says(tmp_path: Path, capsys: Capture) -> None:
+    book = (
+        "Licence\r\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\nOne.  \r\n\r\n\r\n\r\nTwo.\r\n\r\n"
+        "*** END OF THE PROJECT GUTENBERG EBOOK X ***\r\nMore licence\r\n"
+    )
+    text, removed = data.clean([book, "Three.\n", "Three.\n"])
+    assert text == "One.\n\nTwo.\nThree.\n"
+    assert [(r.step, r.places) for r in removed] == [("headers", 2), ("lines", 4), ("blanks", 2), ("duplicates", 1)]
+    assert sum(r.characters for r in removed) == len(book) + 14 - len(text)
+    assert data.clean(book, [])[0] == book
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for file in files:
+        file.write_bytes(book.encode())
+    assert main(["data", "clean", *map(str, files), "--out", str(tmp_path / "out.txt"), "--steps", "duplicates"]) == 0
+    assert (tmp_path / "out.txt").read_bytes() == book.encode()
+    assert main(["data", "clean", str(files[0]), "--out", str(tmp_path / "out.txt"), "--steps", "polish"]) == 2
+    assert "no step" in capsys.readouterr().err
+
+
+def test_inspecting_counts(tmp_path: Path, capsys: Capture) -> None:
+    text = "abc ДЕ\n漢字 12\n"
+    found = data.inspect(text, validation=0.25)
+    assert (found.bytes, found.characters, found.lines, found.distinct) == (19, 13, 2, 11)
+    assert found.scripts == pytest.approx({"Latin": 3 / 7, "Cyrillic": 2 / 7, "Han": 2 / 7})
+    assert found.held_back == 4  # of 14.25 bytes on, from the next character
+    (tmp_path / "text.txt").write_text(text)
+    assert main(["data", "inspect", str(tmp_path / "text.txt")]) == 0
+    assert "Latin 42.9%" in capsys.readouterr().out

@@ -1,0 +1,110 @@
+// A trained model's score: what `glgpt eval --suite` prints for the same model, within rounding.
+
+import { ofLogits, figures, noPredictions, sizeOf, targetsOf, type Figures } from "./predictions";
+import { fixedWindows } from "./batches";
+import type { Model } from "../engine/model";
+import { parseTokenizer } from "../engine/manifest";
+import { must, PageError } from "../gl/errors";
+import { pause } from "../gl/wait";
+import type { Copies } from "./copies";
+import type { Plan } from "./session";
+import type { Answers } from "./task";
+import ScoreWorker from "./score-worker?worker&inline";
+import type { Counted, Judged, ScoreJob, ScoreSaid } from "./score-worker";
+
+export const SCORED = 8192; // tokens at most, in windows spread evenly over the held-back text
+const BESIDE = 2048; // of the page's own model, over the beginning of that text
+export const WRITTEN = 512; // tokens that the model writes to be looked through for copies
+export type ScoreProgress = (what: string, share: number | null) => void;
+
+/** Figures on held-back text by predictor, the model first; named as in the desktop's JSON. */
+export interface Score {
+  step: number;
+  window: number;
+  tokens: number;
+  bytes: number;
+  figures: Figures[];
+  sample: string;
+  copies: Copies | null;
+  task: Answers | null;
+}
+
+/** The windows that are scored, and their targets. */
+export function scored({ validation, offer }: Plan): { first: number[]; targets: Int32Array } {
+  const { context } = offer.recipe;
+  if (validation.length <= context) {
+    throw new PageError(`The held-back text has ${validation.length} tokens, too few for a context of ${context}: give more text.`);
+  }
+  const first = fixedWindows(validation.length, context, SCORED);
+  return { first, targets: targetsOf(first, context) };
+}
+
+function work<T>(job: ScoreJob, progress: (share: number) => void, signal?: AbortSignal): Promise<T> {
+  const worker = new ScoreWorker();
+  return new Promise<T>((resolve, reject) => {
+    worker.onmessage = ({ data }: MessageEvent<ScoreSaid>) => {
+      if ("progress" in data) progress(data.progress);
+      else resolve(data.done as T);
+    };
+    worker.onerror = (event) => reject(new PageError(`The score cannot be worked out: ${event.message}`));
+    signal?.addEventListener("abort", () => reject(new PageError("Stopped.")));
+    worker.postMessage(job);
+  }).finally(() => worker.terminate());
+}
+
+/** Chance and the n-gram models of the training text, on the windows that are scored. */
+export async function baselineFigures(plan: Plan, bytes: readonly Uint8Array[], progress: (share: number) => void = () => {}): Promise<Figures[]> {
+  const { targets } = scored(plan);
+  const { train, validation, offer } = plan;
+  const size = sizeOf(validation, targets, bytes);
+  const vocab = offer.config.vocab_size;
+  return (await work<Counted>({ kind: "count", train, ids: validation, targets, vocab, size }, progress)).figures;
+}
+
+/** What the sample copies from the training text, and the toy task's answers; both null without a text. */
+export function judged(plan: Plan, bytes: readonly Uint8Array[], sample: string, ranks: Int32Array): Promise<Judged> {
+  const { text, share, validation, offer } = plan;
+  if (text === null) return Promise.resolve({ copies: null, task: null });
+  const { first } = scored(plan);
+  const { context } = offer.recipe;
+  return work<Judged>({ kind: "judge", text, share, sample, ids: validation, first, context, ranks, bytes: [...bytes] }, () => {});
+}
+
+/** The page's own model on the beginning of the held-back text, in its own tokens; null where that is too short. */
+export async function otherFigures(plan: Plan, model: Model, progress: (share: number) => void): Promise<Figures | null> {
+  const { manifest, loader, tokenizer } = model;
+  if (!manifest.tokenizer || !tokenizer || plan.text === null) return null;
+  const data = parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer);
+  const ids = await work<number[]>({ kind: "tokens", text: plan.text, share: plan.share, data }, () => {});
+  if (ids.length < 2) return null;
+  const context = Math.min(manifest.config.n_positions, ids.length - 1);
+  const first = fixedWindows(ids.length, context, BESIDE);
+  const targets = targetsOf(first, context);
+  const found = noPredictions(targets.length);
+  for (const [i, start] of first.entries()) {
+    const window = ids.slice(start, start + context);
+    const logits = must((await model.capture.run(window, ["logits"])).get("logits"), "logits").data;
+    await pause(); // unpacking took its time
+    ofLogits(logits, ids.slice(start + 1, start + context + 1), found, i * context);
+    progress((i + 1) / first.length);
+    await pause();
+  }
+  const lengths = Array.from({ length: manifest.config.vocab_size }, (_, id) => tokenizer.tokenBytes(id));
+  return figures("embedded", found, sizeOf(ids, targets, lengths));
+}
+
+const COLUMNS = ["nats_per_token", "perplexity", "bits_per_byte", "top_1", "top_5", "calibration_error"] as const;
+
+/** A line a predictor, as `glgpt eval --suite --csv` prints it; of several scores, with the step in front. */
+export function asCsv(scores: readonly Score[]): string {
+  const copied = scores.some(({ copies }) => copies) ? (["known_words", "longest_copy", "copied_runs"] as const) : [];
+  const task = scores.some((score) => score.task) ? ["exact_match"] : [];
+  const lines = [["step", "predictor", ...COLUMNS, ...copied, ...task]];
+  for (const { step, figures: rows, copies, task: answers } of scores) {
+    for (const row of rows) {
+      const own = row.name === "model" ? [...copied.map((key) => copies?.[key]), ...task.map(() => answers?.exact_match)] : [...copied, ...task].map(() => null);
+      lines.push([step, row.name, ...COLUMNS.map((key) => row[key]), ...own].map((value) => String(value ?? "")));
+    }
+  }
+  return lines.map((line) => `${line.join()}\n`).join("");
+}

@@ -1,0 +1,65 @@
+// Toy tasks: a text of lines `question=answer`, on which a model is either right or wrong; as glgpt/scoring/task.py.
+
+const LINE = /^([^=\n]+=)([^=\n]+)$/;
+const SEEN = 200; // lines that say whether a text is a task
+
+export interface Answers {
+  /** Lines whose question the training text lacks. */
+  lines: number;
+  exact_match: number;
+  /** The share predicted right, by the answer's character. */
+  by_position: number[];
+}
+
+/** Whether a text's first lines all have the form `question=answer`. */
+export function isTask(text: string): boolean {
+  const lines: string[] = [];
+  for (let at = 0, end = text.indexOf("\n"); end >= 0 && lines.length < SEEN; at = end + 1, end = text.indexOf("\n", at)) {
+    lines.push(text.slice(at, end));
+  }
+  return lines.length > 0 && lines.every((line) => LINE.test(line));
+}
+
+export function questions(text: string): Set<string> {
+  return new Set(text.split("\n").flatMap((line) => LINE.exec(line)?.[1] ?? []));
+}
+
+export interface Window {
+  /** Bytes of the window's tokens, `context + 1` of them. */
+  tokens: Uint8Array[];
+  /** Whether each but the first was predicted right. */
+  hits: boolean[];
+}
+
+/** Judges the lines that are whole within a window; null where there is none. */
+export function answers(windows: readonly Window[], seen: ReadonlySet<string>): Answers | null {
+  const positions: { right: number; all: number }[] = [];
+  let lines = 0;
+  let exact = 0;
+  for (const [number, { tokens, hits }] of windows.entries()) {
+    const ends: number[] = [];
+    for (const token of tokens) ends.push((ends.at(-1) ?? 0) + token.length);
+    const text = new Uint8Array(ends.at(-1) ?? 0);
+    tokens.forEach((token, i) => text.set(token, ends[i]! - token.length));
+    let begin = number === 0 ? 0 : text.indexOf(10) + 1;
+    for (let end = text.indexOf(10, begin); end >= 0; begin = end + 1, end = text.indexOf(10, begin)) {
+      const match = LINE.exec(new TextDecoder().decode(text.subarray(begin, end)));
+      if (!match || seen.has(match[1]!)) continue;
+      const answer = text.indexOf(61, begin) + 1; // behind "="
+      const first = ends.findIndex((at) => at > answer);
+      if (!first) continue; // nothing predicted the first token
+      const last = ends.findIndex((at) => at > end);
+      const found = hits.slice(first - 1, last);
+      lines++;
+      if (found.every(Boolean)) exact++;
+      found.forEach((hit, i) => {
+        const at = Math.max(0, ends[first - 1 + i]! - answer);
+        while (positions.length <= at) positions.push({ right: 0, all: 0 });
+        positions[at]!.right += hit ? 1 : 0;
+        positions[at]!.all++;
+      });
+    }
+  }
+  if (!lines) return null;
+  return { lines, exact_match: exact / lines, by_position: positions.map(({ right, all }) => (all ? right / all : 0)) };
+}

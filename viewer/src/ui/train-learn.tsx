@@ -1,0 +1,330 @@
+// The training itself: size and schedule; samples, curves and textures as it learns.
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { NGRAMS } from "../training/ngrams";
+import type { Session } from "../training/session";
+import { Curves } from "./curves";
+import { Painter } from "./drawing/painter";
+import { PALETTES } from "./drawing/palettes";
+import { NumberField } from "./number";
+import { engine } from "./state";
+import * as train from "./train-state";
+
+const LOOK_MS = 700; // between two drawings of the textures
+
+export function LearnStage() {
+  return (
+    <div class="learn">
+      <Controls />
+      <div class="learning">
+        <Samples />
+        <Progress />
+        <Inside />
+      </div>
+    </div>
+  );
+}
+
+function Controls() {
+  const sizes = train.index.value!.sizes;
+  const names = [...new Set(sizes.map((s) => s.name))];
+  const offer = train.offer();
+  const fixed = train.session.value !== null;
+  return (
+    <div class="panel settings">
+      <h2>Size and schedule</h2>
+      <div class="fields">
+        <label class="field" title="How many numbers the model learns, in millions">
+          <span>Size</span>
+          <select
+            disabled={fixed}
+            value={train.preset.value}
+            onChange={(e) => train.choose(sizes.find((s) => s.name === e.currentTarget.value)!)}
+          >
+            {names.map((name) => (
+              <option key={name} value={name}>
+                {name}, {(sizes.find((s) => s.name === name)!.count / 1e6).toFixed(1)} M
+              </option>
+            ))}
+          </select>
+        </label>
+        <label class="field" title="What a token is">
+          <span>Tokens</span>
+          <select
+            disabled={fixed}
+            value={train.tokenizer.value}
+            onChange={(e) => (train.tokenizer.value = e.currentTarget.value)}
+          >
+            {sizes
+              .filter((s) => s.name === train.preset.value)
+              .map((s) => (
+                <option key={s.tokenizer} value={s.tokenizer}>
+                  {s.tokenizer === "bytes" ? "bytes" : `${s.tokenizer.slice(4)}, learnt`}
+                </option>
+              ))}
+          </select>
+        </label>
+      </div>
+      {offer && (
+        <p class="dim">
+          {offer.config.n_layer} layers of {offer.config.n_head} heads, width {offer.config.n_embd}, context{" "}
+          {offer.config.n_positions}; steps of {offer.recipe.batch} x {offer.recipe.context} tokens;{" "}
+          {(offer.bytes / 2 ** 20).toFixed(0)} MiB of textures
+        </p>
+      )}
+      <Schedule fixed={fixed} />
+    </div>
+  );
+}
+
+function Schedule({ fixed }: { fixed: boolean }) {
+  const s = train.schedule;
+  void train.tick.value;
+  const found = train.session.value;
+  const ended = found?.status === "done";
+  return (
+    <details>
+      <summary>Schedule</summary>
+      <div class="fields">
+        <NumberField label="Steps" of={s.steps} min={1} step={1} hint="How many steps to take" fixed={fixed && !ended} />
+        <NumberField
+          label="Learning rate"
+          of={s.lr}
+          min={0}
+          step="any"
+          hint="At its highest; it can change while the training waits"
+          fixed={found?.status === "running" || train.preparing.value !== null}
+          onSet={() => void train.rate()}
+        />
+        <NumberField label="falls to" of={s.min_lr} min={0} step="any" hint="At the last step" fixed={fixed} />
+        <NumberField label="Warmup" of={s.warmup} min={0} step={1} hint="Steps over which it rises" fixed={fixed} />
+        <label class="field">
+          <span>Shape</span>
+          <select
+            disabled={fixed}
+            value={train.shape.value}
+            onChange={(e) => (train.shape.value = e.currentTarget.value as typeof train.shape.value)}
+          >
+            <option>cosine</option>
+            <option>linear</option>
+            <option>constant</option>
+          </select>
+        </label>
+        <NumberField label="Seed" of={s.seed} min={0} step={1} hint="Same seed and text, same model" fixed={fixed} />
+        <NumberField label="Judge every" of={s.evalEvery} min={0} step={1} hint="Steps; 0: never" fixed={fixed} />
+        <NumberField label="Sample every" of={s.sampleEvery} min={0} step={1} hint="Steps; 0: never" fixed={fixed} />
+      </div>
+    </details>
+  );
+}
+
+function Progress() {
+  void train.tick.value;
+  const log = useSignal(false);
+  const found = train.session.value;
+  const points = found?.points ?? [];
+  const last = points.findLast((p) => p.step > 0);
+  const at = last?.step ?? found?.checkpoint?.step ?? 0;
+  const judged = points.findLast((p) => p.validation !== undefined);
+  const rates = found?.plan.rates;
+  const perStep = found && found.tokensPerS ? (found.plan.offer.recipe.batch * found.plan.offer.recipe.context) / found.tokensPerS : 0;
+  const steps = points.map((p) => p.step);
+  const baselines = found?.baselines ?? [];
+  const beaten = judged && [...NGRAMS].reverse().find((name) => baselines.some((b) => b.name === name && judged.validation! < b.nats_per_token));
+  const some = (values: (number | undefined)[]) => values.map((v) => (v !== undefined && Number.isFinite(v) ? v : null));
+  const facts: [string, string][] = [
+    ["Step", at && rates ? `${at} of ${rates.steps}` : "–"],
+    ["Loss", last ? last.loss.toFixed(3) : "–"],
+    ["Validation", judged ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)` : "–"],
+    ["Gradient norm", last ? last.gradNorm.toFixed(2) : "–"],
+    ["Learning rate", last ? last.lr.toPrecision(3) : "–"],
+    ["Speed", perStep ? `${found!.tokensPerS.toFixed(0)} tokens/s` : "–"],
+    ["Work", perStep ? `${(found!.flops / perStep / 1e9).toFixed(1)} GFLOP/s` : "–"],
+  ];
+  return (
+    <div class="panel progress" data-step={at}>
+      <div class="title">
+        <h2>How it learns</h2>
+        <label class="inline">
+          <input type="checkbox" checked={log.value} onChange={(e) => (log.value = e.currentTarget.checked)} />
+          logarithmic
+        </label>
+      </div>
+      <dl class="facts">
+        {facts.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+      <p class="key">
+        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} /> of the
+        text held back, in nats a token
+      </p>
+      {baselines.length > 0 && (
+        <p class="dim">
+          Dashed: chance, and models that only count how often a token comes, or what follows one or two of them.
+          {beaten && <b> The model is better than a {beaten} model.</b>}
+        </p>
+      )}
+      <Curves
+        label={`Loss over the steps, now ${last?.loss.toFixed(3) ?? "none"}`}
+        steps={steps}
+        log={log.value}
+        height={230}
+        lines={baselines.map(({ name, nats_per_token: at }) => ({ name, at }))}
+        curves={[
+          { name: "loss", color: "--accent", values: some(points.map((p) => p.loss)) },
+          { name: "validation", color: "--doubtful", values: some(points.map((p) => p.validation)), sparse: true },
+        ]}
+      />
+      <p class="key">
+        <i style={{ background: "var(--good)" }} /> norm of the gradient
+      </p>
+      <Curves
+        label="Norm of the gradient over the steps"
+        steps={steps}
+        log={log.value}
+        height={110}
+        curves={[{ name: "gradient", color: "--good", values: some(points.map((p) => p.gradNorm)) }]}
+      />
+      <p class="dim">
+        {engine().training.unkept
+          ? `This browser keeps no checkpoint: ${engine().training.unkept}.`
+          : "A checkpoint is kept in this browser every 20 s; close the page and continue another day."}
+      </p>
+    </div>
+  );
+}
+
+/** Samples over the steps, the latest in sight. */
+function Samples() {
+  void train.tick.value;
+  const film = useRef<HTMLOListElement>(null);
+  const found = train.session.value;
+  const samples = found?.samples ?? [];
+  const last = samples.at(-1)?.step;
+  useEffect(() => {
+    if (film.current) film.current.scrollLeft = film.current.scrollWidth;
+  }, [last]);
+  return (
+    <div class="panel samples">
+      <h2>What it writes, as it learns</h2>
+      {samples.length ? (
+        <ol class="film" ref={film} tabIndex={0} aria-label="Samples by step">
+          {samples.map(({ step, text }, i) => (
+            <li key={i}>
+              <b>step {step}</b>
+              <pre>{text}</pre>
+            </li>
+          ))}
+        </ol>
+      ) : (
+        <p class="dim">Press Start: at first it writes noise, and a sample every {train.schedule.sampleEvery.value} steps from then on.</p>
+      )}
+    </div>
+  );
+}
+
+const KINDS = { "": "weights", "d.": "their gradient", ".moment": "mean of gradients", ".squares": "mean of their squares" };
+let painter: Painter | null = null;
+
+function Inside() {
+  void train.tick.value;
+  const grid = useRef<HTMLCanvasElement>(null);
+  const plane = useRef<HTMLCanvasElement>(null);
+  const drawn = useRef(0);
+  const found = train.session.value;
+  const name = useSignal(found?.plan.offer.parameters.find(({ shape }) => shape.length > 1)?.name ?? "");
+  const kind = useSignal<keyof typeof KINDS>("");
+  const wanted = useSignal(0); // drawn again at once where a choice was made
+  const step = found?.step ?? -1;
+  useEffect(() => {
+    const now = performance.now();
+    if (!found || document.hidden || (found.status === "running" && now - drawn.current < LOOK_MS)) return;
+    drawn.current = now;
+    draw(found, grid.current!, plane.current!, kind.value === "d." ? `d.${name.value}` : name.value + kind.value).catch(
+      (error: unknown) => console.warn("drawing:", error),
+    );
+  });
+  const offer = found?.plan.offer ?? train.offer();
+  const again = () => {
+    drawn.current = 0;
+    wanted.value++;
+  };
+  void wanted.value;
+  return (
+    <div class="panel inside" data-drawn={step}>
+      <h2>Inside, as it learns</h2>
+      <figure class="looks">
+        <figcaption class="dim">
+          Attention on the first tokens kept back: {offer?.config.n_layer} layers down, {offer?.config.n_head} heads across
+        </figcaption>
+        <canvas ref={grid} class="heads" role="img" aria-label="Attention of every layer and head" />
+      </figure>
+      <figure>
+        <figcaption class="dim">
+          <select
+            aria-label="Parameter"
+            value={name.value}
+            onChange={(e) => {
+              name.value = e.currentTarget.value;
+              again();
+            }}
+          >
+            {offer?.parameters
+              .filter((p) => p.shape.length > 1)
+              .map((p) => (
+                <option key={p.name}>{p.name}</option>
+              ))}
+          </select>{" "}
+          <select
+            aria-label="What of it"
+            value={kind.value}
+            onChange={(e) => {
+              kind.value = e.currentTarget.value as keyof typeof KINDS;
+              again();
+            }}
+          >
+            {Object.entries(KINDS).map(([key, title]) => (
+              <option key={key} value={key}>
+                {title}
+              </option>
+            ))}
+          </select>
+        </figcaption>
+        <canvas ref={plane} class="matrix" role="img" aria-label={`${KINDS[kind.value]} of ${name.value}`} />
+      </figure>
+    </div>
+  );
+}
+
+async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasElement, texture: string): Promise<void> {
+  const { model } = engine();
+  const { trainer } = found;
+  const gone = () => trainer.gone || trainer !== found.trainer;
+  if (gone()) return;
+  painter ??= new Painter(model.device, model.options);
+  await painter.prepare();
+  if (gone() || !painter.ready) return;
+  const { player, program } = trainer;
+  const view = program.views[texture];
+  if (view) {
+    const height = Math.ceil(view.rows / view.tiles[0]);
+    const shown = { rows: view.rows, first: 0, height, range: null, palette: PALETTES[0] };
+    painter.matrix(plane, player.texture(texture), view, shown, view.cols, view.rows);
+  }
+  const { n_layer, n_head } = found.plan.offer.config;
+  const text = found.plan.validation.length ? found.plan.validation : found.plan.train;
+  const views = trainer.look(text);
+  const tokens = views[0]!.rows / n_head;
+  const cell = { cell: 2 * tokens, pitch: 2 * tokens + 4, capacity: tokens, heads: n_head };
+  painter.grid(cell, n_layer, true);
+  views.forEach((v, layer) => {
+    const slab = { texture: player.texture(v.texture), view: v, start: 0, valid: tokens, scores: false, transposed: false };
+    painter!.gridRows(cell, layer, slab);
+  });
+  painter.showGrid(grid);
+}

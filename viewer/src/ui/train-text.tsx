@@ -1,0 +1,199 @@
+// The first step of a training: a text, cleaned up, of which a part is held back.
+
+import { useSignal } from "@preact/signals";
+import { CLEANING, type CleaningStep } from "../training/cleaning";
+import * as train from "./train-state";
+
+const SHOWN = 1200; // characters of a preview's two ends
+
+export function TextStage() {
+  const over = useSignal(false);
+  const fixed = train.session.value !== null;
+  const drop = (event: DragEvent) => {
+    event.preventDefault();
+    over.value = false;
+    void dropped(event.dataTransfer).then((files) => train.take(files));
+  };
+  return (
+    <div
+      class={`text-stage${over.value ? " over" : ""}`}
+      onDragOver={(event) => {
+        event.preventDefault();
+        over.value = true;
+      }}
+      onDragLeave={() => (over.value = false)}
+      onDrop={drop}
+    >
+      <div class="panel controls">
+        <h2>A text to learn from</h2>
+        <p class="dim">
+          A model begins with random weights and learns to write like this text, in fragment shaders, step by step. Nothing
+          leaves this browser.
+        </p>
+        <Sets fixed={fixed} />
+        <Own fixed={fixed} />
+        {fixed && <p class="dim">Reset the training to take another text.</p>}
+      </div>
+      <div class="panel preview">
+        <h2>What it will learn from</h2>
+        <Facts />
+        <Cleaning fixed={fixed} />
+        <Preview />
+      </div>
+    </div>
+  );
+}
+
+function Sets({ fixed }: { fixed: boolean }) {
+  return (
+    <div class="sets" role="group" aria-label="Sets">
+      {train.index.value!.texts.map(({ name, title, about, bytes }) => (
+        <button key={name} disabled={fixed} aria-pressed={train.set.value === name} onClick={() => void train.takeSet(name)}>
+          <b>{title}</b>
+          <span class="dim">
+            {about}, {(bytes / 1000).toFixed(0)} kB
+          </span>
+        </button>
+      ))}
+    </div>
+  );
+}
+
+function Own({ fixed }: { fixed: boolean }) {
+  const [first = ""] = train.documents.value;
+  const long = train.documents.value.length !== 1 || first.length > train.LONG;
+  return (
+    <div class="own-text">
+      <label class="prompt">
+        <span>{train.source.value || "Your own text"}</span>
+        <textarea
+          rows={5}
+          readOnly={fixed || long}
+          value={long ? `${first.slice(0, 2000)}…` : first}
+          onInput={(e) => void train.put([e.currentTarget.value], "")}
+        />
+      </label>
+      <div class="buttons">
+        <Choose label="Files…" fixed={fixed} />
+        <Choose label="A folder…" fixed={fixed} folder />
+        <span class="dim">or drop them here, or paste a text above.</span>
+      </div>
+    </div>
+  );
+}
+
+function Choose({ label, fixed, folder = false }: { label: string; fixed: boolean; folder?: boolean }) {
+  return (
+    <label class={`as-button${fixed ? " off" : ""}`}>
+      {label}
+      <input
+        type="file"
+        multiple
+        disabled={fixed}
+        {...(folder ? { webkitdirectory: true } : {})}
+        onChange={(e) => {
+          void train.take(e.currentTarget.files ?? []);
+          e.currentTarget.value = "";
+        }}
+      />
+    </label>
+  );
+}
+
+/** The files that were dropped, those within folders too. */
+async function dropped(data: DataTransfer | null): Promise<File[]> {
+  const entries = Array.from(data?.items ?? []).flatMap((item) => item.webkitGetAsEntry() ?? []);
+  const found: File[] = [];
+  const walk = async (entry: FileSystemEntry): Promise<void> => {
+    if (entry.isFile) {
+      found.push(await new Promise<File>((resolve, reject) => (entry as FileSystemFileEntry).file(resolve, reject)));
+      return;
+    }
+    const reader = (entry as FileSystemDirectoryEntry).createReader();
+    for (;;) {
+      const some = await new Promise<FileSystemEntry[]>((resolve, reject) => reader.readEntries(resolve, reject));
+      if (!some.length) return; // a reader gives a hundred at a time
+      for (const inner of some) await walk(inner);
+    }
+  };
+  for (const entry of entries) await walk(entry);
+  return found.length ? found.sort((a, b) => (a.name < b.name ? -1 : 1)) : Array.from(data?.files ?? []);
+}
+
+const number = (value: number) => value.toLocaleString("en");
+
+function Facts() {
+  const found = train.inspection.value;
+  if (!found) return <p class="dim">Reading the text…</p>;
+  const scripts = Object.entries(found.scripts).filter(([, share]) => share >= 0.001);
+  const facts: [string, string][] = [
+    ["Bytes", number(found.bytes)],
+    ["Characters", `${number(found.characters)}, ${number(found.distinct)} of them different`],
+    ["Lines", number(found.lines)],
+    ["Letters", scripts.map(([name, share]) => `${name} ${(100 * share).toFixed(share > 0.99 ? 0 : 1)}%`).join(", ") || "none"],
+  ];
+  return (
+    <dl class="facts">
+      {facts.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+const SAID: Record<CleaningStep, string> = {
+  headers: "licence before and behind a book",
+  lines: "line endings",
+  blanks: "blank lines and blanks at a line's end",
+  duplicates: "documents that come twice",
+};
+
+function Cleaning({ fixed }: { fixed: boolean }) {
+  return (
+    <fieldset class="cleaning">
+      <legend>Cleaned up</legend>
+      {CLEANING.map((step) => {
+        const done = train.removed.value.find((r) => r.step === step);
+        return (
+          <label key={step} class="inline">
+            <input
+              type="checkbox"
+              disabled={fixed}
+              checked={train.cleaning.value.includes(step)}
+              onChange={(e) => void train.clean(step, e.currentTarget.checked)}
+            />
+            {SAID[step]}
+            {done && done.places > 0 && <span class="dim">{`at ${number(done.places)} places, ${number(done.characters)} characters`}</span>}
+          </label>
+        );
+      })}
+    </fieldset>
+  );
+}
+
+/** The beginning, and where what is learnt from ends and what is held back begins. */
+function Preview() {
+  const found = train.inspection.value;
+  const text = train.text.value;
+  if (!found || !text) return null;
+  const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // of characters: near enough to look at
+  return (
+    <>
+      <div class="split" role="img" aria-label={`${number(found.bytes - found.held_back)} bytes to learn from, ${number(found.held_back)} held back`}>
+        <span style={{ flexGrow: found.bytes - found.held_back }}>learnt from: {number(found.bytes - found.held_back)} bytes</span>
+        <span class="held" style={{ flexGrow: found.held_back }}>
+          held back
+        </span>
+      </div>
+      <pre class="sample">
+        {text.slice(0, Math.min(SHOWN, at))}
+        {at > SHOWN && <i class="dim">{"\n⋯\n"}</i>}
+        {at > 2 * SHOWN && text.slice(at - SHOWN / 4, at)}
+        <mark>{text.slice(at, at + SHOWN)}</mark>
+      </pre>
+    </>
+  );
+}

@@ -1,0 +1,92 @@
+// What has been learnt: text from it, files of it.
+
+import { useSignal } from "@preact/signals";
+import { NumberField } from "./number";
+import * as train from "./train-state";
+
+export function WriteStage() {
+  return (
+    <div class="write-stage">
+      <Write />
+      <div class="panel">
+        <h2>Take it with you</h2>
+        <SaveAndLoad />
+      </div>
+    </div>
+  );
+}
+
+function Write() {
+  void train.tick.value;
+  const found = train.session.value;
+  const chosen = useSignal(-1); // -1: the latest
+  const samples = found?.samples ?? [];
+  const at = chosen.value < 0 ? samples.length - 1 : Math.min(chosen.value, samples.length - 1);
+  const shown = samples[at];
+  const writing = train.writing.value;
+  return (
+    <div class="panel samples">
+      <h2>Let it write</h2>
+      <label class="prompt">
+        <span>Goes on after</span>
+        <textarea rows={2} value={train.prompt.value} onInput={(e) => (train.prompt.value = e.currentTarget.value)} />
+      </label>
+      <div class="fields">
+        <NumberField label="Length" of={train.length} min={1} max={4000} step={1} hint="Tokens to write" />
+        <NumberField label="Temperature" of={train.temperature} min={0} max={5} step="any" hint="0 takes the likeliest token each time" />
+      </div>
+      <div class="buttons">
+        <button class="primary" disabled={!found || writing !== null || train.preparing.value !== null} onClick={() => void train.write()}>
+          Write now
+        </button>
+        {samples.length > 1 && (
+          <label class="inline">
+            from step
+            <select value={chosen.value < 0 ? -1 : at} onChange={(e) => (chosen.value = Number(e.currentTarget.value))}>
+              <option value={-1}>latest ({samples.at(-1)!.step})</option>
+              {samples.map((s, i) => (
+                <option key={i} value={i}>
+                  {s.step}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
+        {!found && <span class="dim">Start a training first.</span>}
+      </div>
+      <pre class="sample" aria-live="off">
+        {shown && writing === null && <b>{shown.prompt}</b>}
+        {writing ?? shown?.text ?? "Nothing is written yet."}
+      </pre>
+    </div>
+  );
+}
+
+function SaveAndLoad() {
+  const found = train.session.value;
+  return (
+    <div class="save">
+      <div class="buttons">
+        <button disabled={!found || train.preparing.value !== null} onClick={() => void train.download()}>
+          Download
+        </button>
+        <label class="as-button">
+          Load…
+          <input
+            type="file"
+            multiple
+            accept=".zip,.safetensors,.json,.txt"
+            onChange={(e) => {
+              void train.take(e.currentTarget.files ?? []);
+              e.currentTarget.value = "";
+            }}
+          />
+        </label>
+      </div>
+      <p class="dim">
+        The download is a folder that <code>glgpt generate DIR</code> and <code>transformers</code> load; either comes back
+        with Load.
+      </p>
+    </div>
+  );
+}
