@@ -32,6 +32,15 @@ export const TITLES: Record<ViewName, string> = {
 
 /** A training as a link holds it: set, size, vocabulary, schedule. */
 export const lesson = signal<Record<string, string>>({});
+/** Its names in a link: `seed` and `tokens` are those of the text. */
+export const LESSON = {
+  set: "set",
+  size: "size",
+  tokens: "vocabulary",
+  seed: "train-seed",
+  schedule: "schedule",
+  numbers: ["steps", "lr", "min_lr", "warmup", "evalEvery", "sampleEvery"] as const,
+};
 /** The steps of the Train tab. */
 export const STAGES = ["data", "tokens", "train", "write", "score"] as const;
 export type Stage = (typeof STAGES)[number];
@@ -82,6 +91,9 @@ function readPlace(link: URLSearchParams): void {
   place.pass.value = whole("pass");
   tour.value = whole("tour");
   tourMoves.value = tour.value > 0 && !link.has("view");
+  const { numbers, ...names } = LESSON;
+  const keys: readonly string[] = [...Object.values(names), ...numbers];
+  lesson.value = Object.fromEntries([...link].filter(([key]) => keys.includes(key)));
   place.stage.value = STAGES.find((stage) => stage === link.get("step")) ?? "data";
 }
 
@@ -98,7 +110,7 @@ function readText(link: URLSearchParams): void {
   cuts.value = (link.get("cut") ?? "").split(",").filter(Boolean);
 }
 
-export const address = () => new URLSearchParams(location.hash.slice(1));
+const address = () => new URLSearchParams(location.hash.slice(1));
 
 export const tokens = signal<Tok[]>([]);
 export const running = signal(false);

@@ -271,8 +271,9 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
       const over = box?.querySelectorAll<HTMLElement>(".token")[at];
       if (!box || !over || !self.current) return;
       const { style, offsetWidth, offsetHeight, offsetParent } = self.current;
+      if (!offsetParent) return; // not shown at present
       const line = [...over.getClientRects()].at(-1)!;
-      const [shown, frame] = [box.getBoundingClientRect(), offsetParent!.getBoundingClientRect()];
+      const [shown, frame] = [box.getBoundingClientRect(), offsetParent.getBoundingClientRect()];
       const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;
       style.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
       style.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;

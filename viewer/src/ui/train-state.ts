@@ -6,7 +6,7 @@ import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../t
 import { chosenFiles } from "../training/files";
 import { prepared } from "../training/prepare";
 import type { Session } from "../training/session";
-import { address, engine, lesson, place } from "./state";
+import { engine, LESSON, lesson, place } from "./state";
 
 const FRAME = 100; // ms between two changes of the figures: drawing the page takes time from a software driver
 export const LONG = 200_000; // characters that a text field shows
@@ -100,13 +100,11 @@ function changed(): void {
   }, FRAME);
 }
 
-const NUMBERS = ["steps", "lr", "min_lr", "warmup", "evalEvery", "sampleEvery"] as const;
-/** Names in a link: `seed` and `tokens` are those of the text. */
-const KEYS = { set: "set", size: "size", tokens: "vocabulary", seed: "train-seed", schedule: "schedule" };
+const { numbers: NUMBERS, ...KEYS } = LESSON;
 
 /** Takes a training that a link has prepared; what it does not name, or the page does not offer, stays. */
 async function readLesson(): Promise<void> {
-  const link = address();
+  const link = new Map(Object.entries(lesson.value)); // as the address had it when the page was opened
   const [size, tokens] = [link.get(KEYS.size), link.get(KEYS.tokens)];
   const found = index.value!.sizes.find((s) => s.name === (size ?? preset.value) && (!tokens || s.tokenizer === tokens));
   if (found && (size ?? tokens)) choose(found);
