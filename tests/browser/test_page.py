@@ -148,10 +148,21 @@ def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, brows
     assert page.evaluate(words) == whole
 
 
+# Waits until the browser keeps the page itself and all files that a later visit may ask for.
+KEPT = """async () => {
+  const parts = [...document.querySelectorAll('script[src], link[rel=stylesheet]')].map((e) => e.src ?? e.href);
+  const {files} = glgpt.model.manifest;
+  for (const name of await glgpt.later()) parts.push(`./${name}?sha256=${files[name].sha256}`);
+  for (const url of ['./', './manifest.json', ...parts]) {
+    while (!(await caches.match(url))) await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+}"""
+
+
 def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
-    page.wait_for_timeout(500)
+    page.evaluate(KEPT)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.reload()
@@ -164,15 +175,7 @@ def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Br
     """Parity too, whose reference nothing asked for before."""
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
-    await_kept = """async () => {
-      const parts = [...document.querySelectorAll('script[src], link[rel=stylesheet]')].map((e) => e.src ?? e.href);
-      const {manifest} = glgpt.model, {reference} = manifest;
-      parts.push(`./${reference}?sha256=${manifest.files[reference].sha256}`);
-      for (const url of ['./', './manifest.json', ...parts]) {
-        while (!(await caches.match(url))) await new Promise((resolve) => setTimeout(resolve, 100));
-      }
-    }"""
-    page.evaluate(await_kept)
+    page.evaluate(KEPT)
     page.context.set_offline(True)
     page.reload()
     page.evaluate("glgpt.ready")

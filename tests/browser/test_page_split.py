@@ -124,7 +124,7 @@ def test_the_page_looks_inside_both_sides(
     assert [b["name"] for b in blocks] == ["embed", *(f"h.{i}.resid_post" for i in range(6))]
     with GPT2.from_pretrained(None, device="software") as model:
         assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
-    page.get_by_role("button", name="Write", exact=True).click()
+    page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function("document.querySelectorAll('.token').length > 5 && !document.querySelector('.caret')")
     for view in ("Attention", "Blocks", "Textures", "Passes", "Device", "Text"):
         page.get_by_role("navigation", name="Views").get_by_role("button", name=view, exact=True).click()

@@ -58,9 +58,11 @@ def test_help_has_an_example_that_parses(name: str, capsys: Capture) -> None:
     text = capsys.readouterr().out
     assert end.value.code == 0
     assert all(option in text for option in ("--device", "--dtype", "--kernel", "--fetch", "--storage", "--json"))
-    words = shlex.split(text.partition("example:\n")[2].strip().partition(" > ")[0])
-    assert words[:2] == ["glgpt", name]
-    assert callable(build_parser().parse_args(words[1:]).run)
+    examples = [shlex.split(line.partition(" > ")[0]) for line in text.partition("example:\n")[2].strip().splitlines()]
+    assert examples
+    for words in examples:
+        assert words[:2] == ["glgpt", name]
+        assert callable(build_parser().parse_args(words[1:]).run)
 
 
 def test_the_command_alone_says_what_it_takes(capsys: Capture) -> None:

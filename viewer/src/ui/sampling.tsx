@@ -24,6 +24,7 @@ export function Sampling() {
   const tok = tokens.value[at];
   useDevice(
     async (model) => {
+      if (model.split) return; // the server gives the likeliest with each token, and is asked for no more
       if (busy || at < 1 || state.ids.value.length <= at || found.value?.key === key) return;
       const { top } = await model.weighed(state.ids.value.slice(0, at + 1).slice(0, n_positions + 1), at, vocab_size);
       found.value = { at, key, all: top ?? [] };

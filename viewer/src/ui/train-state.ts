@@ -318,6 +318,8 @@ export const take = (list: Iterable<File>) =>
     const { training } = engine();
     if (files.some((f) => /\.(zip|safetensors)$/i.test(f.name))) {
       preparing.value = { what: "Loading the model", share: null };
+      await open(); // the tab may have been opened just now,
+      await cleaned; // and its text be on its way
       await training.load(await chosenFiles(files), text.value);
       return;
     }
