@@ -1,103 +1,15 @@
-"""A session without Flower: its folder, and a site that asks for rounds as a test wants them."""
+"""Fixtures of `fake_session`."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
+from fake_session import Clock, Host, make_files
 
-from glgpt.federation import protocol, rules
-from glgpt.federation.invitations import Invitations
-from glgpt.federation.rounds import Rounds, RunOver
-from glgpt.federation.session import Checkpoint, Files, Session, recipe_of
-from glgpt.training.program import program_digest
-from glgpt.training.settings import Settings
-
-TINY = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context": 8, "batch": 2}
-TOKENIZER = "ab" * 32
-
-
-class Clock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make_session(**changed: Any) -> Session:
-    """A session of a model of a few hundred parameters."""
-    settings = Settings(tokenizer="bytes", steps=100, lr=1e-2, min_lr=1e-3, warmup=2, **TINY)
-    config = settings.model_config(256)
-    fields: dict[str, Any] = {
-        "id": "0123456789abcdef", "name": "test", "rounds": 5, "local_steps": 4, "quorum": 2, "round_seconds": 30.0,
-        "grace": 4.0, "strategy": "diloco", "outer_lr": 0.7, "outer_momentum": 0.9, "public": False, "dtype": "f32",
-        "shards": 8, "members": 8, "digest": program_digest(config, recipe_of(settings)), "tokenizer": TOKENIZER,
-        "config": config.fields(), "settings": settings, "train_tokens": 500, "parameters": config.parameter_count,
-    }  # fmt: skip
-    return Session(**(fields | changed))
-
-
-def make_files(run: Path, **changed: Any) -> Files:
-    """The folder of `make_session`."""
-    run.mkdir(exist_ok=True)
-    session, files = make_session(**changed), Files(run)
-    parameters = np.random.default_rng(0).normal(size=session.parameters).astype(np.float32)
-    files.create(session, parameters, np.arange(500, dtype=np.uint16) % 256)
-    return files
-
-
-class Host:
-    """The rounds of a folder, and what a test does with them."""
-
-    def __init__(self, files: Files, clock: Callable[[], float]) -> None:
-        key, session = files.secret("invitation.key"), files.session()
-        self.files, self.session = files, session
-        self.invitations = Invitations(files.folder / "invitations.json", key, session.id)
-        self.rounds = Rounds(files, self.invitations, clock)
-        self.token = self.invitations.create()
-        self.before = files.checkpoint().parameters
-
-    def join(self, name: str = "", **changed: Any) -> Any:
-        """A member that is connected, and has its `key`."""
-        session = self.session
-        fields = {"token": self.token, "name": name, "digest": session.digest, "tokenizer": session.tokenizer}
-        member, key = self.rounds.admit(protocol.Join(**(fields | changed)))
-        member.connections = 1
-        self.rounds.offer(member)
-        return SimpleNamespace(member=member, key=key)
-
-    def begin(self, number: int = 1, task: bytes = b"task") -> bool:
-        fresh = self.rounds.begin(task, number, self.before)
-        for member in self.rounds.members.values():
-            self.rounds.offer(member)
-        return fresh
-
-    def update(self, change: Any = 0.5, **changed: Any) -> tuple[protocol.Update, bytes]:
-        """An update of all parameters by `change`."""
-        after = (self.before + np.float32(change)).astype(np.float32)
-        data, scale = protocol.encode(self.session.dtype, after, self.before)
-        open_ = self.rounds.open
-        fields = {
-            "round": open_.number if open_ else 1, "attempt": open_.id if open_ else "none", "tokens": 64, "steps": 4,
-            "loss": 2.0, "dtype": self.session.dtype, "scale": scale, "bytes": len(data),
-        }  # fmt: skip
-        return protocol.Update(**(fields | changed)), data
-
-    def send(self, member: Any, change: Any = 0.5, **changed: Any) -> None:
-        """What the gateway does with an update that came whole."""
-        update, data = self.update(change, **changed)
-        self.rounds.check(member, update)
-        self.rounds.accept(member, update, *self.rounds.decoded(update, data, self.before))
+from glgpt.federation.session import Files
 
 
 @pytest.fixture
@@ -114,79 +26,3 @@ def host(tmp_path: Path, clock: Clock) -> Callable[..., Host]:
         return Host(files if files.exists else make_files(tmp_path / "run", **changed), clock)
 
     return opened
-
-
-class FakeFlower:
-    """Stands for SuperLink and the ServerApp: asks a gateway for round after round and combines the answers."""
-
-    def __init__(self, files: Files) -> None:
-        self.files, self.session = files, files.session()
-        self.outer = rules.Outer(self.session.outer_lr, self.session.outer_momentum)
-        self.asked = 0  # the round under way
-        self.runs_over = 0  # answers that come too late for their run
-        self.replies: list[np.ndarray] = []
-        self.metrics: list[Any] = []
-
-    def connect(self) -> int:
-        return 1
-
-    def heartbeat(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def pull(self) -> Any:
-        held = self.files.checkpoint()
-        number = held.round + 1
-        if number > self.session.rounds or self.asked == number:
-            return None
-        self.asked = number
-        return SimpleNamespace(message=b"%d" % number, arrays={"parameters": held.parameters}, config={"round": number})
-
-    def answer(self, task: bytes, arrays: Any, metrics: Any) -> None:
-        if self.runs_over:
-            self.runs_over -= 1
-            self.asked -= 1  # the next run asks for the same round
-            raise RunOver
-        held = self.files.checkpoint()
-        rows = arrays["updates"]
-        self.replies.append(rows)
-        self.metrics.append(metrics)
-        mean = rules.trimmed_mean(rows) if self.session.public else rules.weighted_mean(rows, metrics["tokens"])
-        self.files.save(Checkpoint(int(task), self.outer.step(held.parameters, mean), {}))
-        self.files.note({"round": int(task), "step": self.session.first_step(int(task) + 1)})  # as the keeper does
-
-
-@contextlib.contextmanager
-def serving(files: Files, site: Any) -> Iterator[Any]:
-    """A gateway on a free port of 127.0.0.1: its address, and the gateway itself."""
-    import uvicorn
-
-    from glgpt.federation.gateway import Gateway
-
-    gateway = Gateway(files, site)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            gateway.application(),
-            host="127.0.0.1",
-            port=0,
-            ws="websockets-sansio",
-            log_level="warning",
-            ws_max_size=protocol.FRAME + 1024,
-            ws_ping_interval=None,
-            timeout_graceful_shutdown=1,
-        )
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    end = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < end, "the gateway did not start"
-        time.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield SimpleNamespace(address=f"http://127.0.0.1:{port}/", gateway=gateway, site=site)
-    finally:
-        server.should_exit = server.force_exit = True
-        thread.join(30)

@@ -143,7 +143,7 @@ def test_a_killed_process_ends_no_session(tmp_path, play, commands, what):
 def test_a_strategy_of_flowers_sees_every_client(tmp_path):
     """The sites' replies, expanded, through each strategy; one client's is not as agreed."""
     import numpy as np
-    from conftest import make_session
+    from fake_session import make_session
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 

@@ -15,7 +15,7 @@ import pytest
 httpx = pytest.importorskip("httpx", reason="make test-federate has what this needs")
 sync = pytest.importorskip("websockets.sync.client", reason="make test-federate has what this needs")
 
-from conftest import TOKENIZER, FakeFlower, make_files, serving  # noqa: E402
+from fake_session import TOKENIZER, FakeFlower, make_files, serving  # noqa: E402
 from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
 
 from glgpt.federation import protocol  # noqa: E402

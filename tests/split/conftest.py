@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import running
 
 from glgpt.split.engine import Engine
 from glgpt.split.server import Access, StageServer
 
 Serve = Callable[..., StageServer]
-
-
-@contextlib.contextmanager
-def running(server: StageServer) -> Iterator[StageServer]:
-    """The server while it serves; `server.app.engine` outlives it."""
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-        thread.join(20)
-        assert not thread.is_alive(), "the server did not end"
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def test_the_least_recently_used_session_is_evicted_and_its_text_goes_on(
 
 
 def test_a_restarted_server_goes_on_with_the_text(folder: Path, ids: list[int], whole: dict[str, list[int]]) -> None:
-    from conftest import running
+    from serving import running
 
     def engine() -> Engine:
         return Engine(folder, "1", device="software")
@@ -266,7 +266,7 @@ def test_a_server_that_is_not_there(folder: Path) -> None:
 
 
 def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int]) -> None:
-    from conftest import running
+    from serving import running
 
     engine = Engine(folder, "1", device="software")
     with contextlib.ExitStack() as stack:

@@ -1,0 +1,22 @@
+"""A split server that runs in a thread of the test's process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from glgpt.split.server import StageServer
+
+
+@contextlib.contextmanager
+def running(server: StageServer) -> Iterator[StageServer]:
+    """The server while it serves; `server.app.engine` outlives it."""
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not end"
