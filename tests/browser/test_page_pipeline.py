@@ -105,7 +105,7 @@ def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) ->
     page = browse(serve(site) + link)
     page.evaluate("glgpt.ready")
     page.get_by_text("Schedule", exact=True).click()
-    assert page.get_by_label("Steps", exact=True).input_value() == "7"
+    assert page.get_by_role("spinbutton", name="Steps", exact=True).input_value() == "7"
     assert page.get_by_label("Learning rate").input_value() == "0.002"
     page.wait_for_function("new URLSearchParams(location.hash.slice(1)).get('set') === 'sorting'")
     link_now = page.evaluate("Object.fromEntries(new URLSearchParams(location.hash.slice(1)))")
