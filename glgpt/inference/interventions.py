@@ -184,9 +184,8 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
     else:
         found = [a for a in known.values() if a.name.startswith(name + ".") and a.name.endswith(".out")]
     if not found:
-        raise GlgptError(
-            f"{quoted(name)} is no part of this model; parts are such as h.0, h.0.attn, h.0.mlp, h.0.resid_post"
-        )
+        parts = dict.fromkeys(n.rpartition(".")[0] for n in known if "." in n)
+        raise GlgptError(f"{quoted(name)} is no part of this model; parts are such as {', '.join(list(parts)[:3])}")
     for a in found:
         if a.kind not in EDITABLE or a.name in (FINAL_NORM, LOGITS):
             raise GlgptError(f"{a.name} cannot be changed: change what it is made of")

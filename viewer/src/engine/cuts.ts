@@ -19,7 +19,8 @@ export function resolve(manifest: Manifest, part: string): Cut[] {
   const [, of, number] = /^(.*)\.(\d+)$/.exec(part) ?? [];
   const name = Object.keys(activations).find((n) => n.startsWith(`${of}.`) && activations[n]!.kind === "heads");
   if (name === undefined || Number(number) >= activations[name]!.heads) {
-    throw new PageError(`${part} is no part of this model that can be cut; parts are such as h.0, h.0.attn, h.0.mlp, h.0.attn.1.`);
+    const parts = new Set(Object.keys(activations).flatMap((n) => (n.includes(".") ? [n.slice(0, n.lastIndexOf("."))] : [])));
+    throw new PageError(`${part} is no part of this model that can be cut; parts are such as ${[...parts].slice(0, 3).join(", ")}.`);
   }
   return [{ name, head: Number(number) }];
 }

@@ -4,6 +4,12 @@ import { useEffect } from "preact/hooks";
 import { inBlock } from "./names";
 import * as state from "./state";
 
+/** What a part of a block computes last but its output. */
+function beforeOutput(part: string): string {
+  const names = Object.keys(state.engine().model.manifest.activations).filter((name) => name.startsWith(`${part}.`));
+  return names.at(-2) ?? part;
+}
+
 interface Card {
   title: string;
   text: string;
@@ -58,7 +64,7 @@ const CARDS: readonly Card[] = [
     text: "After attention each token goes through an MLP by itself: many small detectors, of which few respond. What they add up to is what the block knows.",
     question: "How many of the detectors respond to one token?",
     answer: "Few: most of a row is close to zero.",
-    go: () => state.showTexture(inBlock(middle(layers()), "mlp.act")),
+    go: () => state.showTexture(beforeOutput(inBlock(middle(layers()), "mlp"))),
   },
   {
     title: "The residual stream",
