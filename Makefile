@@ -21,7 +21,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer test-federate mutants fuzz fuzz-signals lint bench bench-web \
+.PHONY: help setup generate test test-fast test-reference test-viewer test-federate test-federate-kills mutants fuzz fuzz-signals lint bench bench-web \
   wheel-check viewer demo demo-page demo-split pictures node browsers lock clean
 
 help:  ## this list
@@ -43,7 +43,10 @@ test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformer
 	$(PYTEST) tests/live
 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers  ## training together, with Flower, in an environment of its own
-	$(FEDERATE)/bin/python -m pytest tests/federation tests/browser/test_page_federation.py
+	$(FEDERATE)/bin/python -m pytest -m "not kills" tests/federation tests/browser/test_page_federation.py
+
+test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn: some minutes
+	$(FEDERATE)/bin/python -m pytest -m kills tests/federation
 
 mutants: setup $(VENV)/dev node  ## small faults made one by one, which the tests must catch: make mutants ARGS="norm"
 	$(BIN)/python tests/mutants.py $(ARGS)

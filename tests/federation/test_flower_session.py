@@ -133,6 +133,7 @@ def session_with_a_kill(tmp_path: Path, play: Path, commands: Any, what: str, af
 
 
 @pytest.mark.slow
+@pytest.mark.kills
 @pytest.mark.parametrize("what", ["superlink", "gateway", "serverapp", "superexec", "serve"])
 def test_a_killed_process_ends_no_session(tmp_path, play, commands, what):
     after = float(os.environ.get("GLGPT_KILL_AFTER", "0.5"))
