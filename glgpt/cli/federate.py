@@ -40,7 +40,7 @@ def add_federate_commands(p: Parser) -> None:
         run_serve,
         "host a session: browsers and desktops train one model together",
         "glgpt federate serve play.txt --preset nano --rounds 20 --quorum 2 --out runs/together\n"
-        "  glgpt federate serve --out runs/together    (goes on with the session there)",
+        "  glgpt federate serve --out runs/together    (continues the session there)",
     )
     _serve_options(serve)
     join = add(
@@ -60,7 +60,7 @@ def add_federate_commands(p: Parser) -> None:
 
 
 def _serve_options(p: Parser) -> None:
-    p.add_argument("files", nargs="*", metavar="TEXT", help="UTF-8 text; left out to go on with a session")
+    p.add_argument("files", nargs="*", metavar="TEXT", help="UTF-8 text; left out to continue a session")
     p.add_argument("--out", metavar="RUN", required=True, help="folder of the run")
     p.add_argument(
         "--json", action="store_true", help="print one JSON object a line: ready, then each round, then done"
@@ -145,7 +145,9 @@ def run_serve(args: argparse.Namespace) -> int:
     folder = shlex.quote(args.out)
     rounds = files.round_of()
     figures = {"event": "done" if done else "stopped", "folder": args.out, "rounds": rounds}
-    further = f"try it: glgpt generate --model {folder}" if done else f"go on with: glgpt federate serve --out {folder}"
+    further = (
+        f"try it: glgpt generate --model {folder}" if done else f"continue it: glgpt federate serve --out {folder}"
+    )
     _say(args, figures, f"{quoted(args.out)}: {rounds} of {session.rounds} rounds\n{further}")
     return 128 + stop[0] if stop and not done else 0
 
@@ -160,10 +162,10 @@ def _session(args: argparse.Namespace) -> Any:
     files = Files(Path(args.out))
     if files.exists:
         if args.files and [str(Path(file).absolute()) for file in args.files] != read_json(files.run / RECORD)["files"]:
-            raise GlgptError(f"{quoted(args.out)} holds a session on another text: leave TEXT out to go on with it")
+            raise GlgptError(f"{quoted(args.out)} holds a session on another text: leave TEXT out to continue it")
         return files
     if not args.files:
-        raise GlgptError("no text was given; name at least one file, or the --out of a session to go on with")
+        raise GlgptError("no text was given; name at least one file, or the --out of a session to continue")
     output_folder(args.out)
     names = ("rounds", "local_steps", "quorum", "grace", "strategy", "outer_lr", "outer_momentum", "public", "dtype")
     terms = Terms(**{n: getattr(args, n) for n in names}, round_seconds=float(args.round_seconds), shards=args.shards)

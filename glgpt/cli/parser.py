@@ -45,7 +45,7 @@ def _generate(add: Add) -> None:
         "--min-p", type=fraction, metavar="P", help="sample from tokens at least P times the likeliest one's"
     )
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
-    p.add_argument("--no-eos", dest="eos", action="store_false", help="go on where the model ends the text")
+    p.add_argument("--no-eos", dest="eos", action="store_false", help="continue past the model's end of text")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")
     p.add_argument(
         "--samples", type=positive, default=1, metavar="N", help="continuations side by side, of seeds S, S + 1, ..."

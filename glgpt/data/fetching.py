@@ -67,7 +67,7 @@ def address(name: str, mirror: str = MIRROR) -> str:
 def fetch(
     url: str, *, mirror: str = MIRROR, encoding: str = "utf-8", most: int = MOST, progress: Progress | None = None
 ) -> Fetched:
-    """Fetches a text of at most `most` bytes, with `TRIES` tries that go on where the last one was cut off.
+    """Fetches a text of at most `most` bytes, with `TRIES` tries, each of which resumes where the last was cut off.
 
     The text is kept as UTF-8 under its SHA-256. Raises GlgptError, in one line, for a server that refuses, stalls, cuts
     off, lies about the length, redirects elsewhere than to http, or gives a page or another encoding.

@@ -66,3 +66,16 @@ export function fraction(event: MouseEvent): [number, number] {
   const part = (at: number, size: number) => Math.min(0.999999, Math.max(0, at / size));
   return [part(event.clientX - box.left, box.width), part(event.clientY - box.top, box.height)];
 }
+
+/** `work` at most once in `ms` milliseconds, however often it is asked for; the last request is never lost. */
+export function throttled(work: () => void, ms: number): () => void {
+  let waiting = false;
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    setTimeout(() => {
+      waiting = false;
+      work();
+    }, ms);
+  };
+}

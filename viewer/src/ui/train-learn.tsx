@@ -1,5 +1,6 @@
 // The training itself: size and schedule; samples, curves and textures as it learns.
 
+import { Facts } from "./facts";
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { NGRAMS } from "../training/ngrams";
@@ -151,14 +152,7 @@ function Progress() {
           logarithmic
         </label>
       </div>
-      <dl class="facts">
-        {facts.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
+      <Facts of={facts} />
       <p class="key">
         <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} /> of the
         text held back, in nats a token

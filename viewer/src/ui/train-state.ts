@@ -1,5 +1,6 @@
 // What the Train tab shows, and what a person can do with it.
 
+import { throttled } from "./tools";
 import { effect, signal } from "@preact/signals";
 import type { Offer, Schedule, TrainingIndex } from "../engine/manifest";
 import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../training/cleaning";
@@ -48,7 +49,6 @@ export const length = signal(200);
 export const temperature = signal(0.8);
 export const writing = signal<string | null>(null);
 
-let waiting = false;
 let opened: Promise<void> | null = null;
 
 /** Once, when the tab is first shown: what is offered, and what an earlier visit left. */
@@ -91,14 +91,7 @@ function adopt(): void {
   tick.value++;
 }
 
-function changed(): void {
-  if (waiting) return;
-  waiting = true;
-  setTimeout(() => {
-    waiting = false;
-    tick.value++;
-  }, FRAME);
-}
+const changed = throttled(() => void tick.value++, FRAME);
 
 const { numbers: NUMBERS, ...KEYS } = LESSON;
 

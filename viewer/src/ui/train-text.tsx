@@ -1,5 +1,6 @@
 // The first step of a training: a text, cleaned up, of which a part is held back.
 
+import { Facts } from "./facts";
 import { useSignal } from "@preact/signals";
 import { CLEANING, type CleaningStep } from "../training/cleaning";
 import * as train from "./train-state";
@@ -36,7 +37,7 @@ export function TextStage() {
       </div>
       <div class="panel preview">
         <h2>What it will learn from</h2>
-        <Facts />
+        <Inspected />
         <Cleaning fixed={fixed} />
         <Preview />
       </div>
@@ -122,7 +123,7 @@ async function dropped(data: DataTransfer | null): Promise<File[]> {
 
 const number = (value: number) => value.toLocaleString("en");
 
-function Facts() {
+function Inspected() {
   const found = train.inspection.value;
   if (!found) return <p class="dim">Reading the text…</p>;
   const scripts = Object.entries(found.scripts).filter(([, share]) => share >= 0.001);
@@ -132,16 +133,7 @@ function Facts() {
     ["Lines", number(found.lines)],
     ["Letters", scripts.map(([name, share]) => `${name} ${(100 * share).toFixed(share > 0.99 ? 0 : 1)}%`).join(", ") || "none"],
   ];
-  return (
-    <dl class="facts">
-      {facts.map(([name, value]) => (
-        <div key={name}>
-          <dt>{name}</dt>
-          <dd>{value}</dd>
-        </div>
-      ))}
-    </dl>
-  );
+  return <Facts of={facts} />;
 }
 
 const SAID: Record<CleaningStep, string> = {

@@ -1,5 +1,6 @@
 // What the "Together" panel shows, and what a person can do with it.
 
+import { throttled } from "../tools";
 import { signal } from "@preact/signals";
 import type { Federation } from "../../training/federate";
 import { engine } from "../state";
@@ -16,7 +17,6 @@ export const federation = signal<Federation | null>(null);
 /** Counts the changes of the federation that the page has shown. */
 export const tick = signal(0);
 
-let waiting = false;
 let opened = false;
 
 // Taken before the page writes its own settings behind the `#`.
@@ -63,14 +63,7 @@ function adopt(): void {
   tick.value++;
 }
 
-function changed(): void {
-  if (waiting) return;
-  waiting = true;
-  setTimeout(() => {
-    waiting = false;
-    tick.value++;
-  }, FRAME);
-}
+const changed = throttled(() => void tick.value++, FRAME);
 
 export function join(): void {
   problem.value = "";

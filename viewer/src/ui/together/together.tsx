@@ -1,5 +1,6 @@
 // Training together: an invitation, this device's part, the others, and what the shared model has come to.
 
+import { Facts } from "../facts";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Federation, RoundFigures } from "../../training/federate";
@@ -88,14 +89,7 @@ function Part({ found, active }: { found: Federation; active: boolean }) {
         {found.status === "training" && <Countdown until={found.deadline} />}
       </p>
       {found.status === "training" && <progress value={found.step} max={steps} aria-label="Steps of this round" />}
-      <dl class="facts">
-        {facts.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
+      <Facts of={facts} />
       {active && (
         <div class="buttons">
           <button onClick={() => state.leave()}>Leave</button>
