@@ -109,6 +109,12 @@ def attend_ranges(score: Array, v: Array, keys: int) -> tuple[Array, Array]:
     return np.array(values), np.array(logs)
 
 
+def nats_of(logits: NDArray[Any], targets: NDArray[np.int64]) -> float:
+    """The summed cross entropy of `targets` [T] under `logits` [T, vocab]."""
+    rows = logits.astype(np.float64)
+    return float((np.logaddexp.reduce(rows, axis=1) - rows[np.arange(len(rows)), targets]).sum())
+
+
 def argmax(x: Array) -> int:
     return int(np.argmax(x))
 

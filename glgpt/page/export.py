@@ -95,6 +95,9 @@ def export(
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must be between 64 KiB and 100 MB")
+    if split:
+        with Checkpoint.open(name_or_path) as checkpoint:
+            split.part(checkpoint.config)
     viewer = _viewer()
     made = [folder for folder in out.parents if not folder.exists()]
     with contextlib.ExitStack() as stack:

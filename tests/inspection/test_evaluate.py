@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from reference import gpt2
+from reference import gpt2, nats_of
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
@@ -19,12 +17,6 @@ from glgpt.inspection.evaluate import evaluate
 TEXT = (Path(__file__).parents[1] / "data/shakespeare-validation.txt").read_text()  # the last 10% of tinyshakespeare
 PUBLISHED = 2.68105  # of its first 600 tokens, by numpy in float64
 GOLDENS = Path(__file__).parents[1] / "goldens"
-
-
-def nats_of(logits: NDArray[Any], targets: NDArray[np.int64]) -> float:
-    """The summed cross entropy of `targets` [T] under `logits` [T, vocab], in float64."""
-    rows = logits.astype(np.float64)
-    return float((np.logaddexp.reduce(rows, axis=1) - rows[np.arange(len(rows)), targets]).sum())
 
 
 @pytest.mark.slow

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference import nats_of
 
 import glgpt
 from glgpt.cli import main
-from glgpt.inspection.evaluate import nats_of
 from glgpt.scoring.suite import Texts, score
 from glgpt.text.files import Text
 
