@@ -114,7 +114,7 @@ class _Download:
         self.opener = urllib.request.build_opener(_Redirects)
 
     def attempt(self) -> None:
-        """Goes on from the bytes there are, where the server can; OSError or GlgptError: try again."""
+        """Continues from the bytes there are, where the server can; OSError or GlgptError: try again."""
         headers = {"User-Agent": "glgpt", "Accept-Encoding": "identity"}
         if self.data and self.tag:
             headers |= {"Range": f"bytes={len(self.data)}-", "If-Range": self.tag}

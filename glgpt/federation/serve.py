@@ -261,7 +261,7 @@ class Supervisor:
     # -- the run of the ServerApp -----------------------------------------------------------------------------------
 
     def _watch_run(self) -> None:
-        """Starts a run where none goes on: the first, or one from the checkpoint after another failed."""
+        """Starts a run where none is under way: the first, or one from the checkpoint after another failed."""
         if time.monotonic() - self._asked < 2:
             return
         self._asked = time.monotonic()

@@ -178,7 +178,7 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
             raise GlgptError(f"{shown} is not the text that {folder} was trained on: give the same files again")
         trainer = stack.enter_context(_trainer().load(path, **_options(settings)))
         if settings.steps <= trainer.steps_done:
-            raise GlgptError(f"{folder} has done its {trainer.steps_done} steps; to go on, give more with --steps")
+            raise GlgptError(f"{folder} has done its {trainer.steps_done} steps; to continue, give more with --steps")
         run.rewind(trainer.steps_done)
         write_json(path / RECORD, run.record.model_copy(update={"settings": settings}).model_dump())
         return _go(trainer, data, tokenizer, settings, run, hooks)

@@ -143,7 +143,7 @@ def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
 
 
 def test_a_stop_text_ends_its_row_alone() -> None:
-    """A row goes on behind its stop text because nobody reads it, or ends the others."""
+    """A row continues behind its stop text because nobody reads it, or ends the others."""
     with load(None) as model:
         sampling: dict[str, Any] = {"temperature": 0, "stop": ["\n"]}
         prompts = ["First Citizen:\nBefore", "ROMEO:", "To be"]

@@ -88,7 +88,7 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(200, BYTES[: len(BYTES) // 2], len(BYTES))
 
     def on_resumed(self) -> None:
-        """Cuts off after a third, and goes on from there where it is asked to."""
+        """Cuts off after a third, and continues from there where it is asked to."""
         begin = int((self.headers.get("Range") or "bytes=0-")[6:-1])
         end = min(len(BYTES), begin + len(BYTES) // 3 + 1)
         rest = len(BYTES) - begin

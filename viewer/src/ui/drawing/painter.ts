@@ -110,7 +110,7 @@ export class Painter {
 
   // -- attention --------------------------------------------------------------------------------------------------
 
-  /** Starts (`clear`) or goes on with the grid of `layers` rows of cells; a new size starts it empty. */
+  /** Starts (`clear`) or continues the grid of `layers` rows of cells; a new size starts it empty. */
   grid(grid: Grid, layers: number, clear: boolean): void {
     const { gl } = this.device;
     const [width, height] = [grid.heads * grid.pitch, layers * grid.pitch];
