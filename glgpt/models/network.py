@@ -109,10 +109,10 @@ class Network(ABC):
         """The weight that turns the last norm into logits, `[n_embd, vocab]`."""
         return self.parameter(self.config.output)
 
-    def cache(self, i: int, part: str) -> Tensor:
+    def cache(self, i: int, which: str) -> Tensor:
         """The state that holds q, k or v of layer i for every position; q is shared by all layers unless kept."""
-        name = in_block(i, f"attn.{part}")
-        shared = part == "q" and name not in self.names
+        name = in_block(i, f"attn.{which}")
+        shared = which == "q" and name not in self.names
         layout = Layout(self.texts.height if self.texts else self.config.n_positions, self.heads_width(name))
         return self.rec.fixed(("texts." if self.texts else "") + ("q" if shared else name), layout, "state")
 
@@ -258,11 +258,11 @@ class Network(ABC):
         order, starts = ops.index_layouts(rows, self.config.vocab_size, rec.limits.max_texture_size)
         return ids, (rec.fixed("order", order, "input"), rec.fixed("starts", starts, "input"))
 
-    def heads_of(self, i: int, part: str, t: int) -> Tensor:
+    def heads_of(self, i: int, which: str, t: int) -> Tensor:
         """What holds q, k or v of layer i for t tokens: their place in the caches, or a tensor of their own."""
         if self.cached:
-            return self.cache(i, part)
-        name = in_block(i, f"attn.{part}")
+            return self.cache(i, which)
+        name = in_block(i, f"attn.{which}")
         return self.rec.scratch(name, Layout(t * self.batch.size, self.heads_width(name)))
 
     def matmul(
@@ -325,7 +325,7 @@ class Network(ABC):
     def adopt(self, size: int, own: Network) -> None:
         """Copies `size` rows of keys and values from the caches of another network to those of the texts."""
         for i in range(self.config.n_layer):
-            k, v, shared_k, shared_v = (network.cache(i, part) for network in (own, self) for part in "kv")
+            k, v, shared_k, shared_v = (network.cache(i, which) for network in (own, self) for which in "kv")
             ops.adopt(self.rec, k, v, shared_k, shared_v, size)
 
     def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
