@@ -322,11 +322,11 @@ class Network(ABC):
             return ops.scores_rows(self.rec, q, k, n_head, self.scale(i), name, self.rows)
         return ops.scores(self.rec, q, k, 1, 1, n_head, self.scale(i), name)
 
-    def adopt(self, size: int, own: Network) -> None:
-        """Copies `size` rows of keys and values from the caches of another network to those of the texts."""
-        for i in range(self.config.n_layer):
-            k, v, shared_k, shared_v = (network.cache(i, which) for network in (own, self) for which in "kv")
-            ops.adopt(self.rec, k, v, shared_k, shared_v, size)
+    def adopt(self, size: int, other: Network) -> None:
+        """Copies `size` rows pos.. of keys and values from the caches of another network to rows row.. of these."""
+        for i in self.part.blocks:
+            k, v, own_k, own_v = (network.cache(i, which) for network in (other, self) for which in "kv")
+            ops.adopt(self.rec, k, v, own_k, own_v, size)
 
     def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
         """Partial sums of one row, or of the few that are decoded side by side, times a weight."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,10 +14,12 @@ from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.stages.model import look
-from glgpt.inference.stages.stage import Stage
+from glgpt.inference.stages.stage import Answer, Stage
+from glgpt.inference.stages.together import Together
 from glgpt.models.part import Part
 from glgpt.program.formats import Floats
 from glgpt.split.sessions import Session, Sessions
+from glgpt.split.turns import Turns
 from glgpt.wire import hidden
 from glgpt.wire.messages import Look, Step, encode
 
@@ -26,8 +27,26 @@ T = TypeVar("T")
 LOOK_BYTES = 64 << 20  # the most that one answer to a look may take
 
 
+@dataclass(frozen=True, eq=False)
+class Fed:
+    """A step of a session: its rows `x`, the format in which hidden states travel, when it came."""
+
+    session: Session
+    step: Step
+    x: Any
+    wire: str
+    came: float
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it is the session's last step once more, whose answer is there."""
+        return self.step.seq == self.session.seq and bool(self.session.reply)
+
+
 class Engine:
-    """Loads a part of a checkpoint and runs the steps of its sessions one at a time, in the order they came.
+    """Loads a part of a checkpoint and runs the steps of its sessions in the order they came.
+
+    Steps of one row that wait at the same time run in one pass, up to eight sessions' (`Together`).
 
     Raises GlgptError for a model, a part or a device that cannot be used.
     """
@@ -42,12 +61,11 @@ class Engine:
         age: float = 600.0,
         **options: Any,
     ) -> None:
-        self._thread = ThreadPoolExecutor(1, "glgpt-stage")
-        self.queued = 0
+        self._turns = Turns("glgpt-stage", self._together, lambda: self.sessions.side_by_side)
         try:
-            self._thread.submit(self._load, name_or_path, blocks, dtype, sessions, age, options).result()
+            self._turns.submit(lambda: self._load(name_or_path, blocks, dtype, sessions, age, options)).result()
         except BaseException:
-            self._thread.shutdown()
+            self._turns.close()
             raise
 
     def _load(self, name: Any, blocks: str | None, dtype: str, most: int, age: float, options: dict[str, Any]) -> None:
@@ -55,18 +73,26 @@ class Engine:
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
             self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
-        self.sessions = Sessions(self.stage, most, age)
+        self.texts = Together(self.stage, most, options.get("max_texture_memory"))
+        self.sessions = Sessions(self.texts, most, age)
         self._captures = self.stage.captures(options.get("max_texture_memory"))
         end = self.config.n_layer
         self._heads = self.stage.captures(options.get("max_texture_memory"), Part(end, end, False, True))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Runs `work` in the engine's thread, after what waits there."""
-        self.queued += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        finally:
-            self.queued -= 1
+        return await self._turns.run(work)
+
+    async def step(self, fed: Fed) -> bytes:
+        """The answer to a step, as the message to send, when its turn has come.
+
+        Raises GlgptError, and `LapsedError`.
+        """
+        ask = fed.step.ask
+        if fed.step.n == 1 and not (ask and ask.guesses):
+            answer: bytes = await self._turns.join(fed, fed.session.key)
+            return answer
+        return await self._turns.run(lambda: self._step(fed))
 
     def describe(self) -> dict[str, Any]:
         """What a client must know."""
@@ -96,26 +122,47 @@ class Engine:
             raise GlgptError(f"id {int(ids.max())} is outside the vocabulary of {self.config.vocab_size}")
         return ids.tolist()
 
-    def step(self, session: Session, step: Step, x: Any, wire: str, came: float) -> bytes:
-        """The answer to a step, as the message to send. Raises GlgptError, and `LapsedError`."""
-        if step.seq == session.seq and session.reply:
-            return session.reply
+    def _step(self, fed: Fed) -> bytes:
+        if fed.repeated:
+            return fed.session.reply
         begun = time.perf_counter()
-        answer = self.sessions.step(session, step.pos, x, step.ask)
-        payload = b""
+        return self._reply(fed, self.sessions.step(fed.session, fed.step.pos, fed.x, fed.step.ask), begun)
+
+    def _together(self, jobs: Sequence[Fed]) -> list[bytes | GlgptError]:
+        """The answers to steps of one row of several sessions."""
+        begun = time.perf_counter()
+        new = [fed for fed in jobs if not fed.repeated]
+        if len(new) > 1:
+            steps = [(fed.session, fed.step.pos, fed.x, fed.step.ask) for fed in new]
+            answers = dict(zip(new, self.sessions.steps(steps), strict=True))
+
+        def answer(fed: Fed) -> bytes | GlgptError:
+            try:
+                if len(new) <= 1 or fed not in answers:
+                    return self._step(fed)
+                found = answers[fed]
+                return found if isinstance(found, GlgptError) else self._reply(fed, found, begun)
+            except GlgptError as error:
+                return error
+
+        return [answer(fed) for fed in jobs]
+
+    @staticmethod
+    def _reply(fed: Fed, answer: Answer, begun: float) -> bytes:
+        payload, step = b"", fed.step
         if answer.hidden is not None:
-            payload = hidden.pack(answer.hidden, wire)
+            payload = hidden.pack(answer.hidden, fed.wire)
         elif answer.logits is not None:
             payload = np.ascontiguousarray(answer.logits, "<f4").tobytes()
         end = time.perf_counter()
         header = {"op": "stepped", "seq": step.seq, "n": step.n, "ms": round(1000 * (end - begun), 3)}
-        header["queue_ms"] = round(1000 * (begun - came), 3)
+        header["queue_ms"] = round(1000 * (begun - fed.came), 3)
         if answer.tokens:
             header["tokens"] = answer.tokens
         if answer.top:
             header["top"] = [[[i, round(p, 6), round(d, 6)] for i, p, d in candidates] for candidates in answer.top]
-        session.seq, session.reply = step.seq, encode(header, payload)
-        return session.reply
+        fed.session.seq, fed.session.reply = step.seq, encode(header, payload)
+        return fed.session.reply
 
     def look(self, look_: Look, x: Any) -> bytes:
         """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
@@ -150,5 +197,7 @@ class Engine:
             self.sessions.close()
             self.stage.close()
 
-        self._thread.submit(release).result()
-        self._thread.shutdown()
+        try:
+            self._turns.submit(release).result()
+        finally:
+            self._turns.close()

@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.page.serve import Headers, bound_socket
-from glgpt.split.engine import Engine
+from glgpt.split.engine import Engine, Fed
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.wire.messages import BAD, DRAINING, PROTOCOL, REFUSED, UNSUITABLE, Look, Open, decode_request, encode
 
@@ -184,7 +184,7 @@ class Application:
             return await self.engine.run(lambda: self.engine.look(message, x))
         if not session.evicted and message.seq not in (session.seq, session.seq + 1):
             raise LapsedError("order", f"step {message.seq} came after step {session.seq}")
-        return await self.engine.run(lambda: self.engine.step(session, message, x, wire, came))
+        return await self.engine.step(Fed(session, message, x, wire, came))
 
     async def drain(self) -> None:
         """Takes no more steps and waits for those under way; connections are told as they ask."""

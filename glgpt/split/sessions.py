@@ -5,12 +5,15 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import Rows
 from glgpt.inference.programs import ROWS
-from glgpt.inference.stages.stage import Answer, Stage
+from glgpt.inference.stages.stage import Answer
+from glgpt.inference.stages.together import Caches, Fed, Together
+from glgpt.ops import MOST_ROWS
 from glgpt.wire.messages import EVICTED, ORDER, Ask
 
 
@@ -31,23 +34,28 @@ class Session:
     seq: int = -1  # of the last step
     reply: bytes = b""  # to the last step
     used: float = field(default_factory=time.monotonic)
-    stage: Stage | None = None  # its caches; None until its first step, and again once it was evicted
+    caches: Caches | None = None  # None until its first step, and again once it was evicted
     evicted: bool = False
 
 
 class Sessions:
-    """At most `most` sessions with caches on one stage; used in the stage's thread.
+    """At most `most` sessions, each with caches on one stage; used in the stage's thread.
 
     Caches are made when they are first needed and then handed on: a session that ends leaves them to the next, which
     writes every row before it reads it.
     """
 
-    def __init__(self, stage: Stage, most: int, age: float) -> None:
-        self.stage, self.most, self.age = stage, most, age
-        self._free: list[Stage] = []
+    def __init__(self, texts: Together, most: int, age: float) -> None:
+        self.texts, self.most, self.age = texts, most, age
+        self._free: list[Caches] = []
         self._made = 0
         self._live: OrderedDict[str, Session] = OrderedDict()  # with caches, the least recently used first
         self.evictions = 0
+
+    @property
+    def side_by_side(self) -> int:
+        """How many sessions one pass may serve."""
+        return min(self.most, MOST_ROWS)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -63,7 +71,37 @@ class Sessions:
 
         Raises GlgptError for rows beyond the context, or guesses that do not go with them.
         """
-        n, n_positions = len(x), self.stage.config.n_positions
+        self._check(session, pos, len(x), ask)
+        fed = Fed(self._use(session), pos, x, ask)
+        session.held = pos  # in case it fails half way
+        answer = self.texts.answer(fed)
+        session.held = fed.caches.held
+        return answer
+
+    def steps(self, steps: Sequence[tuple[Session, int, Rows, Ask | None]]) -> list[Answer | GlgptError]:
+        """Runs one row of each of up to `side_by_side` sessions, no session twice, in one pass: what `step` gives."""
+        found: list[Answer | GlgptError | None] = [self._refused(session, pos, ask) for session, pos, _, ask in steps]
+        good = [i for i, error in enumerate(found) if error is None]
+        for i in good:
+            self._touch(steps[i][0])  # all of them, so that none is evicted for another
+        fed = [Fed(self._use(steps[i][0]), *steps[i][1:]) for i in good]
+        for i, one in zip(good, fed, strict=True):
+            steps[i][0].held = one.pos
+        for i, one, answer in zip(good, fed, self.texts.answers(fed) if fed else [], strict=True):
+            found[i] = answer
+            if isinstance(answer, Answer):
+                steps[i][0].held = one.caches.held
+        return [answer for answer in found if answer is not None]
+
+    def _refused(self, session: Session, pos: int, ask: Ask | None) -> GlgptError | None:
+        try:
+            self._check(session, pos, 1, ask)
+        except GlgptError as error:
+            return error
+        return None
+
+    def _check(self, session: Session, pos: int, n: int, ask: Ask | None) -> None:
+        n_positions = self.texts.config.n_positions
         if pos + n > n_positions:
             raise GlgptError(f"rows {pos} to {pos + n - 1} are beyond the context of {n_positions}")
         if ask and ask.guesses and (n != len(ask.guesses) + 1 or pos + ROWS > n_positions):
@@ -73,30 +111,35 @@ class Sessions:
             raise LapsedError(EVICTED, message)
         if pos > session.held:
             raise LapsedError(ORDER, f"a step at {pos} of a session that holds {session.held} rows")
-        if session.stage is None:
-            session.stage = self._caches()
+
+    def _use(self, session: Session) -> Caches:
+        """The session's caches, used now."""
+        if session.caches is None:
+            session.caches = self._caches()
         self._live[session.key] = session
-        self._live.move_to_end(session.key)
+        self._touch(session)
+        return session.caches
+
+    def _touch(self, session: Session) -> None:
+        if session.key in self._live:
+            self._live.move_to_end(session.key)
         session.used = time.monotonic()
-        session.held = pos  # in case it fails half way
-        answer = session.stage.answer(pos, x, ask)
-        session.held = pos + (len(answer.tokens) if ask and ask.guesses and answer.tokens else n)
-        return answer
 
     def end(self, session: Session) -> None:
         """Takes the session's caches back."""
-        if self._live.pop(session.key, None) and session.stage:
-            self._free.append(session.stage)
-            session.stage = None
+        if self._live.pop(session.key, None) and session.caches:
+            self.texts.forget(session.caches)
+            self._free.append(session.caches)
+            session.caches = None
 
-    def _caches(self) -> Stage:
+    def _caches(self) -> Caches:
         self._expire()
         if not self._free and self._made == self.most:
             self._evict(next(iter(self._live.values())))
         if self._free:
             return self._free.pop()
         self._made += 1
-        return self.stage.session()
+        return self.texts.caches()
 
     def _expire(self) -> None:
         """Evicts what has idled for too long."""
@@ -114,6 +157,8 @@ class Sessions:
         """Releases all caches."""
         for session in list(self._live.values()):
             self._evict(session)
-        for stage in self._free:
-            stage.close()
+        self.texts.close()
+        for caches in self._free:
+            if caches.stage:
+                caches.stage.close()
         self._free.clear()

@@ -36,7 +36,7 @@ def test_it_says_what_it_holds_serves_a_text_and_ends_at_a_signal(
 ) -> None:
     process, ready = serving
     assert ready["event"] == "ready" and ready["holds"] == "1,head" and ready["sessions"] == 2
-    assert 0 < ready["session_bytes"] < ready["texture_bytes"]
+    assert 0 < ready["session_bytes"] < ready["shared_bytes"] and ready["session_bytes"] < ready["texture_bytes"]
     monkeypatch.setenv("GLGPT_SPLIT_TOKEN", "open sesame")
     base = ["generate", "--model", str(goldens / "llama-grouped"), "--ids", "3,31,6", "--tokens", "4", "--seed", "1"]
     base += ["--json", "--device", "software"]
