@@ -162,7 +162,7 @@ def _announce(args: argparse.Namespace, engine: Any, url: str) -> None:
         "bytes_per_token": {"f32": 4 * width, "f16": 2 * width, "int8": width + 4},
         "texture_bytes": stage.texture_bytes,
         "session_bytes": stage.session_bytes,
-        "shared_bytes": engine.texts.shared_bytes,
+        "shared_bytes": engine.whole.texts.shared_bytes,
         "sessions": args.sessions,
     }
     with named_errors(Path("stdout")):
@@ -173,7 +173,7 @@ def _announce(args: argparse.Namespace, engine: Any, url: str) -> None:
         print(
             f"{quoted(engine.name)}: {engine.part} in {stage.dtype}, {stage.texture_bytes / mib:.1f} MiB of textures; "
             f"{stage.session_bytes / mib:.1f} MiB more a session, {args.sessions} at most; "
-            f"{engine.texts.shared_bytes / mib:.1f} MiB once several run together\n"
+            f"{engine.whole.texts.shared_bytes / mib:.1f} MiB once several run together\n"
             f"a token takes {4 * width:,} bytes on the wire in f32, {2 * width:,} in f16, {width + 4:,} in int8\n"
             f"{url}",
             flush=True,

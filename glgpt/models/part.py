@@ -88,6 +88,11 @@ class Part:
         """Whether nothing is missing."""
         return self == Part.whole(config)
 
+    def contains(self, other: Part) -> bool:
+        """Whether the other is this one, or less of it."""
+        inside = self.first <= other.first and other.end <= self.end
+        return inside and self.embed >= other.embed and self.head >= other.head
+
     def precedes(self, other: Part) -> bool:
         """Whether the other begins where this one ends."""
         return not self.head and not other.embed and self.end == other.first

@@ -13,6 +13,7 @@ import numpy as np
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
+from glgpt.inference.capture import Captures
 from glgpt.inference.stages.model import look
 from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.inference.stages.together import Together
@@ -24,7 +25,23 @@ from glgpt.wire import hidden
 from glgpt.wire.messages import Look, Step, encode
 
 T = TypeVar("T")
+NARROWED = 4  # parts of a part that are kept ready
 LOOK_BYTES = 64 << 20  # the most that one answer to a look may take
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A part that clients may ask for: what runs its texts, and what looks inside it."""
+
+    part: Part
+    stage: Stage
+    texts: Together
+    captures: Captures
+
+    def close(self) -> None:
+        """Releases its GL objects."""
+        self.captures.close()
+        self.stage.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +90,41 @@ class Engine:
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
             self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
-        self.texts = Together(self.stage, most, options.get("max_texture_memory"))
-        self.sessions = Sessions(self.texts, most, age)
-        self._captures = self.stage.captures(options.get("max_texture_memory"))
+        self._limit = options.get("max_texture_memory")
+        self.sessions = Sessions(most, age)
+        self.whole = self._served(self.stage)
+        self._narrowed: dict[Part, Served] = {}  # the one used least recently first
         end = self.config.n_layer
-        self._heads = self.stage.captures(options.get("max_texture_memory"), Part(end, end, False, True))
+        self._heads = self.stage.captures(self._limit, Part(end, end, False, True))
+
+    def _served(self, stage: Stage) -> Served:
+        texts = Together(stage, self.sessions.most, self._limit)
+        return Served(stage.part, stage, texts, stage.captures(self._limit))
+
+    def serve(self, part: str | None) -> Served:
+        """A part of this one's, as it is written, over the same weights; None: all of it. In the engine's thread.
+
+        Raises GlgptError for what is not in it.
+        """
+        wanted = Part.parse(part, self.config) if part else self.part
+        if wanted == self.part:
+            return self.whole
+        if not self.part.contains(wanted):
+            raise GlgptError(f"this server holds {self.part} and not {wanted}")
+        found = self._narrowed.pop(wanted, None) or self._served(self.stage.narrowed(wanted))
+        self._narrowed[wanted] = found
+        while len(self._narrowed) > NARROWED:
+            self._drop(self._narrowed.pop(next(iter(self._narrowed))))
+        return found
+
+    def _drop(self, served: Served) -> None:
+        self.sessions.drop(served.texts)
+        served.close()
+
+    def open(self, key: str | None, part: str | None) -> tuple[Session, Served]:
+        """The session of this key, or a new one, on the part that is asked for. In the engine's thread."""
+        served = self.serve(part)
+        return self.sessions.find(key, served.texts), served
 
     async def run(self, work: Callable[[], T]) -> T:
         """Runs `work` in the engine's thread, after what waits there."""
@@ -90,16 +137,16 @@ class Engine:
         """
         ask = fed.step.ask
         if fed.step.n == 1 and not (ask and ask.guesses):
-            answer: bytes = await self._turns.join(fed, fed.session.key)
+            answer: bytes = await self._turns.join(fed, fed.session.key, fed.session.texts)
             return answer
         return await self._turns.run(lambda: self._step(fed))
 
-    def describe(self) -> dict[str, Any]:
-        """What a client must know."""
+    def describe(self, part: Part | None = None) -> dict[str, Any]:
+        """What a client of this part, or of all, must know."""
         return {
             "model": self.name,
             "digest": self.digest,
-            "holds": str(self.part),
+            "holds": str(part or self.part),
             "shape": self.config.shape(),
             "dtype": self.stage.dtype,
             "sizes": list(self.stage.sizes),
@@ -111,9 +158,9 @@ class Engine:
         """The longest message that a client has reason to send: all rows of a context, and its JSON."""
         return self.config.n_positions * max(4 * self.config.n_embd, 4) + 65536
 
-    def rows(self, payload: memoryview, n: int, wire: str) -> Any:
-        """The ids or hidden states of a message. Raises GlgptError for another count, or what no model computes."""
-        if not self.part.embed:
+    def rows(self, part: Part, payload: memoryview, n: int, wire: str) -> Any:
+        """The ids or hidden states for a part. Raises GlgptError for another count, or what no model computes."""
+        if not part.embed:
             return hidden.unpack(payload, n, self.config.n_embd, wire)
         if len(payload) != 4 * n:
             raise GlgptError(f"{n} ids take {4 * n} bytes; these are {len(payload)}")
@@ -164,11 +211,12 @@ class Engine:
         fed.session.seq, fed.session.reply = step.seq, encode(header, payload)
         return fed.session.reply
 
-    def look(self, look_: Look, x: Any) -> bytes:
+    def look(self, served: Served, look_: Look, x: Any) -> bytes:
         """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
-        if look_.head and (not self.part.head or self.part.embed):
-            raise GlgptError(f"this server holds {self.part}, which takes no states for the head alone")
-        captures = self._heads if look_.head else self._captures
+        served = self.serve(str(served.part))  # it may have been dropped meanwhile
+        if look_.head and (not served.part.head or served.part.embed):
+            raise GlgptError(f"this server holds {served.part}, which takes no states for the head alone")
+        captures = self._heads if look_.head else served.captures
         known = captures.part.activations(self.config)
         for name in look_.names:
             if name not in known or name == captures.end:
@@ -192,10 +240,9 @@ class Engine:
         """Ends the thread, after what waits there, and releases every GL object."""
 
         def release() -> None:
-            self._captures.close()
             self._heads.close()
-            self.sessions.close()
-            self.stage.close()
+            for served in (*self._narrowed.values(), self.whole):
+                self._drop(served)
 
         try:
             self._turns.submit(release).result()

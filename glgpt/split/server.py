@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.page.serve import Headers, bound_socket
-from glgpt.split.engine import Engine, Fed
+from glgpt.split.engine import Engine, Fed, Served
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.wire.messages import BAD, DRAINING, PROTOCOL, REFUSED, UNSUITABLE, Look, Open, decode_request, encode
 
@@ -107,15 +107,15 @@ class Application:
             return
         if opened is None:
             return
-        session, wire = opened
+        session, served, wire = opened
         try:
-            while await self._answer(socket, session, wire):
+            while await self._answer(socket, session, served, wire):
                 pass
         finally:
             if self._holders.get(session.key) is socket:
                 del self._holders[session.key]
 
-    async def _opened(self, socket: WebSocket) -> tuple[Session, str] | None:
+    async def _opened(self, socket: WebSocket) -> tuple[Session, Served, str] | None:
         """The session that a connection asks for; None where it was refused."""
         try:
             hello, _ = decode_request(await socket.receive_bytes())
@@ -139,16 +139,20 @@ class Application:
         if self.draining:
             await _refuse(socket, DRAINING, "the server is ending")
             return None
-        session = await self.engine.run(lambda: self.engine.sessions.find(hello.session))
+        try:
+            session, served = await self.engine.run(lambda: self.engine.open(hello.session, hello.part))
+        except GlgptError as error:
+            await _refuse(socket, UNSUITABLE, str(error))
+            return None
         if before := self._holders.get(session.key):
             with contextlib.suppress(RuntimeError, OSError):
                 await before.close(1000)  # a client that connects again while its old connection lingers
         self._holders[session.key] = socket
         header = {"op": "opened", "session": session.key, "held": session.held, "seq": session.seq}
-        await _send(socket, encode(header | self.engine.describe()))
-        return session, hello.wire
+        await _send(socket, encode(header | self.engine.describe(served.part)))
+        return session, served, hello.wire
 
-    async def _answer(self, socket: WebSocket, session: Session, wire: str) -> bool:
+    async def _answer(self, socket: WebSocket, session: Session, served: Served, wire: str) -> bool:
         """Answers one message; False ends the connection."""
         try:
             data = await socket.receive_bytes()
@@ -161,7 +165,7 @@ class Application:
             return False
         self.under_way += 1
         try:
-            reply = await self._reply(data, session, wire, came)
+            reply = await self._reply(data, session, served, wire, came)
             await _send(socket, reply)
             return True
         except LapsedError as error:
@@ -172,16 +176,16 @@ class Application:
             self.under_way -= 1
         return False
 
-    async def _reply(self, data: bytes, session: Session, wire: str, came: float) -> bytes:
+    async def _reply(self, data: bytes, session: Session, served: Served, wire: str, came: float) -> bytes:
         message, payload = decode_request(data)
         if isinstance(message, Open):
             raise GlgptError("`open` came a second time")
         if message.n > self.engine.config.n_positions:
             raise GlgptError(f"{message.n} rows are beyond the context of {self.engine.config.n_positions}")
-        x = self.engine.rows(payload, message.n, wire)
+        x = self.engine.rows(served.part, payload, message.n, wire)
         if isinstance(message, Look):
             session.seq, session.reply = message.seq, b""
-            return await self.engine.run(lambda: self.engine.look(message, x))
+            return await self.engine.run(lambda: self.engine.look(served, message, x))
         if not session.evicted and message.seq not in (session.seq, session.seq + 1):
             raise LapsedError("order", f"step {message.seq} came after step {session.seq}")
         return await self.engine.step(Fed(session, message, x, wire, came))

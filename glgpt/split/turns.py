@@ -19,20 +19,21 @@ LONGEST = 0.02  # seconds, at most
 
 @dataclass(eq=False)
 class _Turn(Generic[J]):
-    """Something to do, or a job to run beside others; `whose` is who takes part."""
+    """Something to do, or a job to run beside others of its kind; `whose` is who takes part."""
 
     work: Callable[[], Any] | None = None
     job: J | None = None
     whose: Hashable = None
+    kind: Hashable = None
     done: Future[Any] = field(default_factory=Future)
 
 
 class Turns(Generic[J]):
     """A thread for what must all run in one. What comes first runs first.
 
-    When the turn of a job comes, others that wait run with it: up to `most()` of different owners, by `together`, which
-    gives a result or an exception for each. Those who shared the last run and are about to come again are waited for
-    a moment, where nothing else waits, since clients that were answered together come back together.
+    When the turn of a job comes, others of its kind that wait run with it: up to `most()` of different owners, by
+    `together`, which gives a result or an exception for each. Those who shared the last run and are about to come again
+    are waited for a moment, where nothing else waits: clients that were answered together come back together.
     """
 
     def __init__(self, name: str, together: Callable[[Sequence[J]], Sequence[Any]], most: Callable[[], int]) -> None:
@@ -56,9 +57,9 @@ class Turns(Generic[J]):
         """Runs `work` after what waits."""
         return await asyncio.wrap_future(self.submit(work))
 
-    async def join(self, job: J, whose: Hashable) -> Any:
-        """Runs a job, beside others of other owners where there are any."""
-        return await asyncio.wrap_future(self._add(_Turn(job=job, whose=whose)))
+    async def join(self, job: J, whose: Hashable, kind: Hashable = None) -> Any:
+        """Runs a job, beside others of its kind and of other owners where there are any."""
+        return await asyncio.wrap_future(self._add(_Turn(job=job, whose=whose, kind=kind)))
 
     def close(self) -> None:
         """Ends the thread, after what waits."""
@@ -111,14 +112,14 @@ class Turns(Generic[J]):
                     self._change.wait(left)
             chosen = {first.whose: first}
             for turn in self._queue:
-                if turn.job is not None and len(chosen) < self._most():
+                if turn.job is not None and turn.kind == first.kind and len(chosen) < self._most():
                     chosen.setdefault(turn.whose, turn)
             self._queue = deque(turn for turn in self._queue if chosen.get(turn.whose) is not turn)
             return list(chosen.values())
 
     def _expects(self, first: _Turn[J]) -> bool:
         """Whether somebody of the last run may be about to come, and nothing else waits for its turn."""
-        if self._closed or any(turn.job is None for turn in self._queue):
+        if self._closed or any(turn.job is None or turn.kind != first.kind for turn in self._queue):
             return False
         here = {first.whose, *(turn.whose for turn in self._queue)}
         return len(here) < self._most() and not self._company <= here

@@ -304,3 +304,33 @@ def test_sessions_leave_memory_flat(serve: Any, folder: Path, raw: Any) -> None:
         if i in (9, 999):
             counts.append((len(engine.stage.player.device.live), len(engine.sessions), len(server.app._holders)))
     assert counts[0][:2] == counts[1][:2] and counts[1][2] <= 2
+
+
+def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, folder: Path, raw: Any) -> None:
+    """Any cut over one server, sessions of two cuts beside each other, parts that are dropped and asked for again."""
+    from glgpt.split import engine as engines
+
+    server = serve(folder, sessions=2)
+    engine = server.app.engine
+    config = engine.config
+    ids = [3, 31, 6]
+    with GPT2.from_pretrained(folder, device="software") as model:
+        wanted = list(model.generate_ids(ids, TOKENS, temperature=1, seed=3))
+    plans = ["0@here,1@{0}", "embed@here,+0@{0},1@here", "embed@here,+0-1@{0},head@here", "0@{0},1@{0}"]
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "NARROWED", 2)
+        models = [
+            stack.enter_context(GPT2.from_pretrained(folder, plan=plan.format(server.url), device="software"))
+            for plan in plans
+        ]
+        runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
+        assert [list(t) for t in zip(*zip(*runs, strict=True), strict=True)] == [wanted] * len(plans)
+        assert len(engine._narrowed) <= 2 and engine.sessions._made <= 2
+        with GPT2.from_pretrained(folder, rest=server.url, blocks=(0, 1), device="software") as split:
+            assert split.parts[1][0] == "1,head"
+            assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == wanted
+    few = serve(folder, "1")
+    refused = raw(few).open(part="0-1")
+    assert refused["code"] == "unsuitable" and "holds 1,head and not embed,0-1,head" in refused["message"]
+    assert raw(few).open(part=f"+{config.n_layer}")["code"] == "unsuitable"
+    assert raw(few).open(part="1" * 30)["code"] == "unsuitable"

@@ -221,4 +221,4 @@ def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, 
     for thread in threads:
         thread.join(60)
     assert texts == wanted
-    assert engine.texts.passes > 2
+    assert engine.whole.texts.passes > 2

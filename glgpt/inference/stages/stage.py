@@ -82,6 +82,16 @@ class Stage:
         """The same stage with caches of its own, for another text; this one must outlive it."""
         return Stage(self.player.fork(self.caches), self.part, self.config, self.kernel, self.dtype, self)
 
+    def narrowed(self, part: Part) -> Stage:
+        """A stage of less of this one's part, over the same weights; this one must outlive it."""
+        player = self.player
+        program = programs.generation_program(self.config, player.device.limits, self.kernel, self.dtype, part)
+        given = player.shared() | player.shared("state")
+        shared = {name: texture for name, texture in given.items() if name in program.textures}
+        return Stage(
+            Player(player.device, program, player.options, shared), part, self.config, self.kernel, self.dtype, self
+        )
+
     def captures(self, most: int | None = None, part: Part | None = None) -> Captures:
         """What looks inside this stage, or a part of it; to be closed before it."""
         return Captures(self.player, self.config, self.kernel, self.dtype, most, part or self.part)

@@ -65,6 +65,11 @@ class Together(SharedCaches[Caches]):
         self.passes = 0  # that ran rows of several texts
 
     @property
+    def open(self) -> bool:
+        """Whether the stage is still there."""
+        return bool(self.main.textures)
+
+    @property
     def rows(self) -> int:
         """How many rows the shared caches get."""
         return min(self.most_rows, min(self.texts, MOST_ROWS) * self.config.n_positions + SPARE)
@@ -145,6 +150,14 @@ class Together(SharedCaches[Caches]):
         return not self.alone
 
     # -- caches -------------------------------------------------------------------------------------------------
+
+    def release(self, caches: Caches) -> None:
+        """Releases the caches of a text that has ended."""
+        self.forget(caches)
+        if bridge := self._bridges.pop(caches, None):
+            bridge.close()
+        if caches.stage:
+            caches.stage.close()
 
     def forget(self, caches: Caches) -> None:
         """The caches are of no text any more."""
