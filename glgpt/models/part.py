@@ -36,6 +36,11 @@ class Part:
         return cls(0, config.n_layer, True, True)
 
     @classmethod
+    def head_of(cls, config: ModelConfig) -> Part:
+        """The final norm and the logits alone."""
+        return cls(config.n_layer, config.n_layer, False, True)
+
+    @classmethod
     def of_blocks(cls, first: int, end: int, config: ModelConfig) -> Part:
         """These blocks, the embedding where they begin with block 0, the head where they end with the last.
 

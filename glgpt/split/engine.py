@@ -94,8 +94,7 @@ class Engine:
         self.sessions = Sessions(most, age)
         self.whole = self._served(self.stage)
         self._narrowed: dict[Part, Served] = {}  # the one used least recently first
-        end = self.config.n_layer
-        self._heads = self.stage.captures(self._limit, Part(end, end, False, True))
+        self._heads = self.stage.captures(self._limit, Part.head_of(self.config))
 
     def _served(self, stage: Stage) -> Served:
         texts = Together(stage, self.sessions.most, self._limit)
