@@ -178,7 +178,8 @@ def sessions(name: str | None, device: str, blocks: str | None, dtype: str, toke
             config = checkpoint.config
         blocks = blocks or f"1-{config.n_layer - 1}"
         made = stack.enter_context(server(folder, blocks, device=device, dtype=dtype))
-        renderer = made.app.engine.stage.player.device.renderer
+        engine: Any = made.app.engine
+        renderer = engine.stage.player.device.renderer
         print(f"{Path(folder).name if name else 'random 124M'}, {blocks} in {dtype} on {renderer}", flush=True)
 
         def rate(count: int, each: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from glgpt.inference.stages.model import look
 from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.inference.stages.together import Together
 from glgpt.models.part import Part
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.split.sessions import Session, Sessions
 from glgpt.split.turns import Turns
@@ -60,7 +62,67 @@ class Fed:
         return self.step.seq == self.session.seq and bool(self.session.reply)
 
 
-class Engine:
+class Front(ABC):
+    """What the application asks for: the sessions of a part of a model, wherever they run."""
+
+    config: ModelConfig
+    name: str
+    digest: str
+    part: Part
+    dtype: str
+    sizes: Sequence[int]
+    most: int  # sessions
+
+    @abstractmethod
+    def takes(self) -> dict[str, int]:
+        """Texture memory in bytes: of the model, of a session more, of what several sessions share."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases what it holds."""
+
+    @abstractmethod
+    async def open(self, key: str | None, part: str | None) -> tuple[Session, Part]:
+        """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part."""
+
+    @abstractmethod
+    async def step(self, fed: Fed) -> bytes:
+        """The answer to a step, as the message to send. Raises GlgptError, and `LapsedError`."""
+
+    @abstractmethod
+    async def look(self, part: Part, look_: Look, x: Any) -> bytes:
+        """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
+
+    def describe(self, part: Part | None = None) -> dict[str, Any]:
+        """What a client of this part, or of all, must know."""
+        return {
+            "model": self.name,
+            "digest": self.digest,
+            "holds": str(part or self.part),
+            "shape": self.config.shape(),
+            "dtype": self.dtype,
+            "sizes": list(self.sizes),
+            "sessions": self.most,
+        }
+
+    @property
+    def most_bytes(self) -> int:
+        """The longest message that a client has reason to send: all rows of a context, and its JSON."""
+        return self.config.n_positions * max(4 * self.config.n_embd, 4) + 65536
+
+    def rows(self, part: Part, payload: memoryview, n: int, wire: str) -> Any:
+        """The ids or hidden states for a part. Raises GlgptError for another count, or what no model computes."""
+        if not part.embed:
+            return hidden.unpack(payload, n, self.config.n_embd, wire)
+        if len(payload) != 4 * n:
+            raise GlgptError(f"{n} ids take {4 * n} bytes; these are {len(payload)}")
+        ids = np.frombuffer(payload, "<u4")
+        if ids.size and int(ids.max()) >= self.config.vocab_size:
+            raise GlgptError(f"id {int(ids.max())} is outside the vocabulary of {self.config.vocab_size}")
+        return ids.tolist()
+
+
+class Engine(Front):
     """Loads a part of a checkpoint and runs the steps of its sessions in the order they came.
 
     Steps of one row that wait at the same time run in one pass, up to eight sessions' (`Together`).
@@ -90,6 +152,7 @@ class Engine:
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
             self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
+        self.dtype, self.sizes, self.most = dtype, self.stage.sizes, most
         self._limit = options.get("max_texture_memory")
         self.sessions = Sessions(most, age)
         self.whole = self._served(self.stage)
@@ -120,53 +183,31 @@ class Engine:
         self.sessions.drop(served.texts)
         served.close()
 
-    def open(self, key: str | None, part: str | None) -> tuple[Session, Served]:
-        """The session of this key, or a new one, on the part that is asked for. In the engine's thread."""
-        served = self.serve(part)
-        return self.sessions.find(key, served.texts), served
+    def takes(self) -> dict[str, int]:
+        """Texture memory in bytes: of the model, of a session more, of what several sessions share."""
+        whole = {"texture_bytes": self.stage.texture_bytes, "session_bytes": self.stage.session_bytes}
+        return whole | {"shared_bytes": self.whole.texts.shared_bytes}
+
+    async def open(self, key: str | None, part: str | None) -> tuple[Session, Part]:
+        """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part."""
+
+        def find() -> tuple[Session, Part]:
+            served = self.serve(part)
+            return self.sessions.find(key, served.texts), served.part
+
+        return await self.run(find)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Runs `work` in the engine's thread, after what waits there."""
         return await self._turns.run(work)
 
     async def step(self, fed: Fed) -> bytes:
-        """The answer to a step, as the message to send, when its turn has come.
-
-        Raises GlgptError, and `LapsedError`.
-        """
+        """The answer to a step, as the message to send, when its turn has come."""
         ask = fed.step.ask
         if fed.step.n == 1 and not (ask and ask.guesses):
             answer: bytes = await self._turns.join(fed, fed.session.key, fed.session.texts)
             return answer
         return await self._turns.run(lambda: self._step(fed))
-
-    def describe(self, part: Part | None = None) -> dict[str, Any]:
-        """What a client of this part, or of all, must know."""
-        return {
-            "model": self.name,
-            "digest": self.digest,
-            "holds": str(part or self.part),
-            "shape": self.config.shape(),
-            "dtype": self.stage.dtype,
-            "sizes": list(self.stage.sizes),
-            "sessions": self.sessions.most,
-        }
-
-    @property
-    def most_bytes(self) -> int:
-        """The longest message that a client has reason to send: all rows of a context, and its JSON."""
-        return self.config.n_positions * max(4 * self.config.n_embd, 4) + 65536
-
-    def rows(self, part: Part, payload: memoryview, n: int, wire: str) -> Any:
-        """The ids or hidden states for a part. Raises GlgptError for another count, or what no model computes."""
-        if not part.embed:
-            return hidden.unpack(payload, n, self.config.n_embd, wire)
-        if len(payload) != 4 * n:
-            raise GlgptError(f"{n} ids take {4 * n} bytes; these are {len(payload)}")
-        ids = np.frombuffer(payload, "<u4")
-        if ids.size and int(ids.max()) >= self.config.vocab_size:
-            raise GlgptError(f"id {int(ids.max())} is outside the vocabulary of {self.config.vocab_size}")
-        return ids.tolist()
 
     def _step(self, fed: Fed) -> bytes:
         if fed.repeated:
@@ -210,9 +251,12 @@ class Engine:
         fed.session.seq, fed.session.reply = step.seq, encode(header, payload)
         return fed.session.reply
 
-    def look(self, served: Served, look_: Look, x: Any) -> bytes:
+    async def look(self, part: Part, look_: Look, x: Any) -> bytes:
         """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
-        served = self.serve(str(served.part))  # it may have been dropped meanwhile
+        return await self.run(lambda: self._look(part, look_, x))
+
+    def _look(self, part: Part, look_: Look, x: Any) -> bytes:
+        served = self.serve(str(part))
         if look_.head and (not served.part.head or served.part.embed):
             raise GlgptError(f"this server holds {served.part}, which takes no states for the head alone")
         captures = self._heads if look_.head else served.captures

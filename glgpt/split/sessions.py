@@ -29,7 +29,7 @@ class LapsedError(GlgptError):
 class Session:
     """A text under way: `held` rows are in its caches. `key` is a secret that only its client knows."""
 
-    texts: Together  # of the stage that runs it
+    ran_by: Together | None = None  # None where another process runs it
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     held: int = 0
     seq: int = -1  # of the last step
@@ -37,6 +37,12 @@ class Session:
     used: float = field(default_factory=time.monotonic)
     caches: Caches | None = None  # None until its first step, and again once it was evicted
     evicted: bool = False
+
+    @property
+    def texts(self) -> Together:
+        """What runs it here."""
+        assert self.ran_by, "this session runs elsewhere"
+        return self.ran_by
 
 
 class Sessions:
@@ -65,7 +71,7 @@ class Sessions:
         """The session of this key on this stage, or a new one where there is none any more."""
         self._expire()
         found = self._live.get(key) if key else None
-        return found if found and found.texts is texts else Session(texts)
+        return found if found and found.ran_by is texts else Session(texts)
 
     def step(self, session: Session, pos: int, x: Rows, ask: Ask | None) -> Answer:
         """Runs rows pos.. of a session. Raises LapsedError where it was evicted or lacks the rows before them.

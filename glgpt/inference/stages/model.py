@@ -139,9 +139,8 @@ class SplitGPT2(GPT2):
     ) -> tuple[Floats, dict[str, Floats]]:
         """As `GPT2.run_with_cache`: each stage looks inside its own blocks. Raises GlgptError for interventions."""
         self._refuse(interventions)
-        names = {names} if isinstance(names, str) else None if names is None else set(names)
-        wanted = self._wanted(names)
-        x: Any = self.check_ids(ids)
+        x: Any
+        x, asked, wanted = self._asked(ids, names)
         found: dict[str, Floats] = {}
         for at, stage in enumerate(self._stages):
             here = tuple(n for n in wanted if n in stage.part.activations(self.config) and n != LOGITS)
@@ -151,7 +150,7 @@ class SplitGPT2(GPT2):
                 x, arrays = look(self._looking(at, stage.stage), x, here)
             found |= arrays
         found[LOGITS] = x
-        return x, {n: found[n] for n in wanted if names is None or n in names}
+        return x, {n: found[n] for n in wanted if n in asked}
 
     def logits(self, ids: Sequence[int]) -> Floats:
         """Logits of every position, float32 `[T, vocab]`; see `GPT2.logits`."""
