@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 FEDERATE := .venv-federate
+CLUSTER := .venv-cluster
 export GLGPT_PROMPT := $(value PROMPT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 TOKENS ?= 200
@@ -21,7 +22,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer test-federate test-federate-kills mutants fuzz fuzz-signals lint bench bench-web \
+.PHONY: help setup generate test test-fast test-reference test-viewer test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint bench bench-web \
   wheel-check viewer demo demo-page demo-split pictures node browsers lock clean
 
 help:  ## this list
@@ -47,6 +48,9 @@ test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers  ## training to
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn: some minutes
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation
+
+test-cluster: $(CLUSTER)/installed $(VENV)/egl  ## stages of a split model on Ray Serve, in an environment of its own
+	$(CLUSTER)/bin/python -m pytest tests/split/test_cluster.py
 
 mutants: setup $(VENV)/dev node  ## small faults made one by one, which the tests must catch: make mutants ARGS="norm"
 	$(BIN)/python tests/mutants.py $(ARGS)
@@ -119,15 +123,15 @@ browsers:
 	@{ command -v firefox-esr || command -v firefox; } >/dev/null || { $(call apt,firefox-esr,no Firefox to test the page in); }
 	@command -v Xvfb >/dev/null || { $(call apt,xvfb,no X server for Firefox); }
 
-lock:  ## renew the pins (needs uv); Flower's have a file of their own, with the tests' tools: it wants older ones of some
-	for extra in "" dev federate; do uv pip compile -q --upgrade --universal --no-annotate --no-header \
+lock:  ## renew the pins (needs uv); Flower's and Ray's have files of their own, with the tests' tools: they want older ones of some
+	for extra in "" dev federate cluster; do uv pip compile -q --upgrade --universal --no-annotate --no-header \
 	  $$(case "$$extra" in "") echo --python-version 3.10;; dev) echo --python-version 3.10 --extra dev;; \
-	  federate) echo --python-version 3.11 --extra federate --extra dev;; esac) pyproject.toml | \
+	  *) echo --python-version 3.11 --extra $$extra --extra dev;; esac) pyproject.toml | \
 	  sed -e "/== '\(emscripten\|win32\)'/d" -e "s/ and sys_platform != 'emscripten'//; s/ ; sys_platform != 'emscripten'//" \
 	  > requirements$${extra:+-$$extra}.lock; done
 
 clean:  ## remove what make made
-	rm -rf $(VENV) $(FEDERATE) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a step runs again only when what it installs from has changed.
@@ -153,6 +157,14 @@ $(FEDERATE)/installed: requirements-federate.lock requirements-page.txt pyprojec
 	$(BIN)/python -m venv $(FEDERATE)
 	$(FEDERATE)/bin/python -m pip install -q -r requirements-federate.lock -r requirements-page.txt
 	HATCH_BUILD_NO_HOOKS=true $(FEDERATE)/bin/python -m pip install -q --no-deps -e .
+	@touch $@
+
+$(CLUSTER)/installed: requirements-cluster.lock pyproject.toml | $(VENV)/bin/pip
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "Ray is locked for Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 2; }
+	$(BIN)/python -m venv $(CLUSTER)
+	$(CLUSTER)/bin/python -m pip install -q -r requirements-cluster.lock
+	HATCH_BUILD_NO_HOOKS=true $(CLUSTER)/bin/python -m pip install -q --no-deps -e .
 	@touch $@
 
 $(VENV)/page: requirements-page.txt $(VENV)/dev

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from glgpt.system.files import named_errors
 if TYPE_CHECKING:
     from glgpt.inference.model import GPT2
     from glgpt.page.split import SplitPage
+    from glgpt.split.engine import Front
 
 WIRES = ("f32", "f16", "int8")
 TOKEN = "GLGPT_SPLIT_TOKEN"  # the environment variable that gives --token where the option is absent
@@ -58,6 +60,14 @@ def add_split_commands(parser: Parser) -> None:
         "--idle", type=not_negative, default=600.0, metavar="S", help="seconds until an idle session ends (default 600)"
     )
     p.add_argument("--json", action="store_true", help="print one JSON object a line")
+    p.add_argument(
+        "--engine",
+        choices=("embedded", "ray"),
+        default="embedded",
+        help='ray: ranges of the blocks on Ray Serve (pip install "glgpt[cluster]"), on the cluster of $RAY_ADDRESS',
+    )
+    p.add_argument("--stages", type=positive, metavar="N", help="with --engine ray: ranges of blocks (default 1)")
+    p.add_argument("--replicas", type=positive, metavar="N", help="with --engine ray: of each range (default 1)")
     add_device_options(p)
 
 
@@ -138,14 +148,13 @@ def _token(args: argparse.Namespace) -> str | None:
 
 def run_split_serve(args: argparse.Namespace) -> int:
     """`glgpt split serve`."""
-    from glgpt.split.engine import Engine
     from glgpt.split.server import Access, StageServer
 
     host, port = listening(args.listen)
+    kind, more = _engine(args)
     with progress("loading", "B") as show:
-        engine = Engine(
-            args.model, args.blocks, sessions=args.sessions, age=args.idle, progress=show, **device_options(args)
-        )
+        options = {"sessions": args.sessions, "age": args.idle, **more, **device_options(args)}
+        engine: Front = kind(args.model, args.blocks, progress=show, **options)
     try:
         server = StageServer(engine, Access(_token(args), tuple(args.origin)), host, port, args.tls)
         _announce(args, engine, server.url)
@@ -155,29 +164,43 @@ def run_split_serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _announce(args: argparse.Namespace, engine: Any, url: str) -> None:
+def _engine(args: argparse.Namespace) -> tuple[Callable[..., Front], dict[str, Any]]:
+    """What runs the blocks, and what it takes beside the rest. Raises ArgumentError where Ray is missing."""
+    if args.engine == "embedded":
+        for name in ("stages", "replicas"):
+            if getattr(args, name) is not None:
+                raise ArgumentError(f"--{name} goes with --engine ray")
+        from glgpt.split.engine import Engine
+
+        return Engine, {}
+    try:
+        from glgpt.split.cluster import RayEngine
+    except ImportError as error:
+        raise ArgumentError(f'--engine ray needs Ray: pip install "glgpt[cluster]" ({quoted(error)})') from None
+    return RayEngine, {"stages": args.stages or 1, "replicas": args.replicas or 1}
+
+
+def _announce(args: argparse.Namespace, engine: Front, url: str) -> None:
     """Says where the server listens, what it holds, and what a token and a session take."""
-    width, stage = engine.config.n_embd, engine.stage
-    about = {"model": engine.name, "holds": str(engine.part), "dtype": stage.dtype}
+    width, takes = engine.config.n_embd, engine.takes()
+    about = {"model": engine.name, "holds": str(engine.part), "dtype": engine.dtype}
     ready = {
         "event": "ready",
         "url": url,
         **about,
         "bytes_per_token": {"f32": 4 * width, "f16": 2 * width, "int8": width + 4},
-        "texture_bytes": stage.texture_bytes,
-        "session_bytes": stage.session_bytes,
-        "shared_bytes": engine.whole.texts.shared_bytes,
-        "sessions": args.sessions,
+        **takes,
+        "sessions": engine.most,
     }
     with named_errors(Path("stdout")):
         if args.json:
             print(json.dumps(ready), flush=True)
             return
-        mib = 2**20
+        mib = {name: f"{count / 2**20:.1f} MiB" for name, count in takes.items()}
         print(
-            f"{quoted(engine.name)}: {engine.part} in {stage.dtype}, {stage.texture_bytes / mib:.1f} MiB of textures; "
-            f"{stage.session_bytes / mib:.1f} MiB more a session, {args.sessions} at most; "
-            f"{engine.whole.texts.shared_bytes / mib:.1f} MiB once several run together\n"
+            f"{quoted(engine.name)}: {engine.part} in {engine.dtype}, {mib['texture_bytes']} of textures; "
+            f"{mib['session_bytes']} more a session, {engine.most} at most; "
+            f"{mib['shared_bytes']} once several run together\n"
             f"a token takes {4 * width:,} bytes on the wire in f32, {2 * width:,} in f16, {width + 4:,} in int8\n"
             f"{url}",
             flush=True,

@@ -1,0 +1,290 @@
+"""Everything that depends on Ray (`glgpt[cluster]`): each range of blocks a Ray Serve deployment with its own replicas.
+
+The WebSocket application stays where the command was started; what it holds is a chain of deployments in place of an
+engine. A session's steps go to the replica that holds its caches, since a consistent hash of the session's key chooses
+the replica. Where another must take over, it lacks the session's rows and says so, and the client feeds its text again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import RequestRouterConfig
+
+from glgpt.checkpoint.digest import model_digest
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.models.part import Part, checked_chain
+from glgpt.models.spec import ModelConfig
+from glgpt.split.engine import Engine, Fed, Front
+from glgpt.split.sessions import LapsedError, Session
+from glgpt.system.signals import NUMBERS
+from glgpt.wire import hidden
+from glgpt.wire.messages import ORDER, Ask, Look, Step, decode, encode
+
+ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+UNDER_WAY = 1000  # steps that a replica takes at once; it queues them itself
+REPLICA = {"num_cpus": 0.1}  # what a replica asks of its node: GL takes what there is
+READY = 600.0  # seconds in which the replicas must have loaded
+
+Sent = tuple[str, str, bytes]  # code, message, answer: an exception of ours does not survive the way
+
+
+class Replica:
+    """One stage in a process of its own: an engine whose sessions the head of the chain names."""
+
+    def __init__(self, name: str, part: str, dtype: str, options: dict[str, Any]) -> None:
+        self.engine = Engine(name, part, dtype, **options)
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._most = 4 * self.engine.most
+
+    def about(self) -> tuple[dict[str, int], tuple[int, ...]]:
+        """What the stage takes, and the chunk sizes that it has."""
+        return self.engine.takes(), tuple(self.engine.sizes)
+
+    def _session(self, key: str) -> Session:
+        """The session that the head of the chain calls so."""
+        session = self._sessions.pop(key, None) or Session(self.engine.whole.texts)
+        self._sessions[key] = session
+        while len(self._sessions) > self._most:
+            self._sessions.popitem(last=False)
+        return session
+
+    async def step(self, key: str, step: bytes, wire: str) -> Sent:
+        """Runs a step, which came as the message of the protocol; answers with one."""
+        header, payload = decode(step)
+        header.pop("op")
+        message = Step.model_validate(header)
+        session = self._session(key)
+        try:
+            if not session.evicted and message.pos > session.held:
+                raise LapsedError(ORDER, f"a step at {message.pos} of a session that holds {session.held} rows")
+            x = self.engine.rows(self.engine.part, payload, message.n, wire)
+            return "", "", await self.engine.step(Fed(session, message, x, wire, time.perf_counter()))
+        except LapsedError as error:
+            self._sessions.pop(key, None)
+            return error.code, str(error), b""
+        except GlgptError as error:
+            return "bad", str(error), b""
+
+    async def look(self, look: bytes, wire: str) -> Sent:
+        """Answers a look."""
+        header, payload = decode(look)
+        header.pop("op")
+        message = Look.model_validate(header)
+        try:
+            x = self.engine.rows(self.engine.part, payload, message.n, wire)
+            return "", "", await self.engine.look(self.engine.part, message, x)
+        except GlgptError as error:
+            return "bad", str(error), b""
+
+
+def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
+    """The part in `stages` ranges of as many blocks, nearly. Raises ArgumentError for more of them than blocks."""
+    count = len(part.blocks)
+    if not 1 <= stages <= count:
+        raise ArgumentError(f"--stages {stages} is out of range: {part} has {count} blocks")
+    ends = [part.first + round(i * count / stages) for i in range(stages + 1)]
+    return [Part(a, b, part.embed and i == 0, part.head and i == stages - 1) for i, (a, b) in enumerate(pairwise(ends))]
+
+
+class RayEngine(Front):
+    """The sessions of a part whose ranges of blocks are Ray Serve deployments.
+
+    Joins the cluster that RAY_ADDRESS names, or starts one on this machine. `options` are those of `Engine`; every node
+    finds the model by the same name. Raises GlgptError for a model that cannot be loaded, a cluster that cannot be
+    reached, or replicas that do not come up.
+    """
+
+    def __init__(
+        self,
+        name_or_path: str | Path | None,
+        blocks: str | None = None,
+        dtype: str = "f32",
+        *,
+        stages: int = 1,
+        replicas: int = 1,
+        **options: Any,
+    ) -> None:
+        with Checkpoint.open(name_or_path) as checkpoint:
+            self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
+            path = str(checkpoint.path)
+        self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
+        self.dtype, self.parts = dtype, ranges(self.part, stages, self.config)
+        if self.part == Part.whole(self.config):
+            checked_chain(self.parts, self.config)
+        self.most = replicas * int(options.get("sessions", 8))
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._application = f"glgpt-{secrets.token_hex(4)}"
+        self._handles: list[Any] = []
+        self._started = not ray.is_initialized()
+        options.pop("progress", None)
+        try:
+            self._begin(path, replicas, options)
+            about = [handle.about.remote().result(timeout_s=READY) for handle in self._handles]
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Exception):  # Ray raises plain ones, too
+                said = str(error).strip().splitlines() or [type(error).__name__]
+                raise GlgptError(f"Ray: {quoted(said[-1], 300)}") from None
+            raise
+        self.sizes = about[0][1]
+        self._takes = {name: sum(found[name] for found, _ in about) for name in about[0][0]}
+
+    def _begin(self, path: str, replicas: int, options: dict[str, Any]) -> None:
+        if self._started:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            where: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"_node_ip_address": "127.0.0.1"}
+            with _signals_kept():
+                ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", **where)
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR", "enable_access_log": False})
+        for i, part in enumerate(self.parts):
+            deployment = serve.deployment(
+                name=f"stage-{i}",
+                num_replicas=replicas,
+                max_ongoing_requests=UNDER_WAY,
+                ray_actor_options=REPLICA,
+                request_router_config=RequestRouterConfig(request_router_class=ROUTER),
+            )(Replica)
+            bound = deployment.bind(path, str(part), self.dtype, options)
+            self._handles.append(serve.run(bound, name=f"{self._application}-{i}", route_prefix=None))
+
+    def takes(self) -> dict[str, int]:
+        """Texture memory in bytes of one replica of each stage, together."""
+        return self._takes
+
+    async def open(self, key: str | None, part: str | None) -> tuple[Session, Part]:
+        """The session of this key, or a new one. Raises GlgptError for another part than the chain's."""
+        wanted = Part.parse(part, self.config) if part else self.part
+        if wanted != self.part:
+            raise GlgptError(f"this server holds {self.part} and not {wanted}")
+        session = self._sessions.pop(key or "", None) or Session()
+        self._sessions[session.key] = session
+        while len(self._sessions) > 4 * self.most:
+            self._sessions.popitem(last=False)
+        return session, self.part
+
+    async def step(self, fed: Fed) -> bytes:
+        """The answer to a step, as the message to send: the rows go from stage to stage."""
+        if fed.repeated:
+            return fed.session.reply
+        session, step, x = fed.session, fed.step, fed.x
+        if step.pos > session.held:
+            raise LapsedError(ORDER, f"a step at {step.pos} of a session that holds {session.held} rows")
+        begun = time.perf_counter()
+        session.held = step.pos  # in case it fails half way
+        header: dict[str, Any] = {}
+        for i, handle in enumerate(self._handles):
+            last = i == len(self._handles) - 1
+            message = step.model_copy(update={"ask": step.ask if last else _hint(step.ask)})
+            sticky = handle.options(session_id=session.key)
+            data = _taken(await self._call(sticky.step, session.key, encode(message, _packed(x)), "f32"))
+            header, payload = decode(data)
+            if not self.parts[i].head:
+                x = hidden.unpack(payload, step.n, self.config.n_embd, "f32")
+        tokens = header.get("tokens", [])
+        session.held = step.pos + (len(tokens) if step.ask and step.ask.guesses and tokens else step.n)
+        ms = round(1000 * (time.perf_counter() - begun), 3)
+        header |= {"ms": ms, "queue_ms": round(1000 * (begun - fed.came), 3)}
+        payload = payload if self.part.head else memoryview(hidden.pack(x, fed.wire))
+        session.seq, session.reply = step.seq, encode(header, bytes(payload))
+        return session.reply
+
+    async def look(self, part: Part, look_: Look, x: Any) -> bytes:
+        """The answer to a look: each stage looks inside its own blocks."""
+        arrays: list[list[Any]] = []
+        values, begun = b"", time.perf_counter()
+        known = part.activations(self.config)
+        for name in look_.names:
+            if name not in known or name == "logits":
+                raise GlgptError(f"{name!r} is not an activation of {part}")
+        chain = list(zip(self.parts, self._handles, strict=True))
+        for i, (own, handle) in enumerate(chain[-1:] if look_.head else chain):
+            names = tuple(name for name in look_.names if name in own.activations(self.config))
+            message = look_.model_copy(update={"names": names})
+            header, payload = decode(_taken(await self._call(handle.look, encode(message, _packed(x)), "f32")))
+            last = look_.head or i == len(chain) - 1
+            at = 0
+            for name, shape in header["arrays"]:
+                size = 4 * int(np.prod(shape))
+                if name == "hidden" and not last:
+                    x = hidden.unpack(payload[at : at + size], look_.n, self.config.n_embd, "f32")
+                else:
+                    arrays.append([name, shape])
+                    values += payload[at : at + size]
+                at += size
+        ms = round(1000 * (time.perf_counter() - begun), 3)
+        return encode({"op": "looked", "seq": look_.seq, "arrays": arrays, "ms": ms}, values)
+
+    @staticmethod
+    async def _call(method: Any, *arguments: Any) -> Sent:
+        """What a replica answers. Raises LapsedError where it is gone: the session then begins anew on another."""
+        try:
+            found: Sent = await method.remote(*arguments)
+            return found
+        except RayError as error:
+            raise LapsedError(ORDER, f"a replica was lost: {type(error).__name__}") from None
+
+    def close(self) -> None:
+        """Ends the deployments, and Ray where it was started here."""
+        if not ray.is_initialized():
+            return
+        with _signals_kept(hold=True):
+            for i in range(len(self._handles)):
+                serve.delete(f"{self._application}-{i}")
+            self._handles.clear()
+            if self._started:
+                serve.shutdown()
+                ray.shutdown()
+
+
+def _packed(x: Any) -> bytes:
+    """Ids, or hidden states, as a stage reads them."""
+    return np.asarray(x, "<u4").tobytes() if isinstance(x, list) else hidden.pack(x, "f32")
+
+
+def _hint(ask: Ask | None) -> Ask | None:
+    """What a stage without the head must hear of an ask: which rows are guesses."""
+    return Ask(guesses=ask.guesses) if ask and ask.guesses else None
+
+
+def _taken(sent: Sent) -> bytes:
+    code, message, data = sent
+    if code == "bad":
+        raise GlgptError(message)
+    if code:
+        raise LapsedError(code, message)
+    return data
+
+
+@contextlib.contextmanager
+def _signals_kept(hold: bool = False) -> Iterator[None]:
+    """Puts the handlers of signals back, which Ray replaces by its own; with `hold`, signals wait until then.
+
+    Processes that are started meanwhile would hold them, too.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in NUMBERS if here}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS if hold else ())
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,0 +1,87 @@
+"""Stages as Ray Serve deployments: the unsplit text, sticky sessions, a replica that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt.cli import main
+from glgpt.inference.model import GPT2
+from glgpt.models.part import Part
+
+TOKENS = 6
+
+
+def test_without_ray_one_line_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "glgpt.split.cluster", raising=False)
+    assert main(["split", "serve", "--engine", "ray", "--stages", "2", "--listen", "0"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and 'pip install "glgpt[cluster]"' in err
+    assert main(["split", "serve", "--stages", "2"]) == 2
+    assert "--stages goes with --engine ray" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[dict[str, Any]]:
+    """`glgpt split serve` of the golden's blocks 0 and 1 in two stages of two replicas, and what it said."""
+    pytest.importorskip("ray")
+    folder = Path(__file__).parents[1] / "goldens" / "llama-grouped"
+    command = [sys.executable, "-m", "glgpt", "split", "serve", str(folder), "--blocks", "+0-1", "--listen", "0"]
+    command += ["--engine", "ray", "--stages", "2", "--replicas", "2", "--json", "--device", "software"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"LP_NUM_THREADS": "1"})
+    assert process.stdout
+    try:
+        ready = json.loads(process.stdout.readline())
+        yield ready | {"process": process, "folder": folder}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_text_is_the_unsplit_one_and_sessions_stay_where_their_caches_are(cluster: dict[str, Any]) -> None:
+    assert (cluster["holds"], cluster["sessions"]) == ("+0-1", 16)
+    folder = cluster["folder"]
+    prompts = [[3, 31, 6 + i] for i in range(4)]
+    with GPT2.from_pretrained(folder, device="software") as model:
+        wanted = [list(model.generate_ids(ids, TOKENS, temperature=1, seed=3)) for ids in prompts]
+        logits, activations = model.run_with_cache(prompts[0])
+    models = [GPT2.from_pretrained(folder, rest=cluster["url"], device="software") for _ in prompts]
+    try:
+        runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m, ids in zip(models, prompts, strict=True)]
+        assert [list(t) for t in zip(*zip(*runs, strict=True), strict=True)] == wanted
+        assert all(m.traffic()[1]["replays"] == 0 for m in models), "a session changed its replica"
+        ours, found = models[0].run_with_cache(prompts[0])
+        assert np.array_equal(ours, logits) and list(found) == list(activations)
+    finally:
+        for model in models:
+            model.close()
+    with GPT2.from_pretrained(folder, rest=cluster["url"], speculate=True, device="software") as split:
+        assert list(split.generate_ids(prompts[0], TOKENS, temperature=1, seed=3)) == wanted[0]
+
+
+def test_blocks_are_shared_out_evenly() -> None:
+    pytest.importorskip("ray")
+    from glgpt.checkpoint.opening import Checkpoint
+    from glgpt.errors import ArgumentError
+    from glgpt.split.cluster import ranges
+
+    with Checkpoint.open(None) as checkpoint:
+        config = checkpoint.config
+    assert [str(p) for p in ranges(Part.whole(config), 3, config)] == ["embed,0-1", "+2-3", "4-5,head"]
+    assert [str(p) for p in ranges(Part(1, 6, False, True), 2, config)] == ["+1-2", "3-5,head"]
+    with pytest.raises(ArgumentError, match="has 5 blocks"):
+        ranges(Part(1, 6, False, True), 6, config)
