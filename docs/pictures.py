@@ -42,7 +42,7 @@ STEPS = 320  # of training, before its picture is taken
 TIMEOUT = 300_000  # ms
 
 WRITTEN = "!document.querySelector('.caret') && /decode/.test(document.querySelector('.rate')?.textContent)"
-STRONGEST = """async ([layer, head]) => {  // where the pattern has a look at an earlier token than the one before: [x, y]
+STRONGEST = """async ([layer, head]) => {  // a look at an earlier token than the one before: [x, y]
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];
   let best = [24, 0];
