@@ -57,7 +57,7 @@ def add_train_options(p: Parser) -> None:
     )
     _add(g, "--seed", count, "same seed, same weights and batches (default 0)")
 
-    g = p.add_argument_group("looking up (0: never)")
+    g = p.add_argument_group("evaluation, samples, checkpoints (0: never)")
     _add(g, "--eval-every", count, "steps between validations (default 250)")
     _add(g, "--eval-tokens", count, "validate on so many tokens, spread over the text; 0: all (default 131072)")
     _add(g, "--validation", not_negative, "last share of the text kept for it (default 0.1)", "SHARE")
