@@ -36,6 +36,11 @@ class Part:
         return cls(0, config.n_layer, True, True)
 
     @classmethod
+    def head_of(cls, config: ModelConfig) -> Part:
+        """The final norm and the logits alone."""
+        return cls(config.n_layer, config.n_layer, False, True)
+
+    @classmethod
     def of_blocks(cls, first: int, end: int, config: ModelConfig) -> Part:
         """These blocks, the embedding where they begin with block 0, the head where they end with the last.
 
@@ -87,6 +92,11 @@ class Part:
     def is_whole(self, config: ModelConfig) -> bool:
         """Whether nothing is missing."""
         return self == Part.whole(config)
+
+    def contains(self, other: Part) -> bool:
+        """Whether the other is this one, or less of it."""
+        inside = self.first <= other.first and other.end <= self.end
+        return inside and self.embed >= other.embed and self.head >= other.head
 
     def precedes(self, other: Part) -> bool:
         """Whether the other begins where this one ends."""
