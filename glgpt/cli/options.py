@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
+from glgpt.checkpoint.steps import run_of
 from glgpt.errors import quoted
 from glgpt.program.formats import FORMATS
 
@@ -69,9 +70,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def is_model(word: str) -> bool:
-    """Whether a word is the folder of a model."""
+    """Whether a word is the folder of a model, or names a step of a run."""
     try:
-        return (Path(word) / "config.json").is_file()
+        return (Path(word) / "config.json").is_file() or run_of(word) is not None
     except (OSError, ValueError):  # a prompt may be no possible name at all
         return False
 

@@ -64,6 +64,7 @@ def add_train_options(p: Parser) -> None:
     _add(g, "--sample-every", count, "steps between samples (default 250)")
     _add(g, "--sample-tokens", positive, "length of a sample (default 200)")
     _add(g, "--save-every", count, "steps between checkpoints (default 250)")
+    _add(g, "--keep", count, "keep the models of the last N checkpoints, for RUN@STEP (default 3)")
 
 
 def _add(p: Any, name: str, kind: Any, text: str, metavar: str = "N") -> None:

@@ -27,7 +27,7 @@ from glgpt.training.settings import Settings, settings_for
 # What a run may be continued with in place of its own settings; the rest decides which model learns from which batches.
 CHANGEABLE = (
     "steps lr min_lr warmup schedule weight_decay clip dropout recompute device "
-    "eval_every eval_tokens sample_every sample_tokens save_every"
+    "eval_every eval_tokens sample_every sample_tokens save_every keep"
 ).split()
 
 

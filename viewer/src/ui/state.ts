@@ -1,7 +1,7 @@
 // What the page shows, and what a person can do with it.
 
 import { batch, computed, effect, signal } from "@preact/signals";
-import type { Glgpt } from "../api";
+import type { Glgpt, Used } from "../api";
 import { KINDS, MEAN, type Kind } from "./drawing/attention";
 import type { Progress } from "../engine/loader";
 import type { Manifest, Recorded } from "../engine/manifest";
@@ -148,12 +148,19 @@ export const applied = signal("");
 export const before = signal<readonly Tok[] | null>(null);
 /** What there is to wait for until a cut is made, or why it was not. */
 export const cutting = signal("");
+/** Which model is used, how often that has changed, and the name of one from files. */
+export const used = signal<Used>("own");
+export const model = signal(0);
+export const fileName = signal("");
+/** What there is to wait for until another model is used, and why it is not. */
+export const switching = signal("");
+export const refused = signal("");
 /** Whether the machine is shown above the text. */
 export const machine = signal(true);
 /** The browser has taken the graphics context away. */
 export const lost = signal(false);
 /** Tokens of the prompt as it stands in its field. */
-export const promptLength = computed(() => (phase.value === "ready" ? promptIds().length : 0));
+export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? promptIds().length : 0));
 export const ids = computed(() => tokens.value.map((t) => t.id));
 /** Called for every token while one is generated, before the page shows it. */
 export const listeners = new Set<(total: number) => void>();
@@ -174,9 +181,10 @@ export function start(instance: Glgpt): void {
   glgpt.onRecorded = showRecorded;
   glgpt.ready.then(
     () => {
-      const { model } = glgpt;
-      model.device.onLost = (now) => (lost.value = now);
-      if (!model.tokenizer && !address().has("prompt")) prompt.value = "1 2 3";
+      const { model: own } = glgpt;
+      glgpt.onModel = another;
+      own.device.onLost = (now) => (lost.value = now);
+      if (!own.tokenizer && !address().has("prompt")) prompt.value = "1 2 3";
       fit();
       batch(() => {
         tokens.value = [];
@@ -184,7 +192,7 @@ export function start(instance: Glgpt): void {
         phase.value = "ready";
       });
       effect(share); // the address follows every setting
-      effect(() => void (document.title = `${TITLES[view.value]} · ${model.manifest.model} · glgpt`));
+      effect(() => void (document.title = `${TITLES[view.value]} · ${model.value >= 0 && glgpt.model.manifest.model} · glgpt`));
       effect(() => void weigh());
       addEventListener("popstate", (event) => void follow(event.state !== null));
       void begin();
@@ -455,6 +463,56 @@ async function weigh(): Promise<void> {
       if (p !== undefined && top) tokens.value = tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
     })
     .catch((error: unknown) => (note.value = error instanceof Error ? error.message : String(error)));
+}
+
+/** Uses another model on every tab. */
+export async function use(which: Used, files: readonly File[] = []): Promise<void> {
+  if (switching.value || (which === used.value && !files.length)) return;
+  refused.value = "";
+  switching.value = "Preparing the model…";
+  try {
+    const { training } = glgpt;
+    if (which === "mine" && !training.session && !(await training.restore())) {
+      show("train");
+      throw new Error("Nothing is trained here yet: start with a text.");
+    }
+    if (which === "file" && files.length) opened = files;
+    await stop();
+    await glgpt.use(which, opened, (compiled, shaders) => (switching.value = `Compiling shaders ${compiled} of ${shaders}`));
+  } catch (error) {
+    refused.value = error instanceof Error ? error.message : String(error);
+  }
+  switching.value = "";
+}
+
+let opened: readonly File[] = []; // the files of the model that was opened last
+const texts = new Map<Used, { prompt: string; tokens: number }>(); // what was asked of each model
+
+/** Shows a model that has taken the place of another. */
+function another(): void {
+  texts.set(used.value, { prompt: prompt.value, tokens: settings.tokens.value });
+  batch(() => {
+    used.value = glgpt.used;
+    if (used.value === "file") fileName.value = glgpt.model.manifest.model;
+    const asked = texts.get(used.value);
+    prompt.value = asked?.prompt ?? shorter(prompt.value);
+    settings.tokens.value = asked?.tokens ?? settings.tokens.value;
+    cuts.value = [];
+    applied.value = cutting.value = "";
+    before.value = null;
+    tokens.value = [];
+    chosen.value = speeds.value = null;
+    model.value++;
+    fit();
+  });
+  void write();
+}
+
+/** The end of a prompt, within half the context, so that there is room to write. */
+function shorter(text: string): string {
+  const ids = glgpt.encode(text);
+  const most = Math.floor(glgpt.model.manifest.config.n_positions / 2);
+  return ids.length > most ? glgpt.decode(ids.slice(-most)).replace(/^\ufffd+/, "") : text;
 }
 
 export async function stop(): Promise<void> {
