@@ -12,6 +12,7 @@ from glgpt import models
 from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
 from glgpt.checkpoint.hub import HUB_NAME, download, not_found
 from glgpt.checkpoint.safetensors_file import safetensors_places
+from glgpt.checkpoint.steps import step_folder
 from glgpt.checkpoint.torch_file import READABLE, Stored, torch_tensors
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.models.spec import ModelConfig
@@ -31,7 +32,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, name_or_path: str | Path | None = None) -> Checkpoint:
-        """Opens a local folder, the embedded "shakespeare" (or None), or a Hub name such as "gpt2".
+        """Opens a local folder, a kept step of a run ("RUN@400"), the embedded "shakespeare" (or None), or a Hub name.
 
         Raises GlgptError, naming the file and the tensor, for a model that cannot be found or fetched, another
         architecture, a missing, extra or misshaped tensor, a dtype other than f32, f16 and bf16, or a damaged file.
@@ -109,6 +110,8 @@ def _folder(name_or_path: str | Path | None) -> Path:
         path = Path(name).expanduser()
         if name and path.is_dir():
             return path
+        if name and (step := step_folder(str(path))):
+            return step
         if name and path.exists():
             raise FileError(f"{quoted(name, 300)} is a file; give the folder that holds config.json and the weights")
     except (OSError, RuntimeError) as error:  # too long a name, a parent that may not be entered, ~nobody

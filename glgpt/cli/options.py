@@ -8,7 +8,9 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
+from glgpt.checkpoint.steps import run_of
 from glgpt.errors import quoted
+from glgpt.program.formats import FORMATS
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LONGEST = 400  # characters of an error
@@ -68,9 +70,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def is_model(word: str) -> bool:
-    """Whether a word is the folder of a model."""
+    """Whether a word is the folder of a model, or names a step of a run."""
     try:
-        return (Path(word) / "config.json").is_file()
+        return (Path(word) / "config.json").is_file() or run_of(word) is not None
     except (OSError, ValueError):  # a prompt may be no possible name at all
         return False
 
@@ -155,7 +157,7 @@ def add_device_options(parser: argparse.ArgumentParser, memory: bool = True) -> 
     group.add_argument(
         "--device", type=device, default="auto", help="auto, software, gpu, or an EGL device's number (see glgpt info)"
     )
-    group.add_argument("--dtype", choices=("f32", "f16"), default="f32", help="how weights are stored (default f32)")
+    group.add_argument("--dtype", choices=tuple(FORMATS), default="f32", help="how weights are stored (default f32)")
     group.add_argument("--kernel", choices=("auto", "4x4", "4x8", "8x4"), default="auto", help="tile of a product")
     group.add_argument(
         "--fetch", choices=("auto", "texelFetch", "textureLod"), default="auto", help="how texels are got"

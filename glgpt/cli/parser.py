@@ -9,7 +9,7 @@ from glgpt import __version__
 from glgpt.cli import commands, data, federate, split, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
 
-MODEL = "a folder or a Hub name such as gpt2; 'shakespeare' is the embedded model"
+MODEL = "a folder, RUN@400 for a kept step, or a Hub name such as gpt2; 'shakespeare' is the embedded model"
 
 
 Add = Callable[[str, Callable[[argparse.Namespace], int], str, str], Parser]  # name, what runs it, help, example

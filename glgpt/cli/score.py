@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from glgpt.checkpoint.steps import step_folder
 from glgpt.cli.commands import open_model, report
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
@@ -33,9 +34,10 @@ def run_suite(args: argparse.Namespace) -> int:
 
 def _texts(args: argparse.Namespace) -> Texts:
     """The texts of a run, which becomes the model; or those that were named."""
-    if args.file != "-" and Path(args.file).is_dir():
+    run = Path(args.file) if Path(args.file).is_dir() else step_folder(args.file)
+    if args.file != "-" and run:
         if args.model is not None or args.training:
             raise GlgptError(f"{args.file} is a run with its own model and text; leave --model and --training away")
         args.model = args.file
-        return texts_of_run(Path(args.file))
+        return texts_of_run(run)
     return Texts(Text.of_files([args.file]), Text.of_files(args.training) if args.training else None)

@@ -57,13 +57,14 @@ def add_train_options(p: Parser) -> None:
     )
     _add(g, "--seed", count, "same seed, same weights and batches (default 0)")
 
-    g = p.add_argument_group("looking up (0: never)")
+    g = p.add_argument_group("evaluation, samples, checkpoints (0: never)")
     _add(g, "--eval-every", count, "steps between validations (default 250)")
     _add(g, "--eval-tokens", count, "validate on so many tokens, spread over the text; 0: all (default 131072)")
     _add(g, "--validation", not_negative, "last share of the text kept for it (default 0.1)", "SHARE")
     _add(g, "--sample-every", count, "steps between samples (default 250)")
     _add(g, "--sample-tokens", positive, "length of a sample (default 200)")
     _add(g, "--save-every", count, "steps between checkpoints (default 250)")
+    _add(g, "--keep", count, "keep the models of the last N checkpoints, for RUN@STEP (default 3)")
 
 
 def _add(p: Any, name: str, kind: Any, text: str, metavar: str = "N") -> None:

@@ -1,4 +1,4 @@
-"""A GPT-2 on a device: loading, logits, generation, and every intermediate by name."""
+"""A model (GPT-2, Llama) on a device: loading, logits, generation, and every intermediate by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EDITED_KEPT = 2  # players with interventions that are kept for the next generat
 
 
 class GPT2:
-    """A GPT-2 that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object.
+    """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object.
 
     It is used in the thread that loaded it, where its GL context is current; elsewhere GlgptError is raised.
     """

@@ -126,11 +126,7 @@ class Part:
     def activations(self, config: ModelConfig) -> dict[str, Activation]:
         """The named intermediates that it computes, in their order."""
         ends = {EMBED: self.embed, FINAL_NORM: self.head, LOGITS: self.head}
-        return {
-            name: a
-            for name, a in config.activations.items()
-            if (ends[name] if name in ends else int(name.split(".")[1]) in self.blocks)
-        }
+        return {name: a for name, a in config.activations.items() if ends.get(name, a.layer in self.blocks)}
 
 
 def checked_chain(parts: list[Part], config: ModelConfig) -> None:

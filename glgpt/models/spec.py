@@ -163,6 +163,17 @@ class Activation:
     heads: int = 1
 
     @property
+    def layer(self) -> int | None:
+        """The block it is in; None outside of all."""
+        block = re.match(r"h\.(\d+)\.", self.name)
+        return int(block[1]) if block else None
+
+    @property
+    def added(self) -> bool:
+        """Whether a block adds it to the residual stream: the names of such end in `.out`, in every family."""
+        return self.layer is not None and self.name.endswith(".out")
+
+    @property
     def square(self) -> bool:
         """Whether its columns are tokens too."""
         return self.kind in ("scores", "pattern")

@@ -29,10 +29,10 @@ from glgpt.page.files import Progress, reference_json, tokenizer_json, write_wei
 from glgpt.page.programs import Cuts, capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.recorded import recorded_json
 from glgpt.page.split import SplitPage, described
-from glgpt.page.training import Size, training_files
+from glgpt.page.training import Size, check_sizes, training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
-from glgpt.system.files import data_path, named_errors, written_whole
+from glgpt.system.files import data_path, holds_manifest, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.tuning.choice import PANELS_PAY, STEADY, DeviceSettings
@@ -96,6 +96,7 @@ def export(
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must be between 64 KiB and 100 MB")
+    check_sizes(train)
     if split:
         with Checkpoint.open(name_or_path) as checkpoint:
             split.part(checkpoint.config)
@@ -154,11 +155,7 @@ def _is_single_page(file: Path) -> bool:
 
 
 def _is_export(folder: Path) -> bool:
-    try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        return isinstance(manifest, dict) and "glgpt" in manifest and (folder / "index.html").is_file()
-    except (OSError, ValueError):
-        return False
+    return holds_manifest(folder, {"glgpt"}) and (folder / "index.html").is_file()
 
 
 def _viewer() -> Path:

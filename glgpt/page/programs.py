@@ -68,7 +68,7 @@ class Cuts:
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        parts = (a for a in config.activations.values() if a.kind == "heads" or a.name.endswith(".out"))
+        parts = (a for a in config.activations.values() if a.kind == "heads" or a.added)
         self.names = frozenset(a.name for a in parts)
         self.positions = 0, config.n_positions
 

@@ -10,7 +10,7 @@ from glgpt.data.bundled import SETS
 from glgpt.errors import GlgptError
 from glgpt.models.network import Batch
 from glgpt.models.spec import ModelConfig, Parameter
-from glgpt.page.programs import page_recordings
+from glgpt.page.programs import Cuts, Recording, capture_recording, generate_program, page_recordings
 from glgpt.program.kernel import Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
@@ -19,10 +19,11 @@ from glgpt.training.program import Recipe, program_digest, record_predictions, r
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.choice import COLUMNS
 
-SCHEMA = 4  # of training.json
+SCHEMA = 5  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
+VIEWED = ("generate", "capture", "cut")  # as in a recording of the manifest
 STEPS = 1000  # at most, unless a visitor asks for more: minutes, not hours
 
 
@@ -62,6 +63,12 @@ def training_files(sizes: Sequence[str | Size]) -> tuple[dict[str, Program], dic
     return files, texts, {"schema": SCHEMA, "texts": listed, "look": LOOK, "sizes": offers}
 
 
+def check_sizes(sizes: Sequence[str | Size]) -> None:
+    """Raises GlgptError for a preset that is none, or beyond what a page can train."""
+    for size in sizes:
+        _tokenizers(size)
+
+
 def _tokenizers(preset: str | Size) -> tuple[str, ...]:
     if isinstance(preset, Size):
         return (preset.tokenizer,)
@@ -97,14 +104,21 @@ def _offer(size: Size, files: dict[str, Program]) -> dict[str, Any]:
         raise GlgptError("a page cannot train with --accumulate above 1")
     programs = []
     for kernel, buffers in training_kernels():
-        name = f"training-{size.name}-{config.vocab_size}-{kernel.name}.bin"  # no .gz, which some hosts would unpack
+        stem = f"training-{size.name}-{config.vocab_size}-{kernel.name}"
+        name = f"{stem}.bin"  # no .gz, which some hosts would unpack
         program = files[name] = page_training_program(config, recipe, Limits(max_draw_buffers=buffers), kernel)
-        programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": name})
+        views = {what: f"{stem}-{what}.bin" for what in VIEWED}
+        files |= {views[what]: found for what, found in view_programs(config, Recording(kernel, buffers)).items()}
+        programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": name, **views})
     return {
         "name": size.name,
         "tokenizer": size.tokenizer,
         "digest": program_digest(config, recipe),
         "config": config.fields(),
+        "shape": config.shape(),
+        "activations": {
+            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
+        },
         "checkpoint": config.to_dict(),
         "recipe": asdict(recipe),
         "settings": {name: getattr(size.settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
@@ -135,6 +149,20 @@ def _transposed(parameter: Parameter) -> bool:
     if parameter.matrix != parameter.unpadded or (parameter.product and parameter.matrix[0] % 4):
         raise GlgptError(f"{parameter.name}: a page cannot train heads or widths that are padded")
     return parameter.transposed
+
+
+def view_programs(config: ModelConfig, recording: Recording) -> dict[str, Program]:
+    """What the page's other tabs play of a model that is trained there, by the names of `VIEWED`.
+
+    With strided columns their weights have the layouts of a training program's parameters, so that a player can use
+    those textures as they are.
+    """
+    plain = replace(recording, kernel=replace(recording.kernel, contiguous=0))
+    return {
+        "generate": generate_program(config, plain, "f32"),
+        "capture": capture_recording(config, plain, "f32"),
+        "cut": generate_program(config, plain, "f32", cuts=Cuts(config)),
+    }
 
 
 def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:

@@ -281,6 +281,7 @@ class Loop:
         except GlgptError as error:  # a step of a finite loss left parameters that are not
             raise self._broken(step, str(error)) from None
         self.saved = step
+        self.run.keep(step, self.settings.keep)
         self._picture()
         self.hooks.task("saving a checkpoint")(1, 1)
         if self.hooks.on_save:

@@ -27,7 +27,7 @@ from glgpt.training.settings import Settings, settings_for
 # What a run may be continued with in place of its own settings; the rest decides which model learns from which batches.
 CHANGEABLE = (
     "steps lr min_lr warmup schedule weight_decay clip dropout recompute device "
-    "eval_every eval_tokens sample_every sample_tokens save_every"
+    "eval_every eval_tokens sample_every sample_tokens save_every keep"
 ).split()
 
 
@@ -47,7 +47,7 @@ def train(
     on_progress: Callable[[str, int, int], object] | None = None,
     **settings: Any,
 ) -> Trained:
-    """Trains a GPT-2 on files of UTF-8 text, read one after another as one text, or on `text`; returns when it is done.
+    """Trains a model on files of UTF-8 text, read one after another as one text, or on `text`; returns when it is done.
 
     A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights of a `preset`'s size
     (default "nano") or from the checkpoint `init`, and takes any field of `training.settings.Settings`. `resume`

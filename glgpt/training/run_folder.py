@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from glgpt.checkpoint.steps import STEPS, kept_steps
 from glgpt.errors import FileError, quoted
 from glgpt.system.files import named_errors, read_bytes, read_text, staged_folder, written_whole
 from glgpt.system.locks import lock_folder
@@ -70,6 +72,30 @@ class RunFolder:
         for name in (STATE, "model.safetensors", "config.json", RECORD, METRICS, "loss.png"):
             for half in self.path.glob(f".{name}.*"):
                 half.unlink()
+        for half in (self.path / STEPS).glob(".*"):
+            shutil.rmtree(half)
+        self._forget([later for later in kept_steps(self.path) if later > step])
+
+    def keep(self, step: int, most: int) -> None:
+        """Keeps the model as it was saved at `step` in a folder of its own, and of all such folders the last `most`.
+
+        Its files are links to those of the run, which are replaced and never written again: they take room once.
+        """
+        self._forget([*(kept_steps(self.path)[: -most + 1] if most > 1 else kept_steps(self.path)), step])
+        if not most:
+            return
+        with staged_folder(self.path / STEPS / str(step)) as folder:
+            for file in self.path.iterdir():
+                if file.is_file() and not file.name.startswith(".") and file.name not in (STATE, METRICS, "loss.png"):
+                    try:
+                        os.link(file, folder / file.name)
+                    except OSError:  # a file system without links
+                        shutil.copyfile(file, folder / file.name)
+
+    def _forget(self, steps: list[int]) -> None:
+        for step in steps:
+            if (folder := self.path / STEPS / str(step)).is_dir():
+                shutil.rmtree(folder)
 
     def note(self, line: dict[str, Any]) -> None:
         """Appends a line to metrics.jsonl."""

@@ -45,7 +45,9 @@ FINE_TUNING = {"batch": 4, "lr": 1e-4, "beta2": 0.95, "steps": 500}
 
 @dataclass(frozen=True)
 class Settings:
-    """All that decides what a run computes, and how often it looks up; kept in the run folder's train.json.
+    """All that decides what a run computes, and how often it evaluates, samples and saves.
+
+    It is kept in the run folder's train.json.
 
     Raises GlgptError for a value out of range.
     """
@@ -73,6 +75,7 @@ class Settings:
     eval_every: int = 250  # 0: never, as for the next two
     sample_every: int = 250
     save_every: int = 250
+    keep: int = 3  # models of the last checkpoints
     eval_tokens: int = 1 << 17  # 0: all of the validation text
     sample_tokens: int = 200
     validation: float = 0.1
@@ -84,7 +87,7 @@ class Settings:
             self._whole(name, 1, MOST_SIZE)
         for name in ("steps", "sample_tokens"):
             self._whole(name, 1)
-        for name in ("warmup", "eval_every", "sample_every", "save_every", "eval_tokens", "seed"):
+        for name in ("warmup", "eval_every", "sample_every", "save_every", "keep", "eval_tokens", "seed"):
             self._whole(name, 0)
         for name in ("min_lr", "weight_decay", "clip"):
             self._within(name, 0, math.inf)

@@ -36,7 +36,7 @@ def test_a_run_folder_holds_all_of_it() -> None:
     names = {p.name for p in Path("run").iterdir()}
     assert names == {
         "config.json", "state.safetensors", "vocab.json", "merges.txt", "tokenizer_config.json",
-        "generation_config.json", "train.json", "metrics.jsonl", "loss.png", "samples",
+        "generation_config.json", "train.json", "metrics.jsonl", "loss.png", "samples", "steps",
     }  # fmt: skip
     assert [line["step"] for line in metrics("run")] == list(range(41))
     assert [line["step"] for line in metrics("run") if "validation_loss" in line] == [0, 10, 20, 30, 40]

@@ -11,6 +11,7 @@ import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
 import { HttpSource, type Source } from "./engine/source";
 import { Store } from "./training/store";
 import { otherFigures, type Score, type ScoreProgress } from "./training/score";
+import type { Session } from "./training/session";
 import { Training, type Trained, type TrainOptions } from "./training/training";
 import { Federation, type FederateOptions } from "./training/federate";
 import type { Files } from "./training/files";
@@ -46,13 +47,24 @@ export interface Generated {
   stopped: "tokens" | "eos" | "context" | "text" | "aborted";
 }
 
+/** Which model is used: the page's own, the one in training, or one from files. */
+export type Used = "own" | "mine" | "file";
+
 export class Glgpt {
   /** Resolves when the model can be used; rejects with a message for people. */
   readonly ready: Promise<void>;
+  /** The model that all calls are about: the page's own, or one that `use` has put in its place. */
   model!: Model;
-  /** What `train` drives; the sessions that the page shows. */
+  /** The page's own. */
+  own!: Model;
+  /** Which of them `model` is. */
+  used: Used = "own";
+  /** Called when another model is used. */
+  onModel: () => void = () => {};
   private readonly store = new Store(folder().pathname);
-  readonly training = new Training(() => this.model, this.store);
+  /** What `train` drives; the sessions that the page shows. */
+  readonly training = new Training(() => this.own, this.store);
+  private played: Session | null = null; // whose model is used
   onProgress: (progress: Progress) => void = () => {};
   /** Hears of the recorded generation, while the model is on its way. */
   onRecorded: (recorded: Recorded, manifest: Manifest) => void = () => {};
@@ -77,28 +89,69 @@ export class Glgpt {
       const document = await loader.json(recorded).catch(() => null);
       if (document) this.onRecorded(parseRecorded(document, recorded), loader.manifest);
     }
-    this.model = await Model.load(device, loader, options);
+    this.model = this.own = await Model.load(device, loader, options);
+    this.training.listeners.add(() => void this.leave());
   }
 
   /** Calls wait for one another, and begin anew where the context was lost meanwhile. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.ready;
-    return this.queue.run(async () => {
-      for (;;) {
-        if (this.model.stale) await this.model.recover();
-        try {
-          const found = await work();
-          if (!this.model.stale) return found;
-        } catch (error) {
-          if (!this.model.stale) throw error;
+    return this.queue.run(() =>
+      this.lent(async () => {
+        for (;;) {
+          if (this.model.stale) await this.model.recover();
+          this.model.follow();
+          try {
+            const found = await work();
+            if (!this.model.stale) return found;
+          } catch (error) {
+            if (!this.model.stale) throw error;
+          }
         }
+      }),
+    );
+  }
+
+  /** Does `work` with the model that is used: of a training between two steps, with the parameters as they are. */
+  private lent<T>(work: () => Promise<T>): Promise<T> {
+    return this.played ? this.played.lend(work) : work();
+  }
+
+  /**
+   * Puts another model in the place of the page's own, for all calls: `mine`, the one in training, with its textures as
+   * they are and no copy of them, or one out of files that `glgpt train` or `save` wrote. `own` goes back. What the model
+   * before held besides its weights is released.
+   */
+  async use(which: Used, files: readonly File[] = [], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
+    await this.ready;
+    await this.training.settled();
+    return this.queue.run(async () => {
+      if (which === "own") {
+        this.replace(this.own, "own", null);
+        return;
       }
+      const session = which === "mine" ? this.training.current() : null;
+      const about = session ? await this.training.trained(session) : await this.training.saved(files);
+      const build = () => this.own.beside(about, onCompiled);
+      this.replace(await (session ? session.lend(build) : build()), which, session);
     });
+  }
+
+  private replace(model: Model, used: Used, session: Session | null): void {
+    if (this.model === this.own) this.own.rest();
+    else this.model.close();
+    [this.model, this.used, this.played, this.last] = [model, used, session, []];
+    this.onModel();
+  }
+
+  /** Goes back to the page's own model where the training whose model is used has ended. */
+  private async leave(): Promise<void> {
+    if (this.played && this.played !== this.training.session) await this.use("own");
   }
 
   /** Files that a later call may ask for on this device. */
   async later(): Promise<string[]> {
-    const { manifest, recording } = this.model;
+    const { manifest, recording } = this.own;
     return [manifest.reference, ...(recording.cut ? [recording.cut] : []), ...(manifest.training ? [manifest.training, ...(await this.training.files())] : [])];
   }
 
@@ -114,10 +167,7 @@ export class Glgpt {
 
   async generate(options: GenerateOptions = {}): Promise<Generated> {
     await this.ready;
-    return this.queue.run(async () => {
-      if (this.model.stale) await this.model.recover(options.signal); // later it sees to that itself
-      return this.run(options);
-    });
+    return this.queue.run(() => this.run(options));
   }
 
   private async run(options: GenerateOptions): Promise<Generated> {
@@ -130,24 +180,29 @@ export class Glgpt {
     const decoder = model.tokenizer?.stream();
     const ids: number[] = [];
     let text = "";
-    let stopped: Generated["stopped"] = "tokens";
+    let stopped = "tokens" as Generated["stopped"];
     const start = performance.now();
     let first = start;
-    const settings = { tokens, temperature, topK, topP, minP, eos, seed, drawn: options.drawn ?? 0, alternatives: options.alternatives ?? 0 };
-    for await (const token of model.generate(prompt, signal ? { ...settings, signal } : settings)) {
-      if (!ids.length) first = performance.now();
-      ids.push(token.id);
-      this.last = [...prompt, ...ids];
-      const piece = decoder ? decoder.push(token.id) : ` ${token.id}`;
-      text += piece;
-      onToken?.({ ...token, text: piece });
-      const found = stop ? text.indexOf(stop) : -1;
-      if (found >= 0) {
-        text = text.slice(0, found);
-        stopped = "text";
-        break;
+    const settings = { temperature, topK, topP, minP, eos, seed, alternatives: options.alternatives ?? 0, ...(signal ? { signal } : {}) };
+    await this.lent(async () => {
+      if (model.stale) await model.recover(signal); // later it sees to that itself
+      model.follow();
+      const rest = { ...settings, tokens: tokens - ids.length, drawn: (options.drawn ?? 0) + ids.length }; // a loss may interrupt it
+      for await (const token of model.generate([...prompt, ...ids], rest)) {
+        if (!ids.length) first = performance.now();
+        ids.push(token.id);
+        this.last = [...prompt, ...ids];
+        const piece = decoder ? decoder.push(token.id) : ` ${token.id}`;
+        text += piece;
+        onToken?.({ ...token, text: piece });
+        const found = stop ? text.indexOf(stop) : -1;
+        if (found >= 0) {
+          text = text.slice(0, found);
+          stopped = "text";
+          break;
+        }
       }
-    }
+    });
     const end = performance.now();
     if (stopped !== "text") text += decoder?.flush() ?? "";
     if (signal?.aborted) stopped = "aborted";
@@ -177,6 +232,7 @@ export class Glgpt {
   /** Plays the desktop's reference run and compares. */
   parity(): Promise<Parity> {
     return this.queued(() => {
+      if (this.used !== "own") throw new PageError("The page has the desktop's numbers of its own model alone; switch to that one to compare.");
       if (this.model.cuts.length) throw new PageError("Parts of the model are cut; restore them to compare.");
       return parity(this.model);
     });
@@ -250,8 +306,11 @@ export class Glgpt {
   async score(progress: ScoreProgress = () => {}): Promise<Score> {
     await this.ready;
     const session = this.training.current();
-    const other = () => this.borrow((model) => otherFigures(session.plan, model, (share) => progress("Scoring the page's own model", share)));
-    return session.score(progress, other);
+    const own = async () => {
+      if (this.own.stale) await this.own.recover();
+      return otherFigures(session.plan, this.own, (share) => progress("Scoring the page's own model", share));
+    };
+    return session.score(progress, () => this.queue.run(own));
   }
 
   /** The trained model's files by name, as the desktop's `glgpt generate DIR` loads them. */

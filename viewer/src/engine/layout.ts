@@ -1,6 +1,7 @@
 // From texels to the matrix they hold. The cases in tests/page/shared_cases.json are packed by Python.
 
-import type { Block, Texels } from "../gl/player";
+import { must } from "../gl/errors";
+import type { Block, Player, Texels } from "../gl/player";
 import type { View } from "../gl/program";
 import { FORMATS } from "./formats";
 
@@ -46,6 +47,25 @@ export function packRow(view: View, row: Float32Array): Float32Array[] {
     texels.set(row.subarray(4 * width * i, Math.min(view.cols, 4 * width * (i + 1))));
     return texels;
   });
+}
+
+/** Uploads a matrix of floats, row by row in `values`, to a texture without panels: one float a texel, or four of a row. */
+export function upload(player: Player, name: string, values: Float32Array): void {
+  const { rows, cols, tiles } = must(player.program.views[name], `view of ${name}`);
+  const { width, height, layers } = player.spec(name);
+  for (let layer = 0; layer < layers; layer++) {
+    let texels = values;
+    if (layers > 1 || cols % 4) {
+      texels = new Float32Array(4 * width * height);
+      const top = Math.floor(layer / tiles[1]) * height;
+      const left = (layer % tiles[1]) * 4 * width;
+      for (let y = 0; y < Math.min(height, rows - top); y++) {
+        const from = (top + y) * cols;
+        texels.set(values.subarray(from + left, from + Math.min(cols, left + 4 * width)), 4 * width * y);
+      }
+    }
+    player.write(name, layer, 0, height, new Uint8Array(texels.buffer, texels.byteOffset, texels.byteLength));
+  }
 }
 
 /** Texels of all layers to `[rows, cols]`. */

@@ -166,6 +166,9 @@ export interface Offer {
     n_layer: number;
     n_head: number;
   };
+  /** What every family of models has, for `Manifest.config`. */
+  shape: Pick<Config, "d_head">;
+  activations: Record<string, Activation>;
   recipe: Record<string, unknown> & { batch: number; context: number; betas: [number, number] };
   settings: { steps: number; lr: number; min_lr: number; warmup: number; schedule: Schedule };
   /** Parameters, and bytes of all textures. */
@@ -175,7 +178,15 @@ export interface Offer {
   checkpoint: Record<string, unknown>;
   /** `stored` is the name in a checkpoint; `transposed`: the texture holds the transpose; a vector is one row. */
   parameters: { name: string; stored: string; shape: number[]; transposed: boolean }[];
-  programs: { kernel: string; draw_buffers: number; file: string }[];
+  programs: {
+    kernel: string;
+    draw_buffers: number;
+    file: string;
+    /** What the other tabs play of a model of this size, with weights laid out as its parameters. */
+    generate: string;
+    capture: string;
+    cut: string;
+  }[];
 }
 
 export type Schedule = "cosine" | "linear" | "constant";

@@ -15,7 +15,7 @@ import { must, PageError } from "../gl/errors";
 import { textureBytes, type Program } from "../gl/program";
 import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
 import { Forgotten, Split, type Ask, type Stepped } from "./split";
-import { Tokenizer } from "./tokenizer";
+import { Tokenizer, type Vocabulary } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
 const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
@@ -61,9 +61,29 @@ export interface Run extends Partial<Settings> {
   signal?: AbortSignal;
 }
 
+/** The parameters of a model that has no shards: those of a training, whose textures it uses, or of a file. */
+export interface Weights {
+  /** Whether the model has textures of its own for them. */
+  readonly own: boolean;
+  /** Textures of another player that are used as they are, by name; none where the model makes its own, for `fill`. */
+  shared(): ReadonlyMap<string, WebGLTexture>;
+  /** Another one for other parameters. */
+  version(): string;
+  /** Uploads the parameters into the model's own textures. */
+  fill(player: Player): Promise<void>;
+}
+
+/** A model beside the page's own: what there is to know of it, its programs, and where its parameters come from. */
+export interface Beside {
+  manifest: Manifest;
+  programs: { generate: Program; capture: Program };
+  recording: Recording;
+  tokenizer: Vocabulary;
+  weights: Weights;
+}
+
 export class Model {
-  readonly manifest: Manifest;
-  tokenizer: Tokenizer | null = null;
+  tokenizer: Vocabulary | null = null;
   options!: Options;
   recording!: Recording;
   programs!: { generate: Program; capture: Program };
@@ -87,6 +107,8 @@ export class Model {
   private generation = -1;
   private captured: Capture | null = null;
   private known: number[] = [];
+  private seen = ""; // version of the parameters
+  private onCompiled = (compiled: number, shaders: number) => this.loader.compiling(compiled, shaders);
   /** Of the last text. */
   private sampler = new Sampler({ temperature: 0.8, topK: null, topP: 0.9, seed: 1 });
   times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
@@ -95,8 +117,9 @@ export class Model {
     readonly device: Device,
     readonly loader: Loader,
     readonly wishes: ModelOptions,
+    readonly manifest: Manifest,
+    private readonly weights: Weights | null = null,
   ) {
-    this.manifest = loader.manifest;
     this.split = this.manifest.split ? new Split(this.manifest.split) : null;
     this.blocksHere = this.manifest.config.n_layer;
   }
@@ -131,7 +154,7 @@ export class Model {
   }
 
   static async load(device: Device, loader: Loader, wishes: ModelOptions = {}): Promise<Model> {
-    const model = new Model(device, loader, wishes);
+    const model = new Model(device, loader, wishes, loader.manifest);
     const start = performance.now();
     const { manifest } = model;
     const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
@@ -155,9 +178,21 @@ export class Model {
         generate: await program(chosen.recording.generate),
         capture: await program(chosen.recording.capture),
       };
-      model.known = [...sizes(Object.keys(model.programs.generate.entries), "prefill_"), 1];
       await model.build();
     });
+    model.times.readyMs = performance.now() - start;
+    return model;
+  }
+
+  /** Another model on this one's device, played with what was chosen for it; `onCompiled` hears of its shaders. */
+  async beside(about: Beside, onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<Model> {
+    const model = new Model(this.device, this.loader, this.wishes, about.manifest, about.weights);
+    const start = performance.now();
+    Object.assign(model, { tokenizer: about.tokenizer, probe: this.probe, recording: about.recording, options: this.options });
+    model.programs = about.programs;
+    model.onCompiled = onCompiled;
+    await model.kept(() => model.build());
+    model.onCompiled = () => {};
     model.times.readyMs = performance.now() - start;
     return model;
   }
@@ -172,13 +207,16 @@ export class Model {
     this.front = [];
     this.cutting = null;
     if (this.whole) this.programs.generate = this.whole.generate;
-    this.player = new Player(device, this.programs.generate, options, undefined, this.drawFlops, this.reader);
-    this.player.onCompiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
+    this.known = [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
+    this.seen = this.weights?.version() ?? "";
+    this.player = new Player(device, this.programs.generate, options, this.weights?.shared(), this.drawFlops, this.reader);
+    this.player.onCompiled = (compiled, shaders) => this.onCompiled(compiled, shaders);
     const start = performance.now();
     const compiled = this.player.prepare(...this.played);
     compiled.catch(() => {}); // awaited below
     let uploading = 0;
-    for await (const { pieces, data } of this.loader.shards()) {
+    await this.weights?.fill(this.player);
+    for await (const { pieces, data } of this.weights ? [] : this.loader.shards()) {
       const before = performance.now();
       device.still(generation);
       await this.upload(pieces, data);
@@ -226,6 +264,38 @@ export class Model {
     this.cuts = [...parts];
     this.cached = [];
     this.front = [];
+  }
+
+  /** Another one for other parameters: those of a training change with each step. */
+  get version(): string {
+    return this.seen;
+  }
+
+  /** Takes the parameters as they are now, where a training has changed them; caches begin anew. To be called before each use. */
+  follow(): void {
+    const version = this.weights?.version() ?? "";
+    if (!this.weights || version === this.seen) return;
+    this.seen = version;
+    this.cached = [];
+    this.front = [];
+    const shared = this.weights.shared();
+    const players = [this.whole?.player, this.cutting?.player, this.captured?.player];
+    for (const player of players) player?.adopt(shared);
+    for (const player of players.slice(0, 2)) player?.play("prepare");
+  }
+
+  /** Deletes the textures that only a look inside needs; they come again with the next look. */
+  rest(): void {
+    if (!this.stale) this.captured?.player.close();
+    this.captured = null;
+  }
+
+  /** Deletes what it made; whatever is asked of it afterwards throws. */
+  close(): void {
+    this.rest();
+    if (this.stale) return;
+    this.cutting?.player.close();
+    this.whole?.player.close();
   }
 
   /** The most one draw may cost. */
@@ -623,11 +693,21 @@ export class Model {
     return this.captured;
   }
 
+  /** Whether its weights are textures of a training, and none of its own. */
+  get borrows(): boolean {
+    return this.weights?.own === false;
+  }
+
   /** Bytes of the textures that exist, by what they are for. */
   memory(): Record<string, number> {
     const { generate, capture } = this.programs;
-    const own = ["weight", "state", "input", "scratch"].map((role) => [role, textureBytes(generate, [role])] as const);
-    const extra = this.captured ? textureBytes(capture, ["state", "input", "scratch"]) : 0;
-    return { ...Object.fromEntries(own), capture: extra };
+    const whole = this.whole?.generate ?? generate;
+    const own = ["state", "input", "scratch"];
+    return {
+      weight: this.borrows ? 0 : textureBytes(whole, ["weight"]),
+      ...Object.fromEntries(own.map((role) => [role, textureBytes(whole, [role])])),
+      capture: this.captured ? textureBytes(capture, own) : 0,
+      cut: this.cutting ? textureBytes(this.cutting.generate, own) : 0,
+    };
   }
 }

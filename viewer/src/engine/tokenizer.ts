@@ -7,54 +7,17 @@ import { fromBase64 } from "./base64";
 
 const SHOWN: Record<string, string> = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
 
-export class Tokenizer {
-  readonly eos: number | null;
-  private readonly engine: Tiktoken;
-  private readonly bytes = new Map<number, Uint8Array>();
-  private readonly specials: RegExp | null;
+/** What a model's text is made of. */
+export abstract class Vocabulary {
+  /** The id of the end of a text; null: none. */
+  abstract readonly eos: number | null;
+  /** The ids of a text. */
+  abstract encode(text: string): number[];
+  abstract tokenBytes(id: number): Uint8Array;
 
-  constructor(private readonly data: TokenizerData) {
-    this.eos = data.eos;
-    this.engine = new Tiktoken({ pat_str: data.pattern, special_tokens: {}, bpe_ranks: `! 0 ${data.ranks}` });
-    data.ranks.split(" ").forEach((token, rank) => {
-      const id = data.ids ? (data.ids[rank] ?? -1) : rank;
-      if (id >= 0) this.bytes.set(id, fromBase64(token));
-    });
-    for (const [id, token] of Object.entries(data.others)) this.bytes.set(Number(id), fromBase64(token));
-    const longestFirst = Object.keys(data.special).sort((a, b) => b.length - a.length);
-    const escaped = longestFirst.map((text) => text.replace(/[\\^$*+?.()|[\]{}]/g, "\\$&"));
-    this.specials = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
-  }
-
-  /** The ids of a prompt, with those that the model expects before one. */
+  /** The ids of a prompt. */
   prompt(text: string): number[] {
-    return [...this.data.prefix, ...this.encode(text)];
-  }
-
-  /** The ids of a text; special tokens written out in it become their one id. */
-  encode(text: string): number[] {
-    const ids: number[] = [];
-    let start = 0;
-    for (const match of this.specials ? text.matchAll(this.specials) : []) {
-      ids.push(...this.ordinary(text.slice(start, match.index)), this.data.special[match[0]]!);
-      start = match.index + match[0].length;
-    }
-    ids.push(...this.ordinary(text.slice(start)));
-    return ids;
-  }
-
-  private ordinary(text: string): number[] {
-    if (!text) return [];
-    if (this.data.prefix_space && !text.startsWith(" ")) text = " " + text;
-    return this.engine.encode(text, [], []).map((rank) => {
-      const id = this.data.ids ? (this.data.ids[rank] ?? -1) : rank;
-      if (id < 0) throw new PageError("The model's vocabulary lacks a character of this text.");
-      return id;
-    });
-  }
-
-  tokenBytes(id: number): Uint8Array {
-    return this.bytes.get(id) ?? new Uint8Array();
+    return this.encode(text);
   }
 
   decode(ids: Iterable<number>): string {
@@ -83,5 +46,57 @@ export class Tokenizer {
     } catch {
       return Array.from(bytes, (b) => (b < 0x80 ? String.fromCharCode(b) : `\\x${b.toString(16)}`)).join("");
     }
+  }
+}
+
+export class Tokenizer extends Vocabulary {
+  readonly eos: number | null;
+  private readonly engine: Tiktoken;
+  private readonly bytes = new Map<number, Uint8Array>();
+  private readonly specials: RegExp | null;
+
+  constructor(private readonly data: TokenizerData) {
+    super();
+    this.eos = data.eos;
+    this.engine = new Tiktoken({ pat_str: data.pattern, special_tokens: {}, bpe_ranks: `! 0 ${data.ranks}` });
+    data.ranks.split(" ").forEach((token, rank) => {
+      const id = data.ids ? (data.ids[rank] ?? -1) : rank;
+      if (id >= 0) this.bytes.set(id, fromBase64(token));
+    });
+    for (const [id, token] of Object.entries(data.others)) this.bytes.set(Number(id), fromBase64(token));
+    const longestFirst = Object.keys(data.special).sort((a, b) => b.length - a.length);
+    const escaped = longestFirst.map((text) => text.replace(/[\\^$*+?.()|[\]{}]/g, "\\$&"));
+    this.specials = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
+  }
+
+  /** The ids of a prompt, with those that the model expects before one. */
+  override prompt(text: string): number[] {
+    return [...this.data.prefix, ...this.encode(text)];
+  }
+
+  /** The ids of a text; special tokens written out in it become their one id. */
+  encode(text: string): number[] {
+    const ids: number[] = [];
+    let start = 0;
+    for (const match of this.specials ? text.matchAll(this.specials) : []) {
+      ids.push(...this.ordinary(text.slice(start, match.index)), this.data.special[match[0]]!);
+      start = match.index + match[0].length;
+    }
+    ids.push(...this.ordinary(text.slice(start)));
+    return ids;
+  }
+
+  private ordinary(text: string): number[] {
+    if (!text) return [];
+    if (this.data.prefix_space && !text.startsWith(" ")) text = " " + text;
+    return this.engine.encode(text, [], []).map((rank) => {
+      const id = this.data.ids ? (this.data.ids[rank] ?? -1) : rank;
+      if (id < 0) throw new PageError("The model's vocabulary lacks a character of this text.");
+      return id;
+    });
+  }
+
+  tokenBytes(id: number): Uint8Array {
+    return this.bytes.get(id) ?? new Uint8Array();
   }
 }

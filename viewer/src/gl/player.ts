@@ -47,6 +47,9 @@ export class Player {
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
   private block = 0;
+  /** The textures that `adopt` took last, and the sets of them that there are commands for. */
+  private taken = "";
+  private readonly adopted = new Set<string>();
   /** Hears how many of the shaders that `prepare` needs are compiled. */
   onCompiled: (compiled: number, shaders: number) => void = () => {};
 
@@ -139,13 +142,39 @@ export class Player {
     return t.format === "float" ? new Float32Array(out.buffer) : new Uint32Array(out.buffer);
   }
 
+  /**
+   * Takes other textures in place of those of the same names: a training's pairs swap with each step. Commands are kept
+   * for each set of textures; what was laid out for textures that no longer come is dropped.
+   */
+  adopt(shared: ReadonlyMap<string, WebGLTexture>): void {
+    let known = true;
+    for (const [name, texture] of shared) {
+      if (!this.numbers.has(texture)) {
+        this.numbers.set(texture, this.numbers.size);
+        known = false;
+      }
+      this.textures.set(name, texture);
+    }
+    if (!known && this.adopted.size > 1) {
+      this.steps.clear();
+      this.adopted.clear();
+    }
+    this.taken = Array.from(shared.values(), (texture) => this.numbers.get(texture)).join();
+    this.adopted.add(this.taken);
+  }
+
+  /** What an entry's commands are kept under: the textures that were adopted, and the state of its ping-pong pairs. */
+  private key(entry: string): string {
+    return `${this.taken} ${this.pingPong.key(entry)}`;
+  }
+
   // -- playing --------------------------------------------------------------------------------------------------
 
   /** Compiles what entries need and lays out their commands; to be awaited before they are played. */
   async prepare(...entries: string[]): Promise<void> {
     const { generation } = this.device;
     const texts = new Map<string, string>();
-    const todo = entries.filter((name) => !this.steps.has(this.pingPong.key(name)));
+    const todo = entries.filter((name) => !this.steps.has(this.key(name)));
     for (const name of todo) {
       for (const p of must(this.program.entries[name], `entry ${name}`).passes) {
         if (!this.shaders.has(p.shader))
@@ -161,7 +190,7 @@ export class Player {
 
   /** An entry's commands for the current state of its ping-pong pairs, built once for each; `fresh`: shaders not used before. */
   private laidOut(entry: string, fresh = new Map<string, string>()): Step[] {
-    const key = this.pingPong.key(entry);
+    const key = this.key(entry);
     let found = this.steps.get(key);
     if (!found) {
       const { passes } = must(this.program.entries[entry], `entry ${entry}`);

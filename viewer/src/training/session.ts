@@ -1,10 +1,11 @@
 // The steps of a training: what is drawn, evaluated, sampled and kept when; paused, resumed, brought back after a loss.
 
-import type { Device } from "../gl/device";
+import { ContextLost, type Device } from "../gl/device";
 import { pause, Queue } from "../gl/wait";
 import { digest } from "../engine/loader";
 import type { Offer } from "../engine/manifest";
-import { PageError } from "../gl/errors";
+import type { Weights } from "../engine/model";
+import { must, PageError } from "../gl/errors";
 import { checkRate, fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
 import { encodeText, type Bpe } from "./bpe";
 import { MOMENTS, modelFiles, written, type About, type Files } from "./files";
@@ -22,6 +23,8 @@ const OVER = "The training was reset, or another took its place.";
 
 export interface Plan {
   offer: Offer;
+  /** That of its program: what shares its textures must be recorded for the same. */
+  kernel: string;
   /** Where the ids come from, if they come from a text. */
   text: string | null;
   origin: Origin | null;
@@ -88,13 +91,16 @@ export class Session {
   checkpoint: Checkpoint | null = null;
   /** What it is busy with besides steps. */
   doing = "";
-  onChange: (what: "step" | "sample" | "status") => void = () => {};
+  /** Called after each change: a step, a sample, another status. */
+  readonly listeners = new Set<() => void>();
   onStep: (point: Point) => void = () => {};
   /** Called when it has stopped, for whatever reason. */
   onEnd: () => void = () => {};
   keep: (checkpoint: Checkpoint) => Promise<void> = () => Promise.resolve();
   trainer!: Trainer;
   readonly bytes: Uint8Array[];
+  /** How often a trainer was made for it. */
+  private opened = 0;
   private counted: Promise<Figures[]> | null = null;
   private going = { on: false }; // what `pause` switches off: the last start's
   private over = false; // closed
@@ -129,6 +135,7 @@ export class Session {
     this.samples = [...(from?.samples ?? [])];
     this.scores = [...(from?.scores ?? [])];
     this.trainer = await this.build(!from);
+    this.opened++;
     try {
       if (from) this.trainer.restore(from.state, from.about);
       else {
@@ -144,6 +151,18 @@ export class Session {
   get step(): number {
     return this.trainer.steps;
   }
+
+  /** What another player needs to play the model as it is now. */
+  readonly weights: Weights = {
+    own: false,
+    shared: () => {
+      if (this.over) throw new PageError(OVER);
+      if (this.trainer.gone) throw new ContextLost();
+      return this.trainer.textures();
+    },
+    version: () => `${this.opened}.${this.step}`,
+    fill: () => Promise.resolve(),
+  };
 
   /** Takes steps until all are done, `pause` or an error; resolves then. */
   start(): Promise<void> {
@@ -213,9 +232,13 @@ export class Session {
     });
   }
 
+  private changed(): void {
+    this.listeners.forEach((listen) => listen());
+  }
+
   private set(status: Status): void {
     this.status = status;
-    this.onChange("status");
+    this.changed();
     if (status !== "running") this.onEnd();
   }
 
@@ -280,6 +303,25 @@ export class Session {
     });
   }
 
+  /**
+   * Does `work` with the parameters as they are, between two steps; the training continues afterwards, whatever came of
+   * it. Work that a lost context interrupts is done again from its beginning.
+   */
+  async lend<T>(work: () => Promise<T>): Promise<T> {
+    let outcome: { found: T } | { error: unknown } | null = null;
+    await this.between(async () => {
+      try {
+        outcome = { found: await work() };
+      } catch (error) {
+        if (isLost(error, this.device)) throw error;
+        outcome = { error };
+      }
+    });
+    const done = must(outcome as { found: T } | { error: unknown } | null, "what was done");
+    if ("error" in done) throw done.error;
+    return done.found;
+  }
+
   /** Goes back to the last checkpoint where the browser took the graphics context away, and does `work` once more. */
   private async guarded(work: () => Promise<void> = () => Promise.resolve()): Promise<void> {
     for (;;) {
@@ -293,13 +335,13 @@ export class Session {
         }
       }
       this.doing = "waiting for the graphics context";
-      this.onChange("status");
+      this.changed();
       await this.device.restored;
       await pause();
       try {
         await this.open(this.checkpoint);
         this.doing = "";
-        this.onChange("step");
+        this.changed();
       } catch (error) {
         if (!isLost(error, this.device)) throw error;
       }
@@ -334,7 +376,7 @@ export class Session {
   count(progress: (share: number) => void = () => {}): Promise<Figures[]> {
     return (this.counted ??= baselineFigures(this.plan, this.bytes, progress).then((found) => {
       this.baselines = found;
-      this.onChange("step");
+      this.changed();
       return found;
     }));
   }
@@ -365,7 +407,7 @@ export class Session {
       this.checkpoint.scores = this.scores;
       await this.keep(this.checkpoint);
     }
-    this.onChange("step");
+    this.changed();
     return done;
   }
 
@@ -433,7 +475,7 @@ export class Session {
       if (!Number.isFinite(result.loss) || !Number.isFinite(result.gradNorm)) {
         throw new Diverged(`Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}.`);
       }
-      this.onChange("step");
+      this.changed();
     }
   }
 
@@ -449,7 +491,7 @@ export class Session {
     const last = this.points.at(-1);
     if (last) Object.assign(last, found);
     else this.points.push({ step: 0, loss: NaN, gradNorm: NaN, lr: 0, tokensPerS: 0, ...found });
-    this.onChange("step");
+    this.changed();
   }
 
   /** A text as the model writes it now; where its context is full, it continues from the later half of that. */
@@ -473,7 +515,7 @@ export class Session {
       }
     }
     this.samples.push(entry);
-    this.onChange("sample");
+    this.changed();
     return entry.text;
   }
 

@@ -1,7 +1,8 @@
 // Texts to ids, in a worker; ids back to text.
 
+import { Vocabulary } from "../engine/tokenizer";
 import { PageError } from "../gl/errors";
-import { EOS, LETTERS, type Bpe } from "./bpe";
+import { encodeText, EOS, LETTERS, type Bpe } from "./bpe";
 import TokenWorker from "./worker?worker&inline";
 import type { Job, Said, Tokenised } from "./worker";
 
@@ -27,4 +28,24 @@ export function tokenBytes(bpe: Bpe | null): Uint8Array[] {
   return bpe.vocab.map((token) =>
     token === EOS ? new TextEncoder().encode(EOS) : Uint8Array.from(token, (letter) => BYTES.get(letter) ?? 63),
   );
+}
+
+/** The vocabulary of a model that was trained here: bytes, or what `bpe` learnt. */
+export class TrainedVocabulary extends Vocabulary {
+  readonly eos: number | null;
+  private readonly bytes: Uint8Array[];
+
+  constructor(private readonly bpe: Bpe | null) {
+    super();
+    this.eos = bpe ? 0 : null;
+    this.bytes = tokenBytes(bpe);
+  }
+
+  encode(text: string): number[] {
+    return Array.from(encodeText(text, this.bpe));
+  }
+
+  tokenBytes(id: number): Uint8Array {
+    return this.bytes[id] ?? new Uint8Array();
+  }
 }

@@ -3,7 +3,7 @@
 import { plan, sizes, writeIds, writeToken } from "../engine/chunks";
 import { ContextLost, type Device, type Options } from "../gl/device";
 import { Player } from "../gl/player";
-import { unpack } from "../engine/layout";
+import { unpack, upload } from "../engine/layout";
 import type { Offer, Tuning } from "../engine/manifest";
 import { must, PageError } from "../gl/errors";
 import type { Program, View } from "../gl/program";
@@ -148,23 +148,13 @@ export class Trainer {
     return must(this.program.views[name], `view of ${name}`);
   }
 
-  /** Uploads a matrix, row by row in `values`, as its texture holds it: one float a texel, or four of a row. */
   private put(name: string, values: Float32Array): void {
-    const { rows, cols, tiles } = this.view(name);
-    const { width, height, layers } = this.player.spec(name);
-    for (let layer = 0; layer < layers; layer++) {
-      let texels = values;
-      if (layers > 1 || cols % 4) {
-        texels = new Float32Array(4 * width * height);
-        const top = Math.floor(layer / tiles[1]) * height;
-        const left = (layer % tiles[1]) * 4 * width;
-        for (let y = 0; y < Math.min(height, rows - top); y++) {
-          const from = (top + y) * cols;
-          texels.set(values.subarray(from + left, from + Math.min(cols, left + 4 * width)), 4 * width * y);
-        }
-      }
-      this.player.write(name, layer, 0, height, new Uint8Array(texels.buffer, texels.byteOffset, texels.byteLength));
-    }
+    upload(this.player, name, values);
+  }
+
+  /** The textures of the parameters as they are now, by name: those of each pair change places with every step. */
+  textures(): Map<string, WebGLTexture> {
+    return new Map(this.offer.parameters.map(({ name }) => [name, this.player.texture(name)]));
   }
 
   // -- what it holds ----------------------------------------------------------------------------------------------
@@ -299,12 +289,12 @@ export class Trainer {
 
 const PARTS = ["", ...MOMENTS.map((m) => `.${m}`)];
 
-/** A state's parameters and moments by name; throws where they are not those of this size, or no numbers. */
-export function fitting(offer: Offer, state: Uint8Array, about: About | null): Map<string, Float32Array> {
+/** A state's parameters and moments (`parts`: some of these) by name; throws where they are not those of this size, or no numbers. */
+export function fitting(offer: Offer, state: Uint8Array, about: About | null, parts: readonly string[] = PARTS): Map<string, Float32Array> {
   const { tensors } = readSafetensors(state);
   const all = new Map<string, Float32Array>();
   for (const { name, shape } of offer.parameters) {
-    for (const part of PARTS) {
+    for (const part of parts) {
       const found = tensors.get(name + part);
       const data = found?.data ?? (part && !about ? new Float32Array(shape.reduce((a, b) => a * b, 1)) : null);
       if (!data || (found && found.shape.join() !== shape.join())) {
@@ -320,6 +310,15 @@ export function fitting(offer: Offer, state: Uint8Array, about: About | null): M
 function finite(values: ArrayLike<number>): boolean {
   for (let i = 0; i < values.length; i++) if (!Number.isFinite(values[i])) return false;
   return true;
+}
+
+/** Uploads a saved model's parameters to the weights of a player. */
+export function putParameters(player: Player, offer: Offer, state: Uint8Array): void {
+  const found = fitting(offer, state, null, [""]);
+  for (const { name, shape, transposed: isTransposed } of offer.parameters) {
+    const data = must(found.get(name), name);
+    upload(player, name, isTransposed ? transposed(data, shape[0]!, shape[1]!) : data);
+  }
 }
 
 export function isLost(error: unknown, device: Device): boolean {

@@ -2,17 +2,17 @@
 
 import { check } from "../gl/player";
 import { Queue } from "../gl/wait";
-import { parseProgram, parseTraining, type Offer, type Schedule, type TrainingIndex } from "../engine/manifest";
-import type { Model } from "../engine/model";
+import { parseProgram, parseTraining, type Manifest, type Offer, type Schedule, type TrainingIndex } from "../engine/manifest";
+import type { Beside, Model, Weights } from "../engine/model";
 import { must, PageError } from "../gl/errors";
 import type { Program } from "../gl/program";
 import { checkRate, type Ids, type Rates } from "./batches";
 import type { Bpe } from "./bpe";
-import { readModel, zip, type About, type Files } from "./files";
+import { chosenFiles, readModel, zip, type About, type Files, type Loaded } from "./files";
 import { Session, type Checkpoint, type Plan, type Point } from "./session";
 import type { Store } from "./store";
-import { tokenise } from "./tokenise";
-import { fitting, Trainer } from "./trainer";
+import { tokenise, TrainedVocabulary } from "./tokenise";
+import { fitting, putParameters, Trainer } from "./trainer";
 
 export interface TrainConfig extends Partial<Rates> {
   /** A preset and a tokenizer (`bytes` or `bpe:N`) that this page was exported with; by default its first. */
@@ -79,7 +79,7 @@ export class Training {
   /** Whether the browser keeps checkpoints beyond this visit; else why not. */
   unkept = "";
   /** Called whenever another session takes its place. */
-  onSession: () => void = () => {};
+  readonly listeners = new Set<() => void>();
 
   private readonly queue = new Queue(); // of sessions that take another's place
 
@@ -157,6 +157,55 @@ export class Training {
     return this.open(run, state);
   }
 
+  /** A saved model, and the size that it has. Throws for one that this page has no program for. */
+  private read(files: Files): Loaded & { offer: Offer } {
+    const found = readModel(files, this.index.sizes);
+    const { config, bpe } = found;
+    const same = (offer: Offer) =>
+      Object.entries(offer.config).every(([key, value]) => (config[key] ?? value) === value) &&
+      (offer.tokenizer === "bytes") === (bpe === null);
+    const offer = this.index.sizes.find(same);
+    if (offer) return { ...found, offer };
+    const fields = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"] as const;
+    throw new PageError(
+      `This page has no program for that model (${fields.map((f) => `${f} ${String(config[f])}`).join(", ")}); ` +
+        `it trains ${this.index.sizes.map((s) => `${s.name} with ${s.tokenizer}`).join(", ")}.`,
+    );
+  }
+
+  /** What plays the session's model beside the page's own, with the textures of its parameters as they are. */
+  async trained(session: Session): Promise<Beside> {
+    const { offer, kernel, bpe } = session.plan;
+    return this.beside(offer, "mine", bpe, session.weights, kernel);
+  }
+
+  /** What plays a saved model beside the page's own. The files are read again after a lost context, and not held. */
+  async saved(files: readonly File[]): Promise<Beside> {
+    await this.ready();
+    const { offer, bpe, state } = this.read(await chosenFiles(files));
+    fitting(offer, state, null, [""]);
+    const weights: Weights = {
+      own: true,
+      shared: () => new Map(),
+      version: () => "",
+      fill: async (player) => putParameters(player, offer, this.read(await chosenFiles(files)).state),
+    };
+    return this.beside(offer, files[0]!.name, bpe, weights);
+  }
+
+  private async beside(offer: Offer, model: string, bpe: Bpe | null, weights: Weights, kernel?: string): Promise<Beside> {
+    const { loader, manifest: page } = this.model();
+    const chosen = this.suiting(offer, kernel);
+    const program = async (name: string) => parseProgram(await loader.packed(name), name);
+    const [generate, capture] = await Promise.all([program(chosen.generate), program(chosen.capture)]);
+    const { kernel: name, draw_buffers, cut } = chosen;
+    const recording = { kernel: name, draw_buffers, generate: chosen.generate, capture: chosen.capture, cut, rows: "strided", product: "", row: "" } as const;
+    const config = { ...offer.config, ...offer.shape };
+    const about = { model, dtype: "f32", parameters: offer.count, trained_on: null, recorded: null, config, recordings: [recording] } as const;
+    const manifest: Manifest = { ...page, ...about, recordings: [recording], activations: offer.activations };
+    return { manifest, programs: { generate, capture }, recording, tokenizer: new TrainedVocabulary(bpe), weights };
+  }
+
   /** Resumes from a saved model, on the given text. */
   load(files: Files, text: string): Promise<Session> {
     return this.queue.run(() => this.loaded(files, text));
@@ -164,18 +213,7 @@ export class Training {
 
   private async loaded(files: Files, text: string): Promise<Session> {
     await this.ready();
-    const { config, state, about, bpe } = readModel(files, this.index.sizes);
-    const same = (offer: Offer) =>
-      Object.entries(offer.config).every(([key, value]) => (config[key] ?? value) === value) &&
-      (offer.tokenizer === "bytes") === (bpe === null);
-    const offer = this.index.sizes.find(same);
-    if (!offer) {
-      const fields = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"] as const;
-      throw new PageError(
-        `This page has no program for that model (${fields.map((f) => `${f} ${String(config[f])}`).join(", ")}); ` +
-          `it trains ${this.index.sizes.map((s) => `${s.name} with ${s.tokenizer}`).join(", ")}.`,
-      );
-    }
+    const { state, about, bpe, offer } = this.read(files);
     const run: Run = {
       id: crypto.getRandomValues(new Uint32Array(2)).join(),
       preset: offer.name,
@@ -218,7 +256,7 @@ export class Training {
     if (from) fitting(offer, from.state, from.about);
     const { seed, evalEvery, sampleEvery } = run;
     const planned = { ...run.rates, ...from?.rates };
-    const plan: Plan = { offer, text: run.text, origin: run.origin ?? null, bpe, train: found.train, validation: found.validation, share: run.validation, rates: planned, seed, evalEvery, sampleEvery };
+    const plan: Plan = { offer, kernel, text: run.text, origin: run.origin ?? null, bpe, train: found.train, validation: found.validation, share: run.validation, rates: planned, seed, evalEvery, sampleEvery };
     const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, program, begin));
     session.onStep = onStep ?? session.onStep;
     session.keep = (checkpoint) => this.keep(run, checkpoint);
@@ -232,7 +270,7 @@ export class Training {
     }
     await before?.close();
     this.session = session;
-    this.onSession();
+    this.listeners.forEach((listen) => listen());
     return session;
   }
 
@@ -273,22 +311,25 @@ export class Training {
   /** The files of the programs that `create` would play here, and of the sets. */
   async files(): Promise<string[]> {
     const { sizes, texts } = await this.ready();
-    return [...sizes.flatMap((offer) => this.suiting(offer)?.file ?? []), ...texts.map(({ file }) => file)];
+    const played = sizes.map((offer) => this.suiting(offer));
+    return [...played.flatMap(({ file, generate, capture, cut }) => [file, generate, capture, cut]), ...texts.map(({ file }) => file)];
   }
 
-  private suiting(offer: Offer, kept?: string): Offer["programs"][number] | undefined {
+  /** The programs of a size for the kernel that this device plays best, or that a training began with. */
+  private suiting(offer: Offer, kept?: string): Offer["programs"][number] {
     const { device, recording, wishes } = this.model();
     const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
     const fitting = offer.programs.filter((p) => p.draw_buffers <= buffers);
     const named = (kernel?: string) => fitting.find((p) => p.kernel === kernel);
-    return named(kept) ?? named(recording.kernel) ?? fitting.at(-1);
+    const found = named(kept) ?? named(recording.kernel) ?? fitting.at(-1);
+    if (!found) throw new PageError("This device renders to too few textures at once; training needs four.");
+    return found;
   }
 
   /** The program of this size that suits the device; throws where the device cannot hold it. */
   private async program(offer: Offer, kept?: string): Promise<{ program: Program; kernel: string }> {
     const { device, loader } = this.model();
     const chosen = this.suiting(offer, kept);
-    if (!chosen) throw new PageError("This device renders to too few textures at once; training needs four.");
     const program = parseProgram(await loader.packed(chosen.file), chosen.file);
     check(program, device);
     return { program, kernel: chosen.kernel };
@@ -325,7 +366,7 @@ export class Training {
       await this.session?.close();
       this.session = null;
       await Promise.allSettled([this.store.forget(RUN), this.store.forget(STATE)]);
-      this.onSession();
+      this.listeners.forEach((listen) => listen());
     });
   }
 

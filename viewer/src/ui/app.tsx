@@ -14,6 +14,7 @@ import { TexturesView } from "./textures";
 import { SplitStrip } from "./split/strip";
 import { openCard, Tour } from "./tour";
 import type { Progress } from "../engine/loader";
+import { ModelSwitch, TrainingChip } from "./models";
 import * as state from "./state";
 
 const RECORDED: Partial<Record<state.ViewName, ComponentType>> = { text: RecordedText, attention: RecordedAttention };
@@ -40,6 +41,8 @@ export function App() {
         <header>
           <Mark />
           <h1>glgpt</h1>
+          {phase === "ready" && trains && <ModelSwitch />}
+          <TrainingChip />
           {phase === "ready" && <CopyLink />}
           {phase === "ready" && state.tour.value === 0 && (
             <button class="quiet take" title="Ten cards beside the views" onClick={() => openCard(1)}>
@@ -67,7 +70,7 @@ export function App() {
         The browser lost the graphics context. Work continues when it is restored.
       </p>
       {split && <SplitStrip model={state.engine().model} />}
-      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View /><Tour /></> : <Coming view={view} />}</main>
+      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View key={view === "train" ? "" : state.model.value} /><Tour /></> : <Coming view={view} />}</main>
     </>
   );
 }
@@ -98,6 +101,7 @@ function About() {
   const manifest = state.phase.value === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
   if (!manifest) return <>A language model that runs in this browser as fragment shaders.</>;
   const { model, parameters, trained_on } = manifest;
+  if (state.model.value >= 0 && state.used.value !== "own") return <Other name={model} parameters={parameters ?? 0} />;
   const split = state.phase.value === "ready" && manifest.split ? (manifest.split.rest === null ? "movable" : "fixed") : null;
   return (
     <>
@@ -108,6 +112,20 @@ function About() {
         : split
         ? "as fragment shaders, its first blocks in this browser, the others on a server, which could read what you type."
         : "in this browser as fragment shaders: every number it computes is a texel you can look at, and nothing you type leaves the page."}
+    </>
+  );
+}
+
+/** The same of a model beside the page's own, and what it takes of the device. */
+function Other({ name, parameters }: { name: string; parameters: number }) {
+  const { model, used } = state.engine();
+  const { weight = 0, ...rest } = model.memory();
+  const more = Object.values(rest).reduce((sum, bytes) => sum + bytes, 0);
+  return (
+    <>
+      <b>{name}</b> is {used === "mine" ? "the model that you train here" : "a model from your files"}, of {size(parameters)} parameters.{" "}
+      {model.borrows ? "It plays in the training's own textures" : `Its weights take ${mib(weight)} MiB`}, with {mib(more)} MiB
+      for caches and working textures, released when you switch back.
     </>
   );
 }

@@ -14,6 +14,7 @@ const KEPT = 400; // columns that are remembered
 type Show = "token" | "norm" | "change";
 
 const known = new Map<string, Block[]>(); // by the text up to a token
+let knownOf = ""; // the model and its parameters
 
 export function BlocksView() {
   const { n_positions } = state.engine().model.manifest.config;
@@ -29,12 +30,15 @@ export function BlocksView() {
   const done = useSignal(0); // columns computed, so that each is shown as it comes
   const last = Math.min(Math.max(end.value, 1), total);
   const first = Math.max(0, last - SHOWN);
-  const key = (t: number) => state.applied.value + tokens.slice(0, t + 1).map((tok) => tok.id).join();
+  const key = (t: number) => `${state.model.value} ${state.applied.value}` + tokens.slice(0, t + 1).map((tok) => tok.id).join();
   const columns = tokens.slice(first, last).map((tok, i) => ({ tok, t: first + i, blocks: known.get(key(first + i)) }));
   useDevice(
     async (model) => {
       if (busy) return;
       const ids = tokens.map((tok) => tok.id);
+      const of = `${state.model.value} ${model.version}`;
+      if (of !== knownOf) known.clear(); // a training has changed them
+      knownOf = of;
       for (let t = first; t < last; t++) {
         if (known.has(key(t))) continue;
         if (known.size >= KEPT) known.clear();

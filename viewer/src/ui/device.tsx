@@ -7,6 +7,7 @@ import { engine } from "./state";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
+const OWN = ["state", "input", "scratch"]; // roles of textures beside the weights
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 export function DeviceView() {
@@ -21,12 +22,12 @@ export function DeviceView() {
     ["Kernel", `${info.kernel} values a fragment; products of one row take ${ROWS[info.rows]}`],
     ["Fetch", info.fetch],
     ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, floats bit for bit"],
-    ["Weights", `${info.dtype}, ${mib(info.textureBytes["weight"] ?? 0)}`],
+    ["Weights", `${info.dtype}, ${engine().model.borrows ? "in the training's own textures: nothing is copied" : mib(info.textureBytes["weight"] ?? 0)}`],
     ["Caches", mib(info.textureBytes["state"] ?? 0)],
     ["Scratch", mib(info.textureBytes["scratch"] ?? 0)],
     [
       "All textures",
-      `${mib(Object.values(info.textureBytes).reduce((x, y) => x + y, 0))} (${mib(textureBytes(generate))} to write, ${mib(textureBytes(capture, ["state", "input", "scratch"]))} more once intermediates are looked at)`,
+      `${mib(Object.values(info.textureBytes).reduce((x, y) => x + y, 0))} (${mib(textureBytes(generate, engine().model.borrows ? OWN : undefined))} to write, ${mib(textureBytes(capture, OWN))} more once intermediates are looked at)`,
     ],
     ["Passes a token", String(passes("decode"))],
     [

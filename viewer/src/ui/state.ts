@@ -1,8 +1,8 @@
 // What the page shows, and what a person can do with it.
 
 import { batch, computed, effect, signal } from "@preact/signals";
-import type { Glgpt } from "../api";
-import { KINDS, type Kind } from "./drawing/attention";
+import type { Glgpt, Used } from "../api";
+import { KINDS, MEAN, type Kind } from "./drawing/attention";
 import type { Progress } from "../engine/loader";
 import type { Manifest, Recorded } from "../engine/manifest";
 import type { Candidate } from "../engine/sampling";
@@ -66,13 +66,32 @@ export const settings = {
 /** Where in a view one is; a link carries it. */
 export const place = {
   layer: signal(0),
-  head: signal(0),
+  head: signal(0), // or MEAN
+  sought: signal(true), // nobody chose a head: the Attention view opens on the sharpest
+  beside: signal<string[]>([]), // heads that are shown beside it, as `layer.head`
   kind: signal<Kind>("pattern"),
   texture: signal(""),
   entry: signal(""),
   pass: signal(0),
   stage: signal<Stage>("data"),
 };
+
+/** The layer and head of a name such as `3.5` or `3.mean`. */
+export function headNamed(name: string): [number, number] {
+  const [layer, head] = name.split(".");
+  return [Number(layer), head === "mean" ? MEAN : Number(head)];
+}
+
+/** Enlarges a head in the Attention view. */
+export function chooseHead(layer: number, head: number): void {
+  batch(() => {
+    place.layer.value = layer;
+    place.head.value = head;
+    place.sought.value = false;
+  });
+}
+
+export const headName = (layer: number, head: number) => `${layer}.${head === MEAN ? "mean" : head}`;
 
 function numberIn(link: URLSearchParams, key: string, otherwise: number): number {
   const text = link.get(key);
@@ -84,7 +103,9 @@ function readPlace(link: URLSearchParams): void {
   const whole = (key: string) => Math.max(0, Math.floor(numberIn(link, key, 0)));
   view.value = VIEWS.find((v) => v === link.get("view")) ?? "text";
   place.layer.value = whole("layer");
-  place.head.value = whole("head");
+  place.head.value = link.get("head") === "mean" ? MEAN : whole("head");
+  place.sought.value = !link.has("head");
+  place.beside.value = (link.get("beside") ?? "").split(",").filter((name) => /^\d+\.(\d+|mean)$/.test(name));
   place.kind.value = KINDS.find((kind) => kind === link.get("kind")) ?? "pattern";
   place.texture.value = link.get("texture") ?? "embed";
   place.entry.value = link.get("entry") ?? "decode";
@@ -127,12 +148,19 @@ export const applied = signal("");
 export const before = signal<readonly Tok[] | null>(null);
 /** What there is to wait for until a cut is made, or why it was not. */
 export const cutting = signal("");
+/** Which model is used, how often that has changed, and the name of one from files. */
+export const used = signal<Used>("own");
+export const model = signal(0);
+export const fileName = signal("");
+/** What there is to wait for until another model is used, and why it is not. */
+export const switching = signal("");
+export const refused = signal("");
 /** Whether the machine is shown above the text. */
 export const machine = signal(true);
 /** The browser has taken the graphics context away. */
 export const lost = signal(false);
 /** Tokens of the prompt as it stands in its field. */
-export const promptLength = computed(() => (phase.value === "ready" ? promptIds().length : 0));
+export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? promptIds().length : 0));
 export const ids = computed(() => tokens.value.map((t) => t.id));
 /** Called for every token while one is generated, before the page shows it. */
 export const listeners = new Set<(total: number) => void>();
@@ -153,9 +181,10 @@ export function start(instance: Glgpt): void {
   glgpt.onRecorded = showRecorded;
   glgpt.ready.then(
     () => {
-      const { model } = glgpt;
-      model.device.onLost = (now) => (lost.value = now);
-      if (!model.tokenizer && !address().has("prompt")) prompt.value = "1 2 3";
+      const { model: own } = glgpt;
+      glgpt.onModel = another;
+      own.device.onLost = (now) => (lost.value = now);
+      if (!own.tokenizer && !address().has("prompt")) prompt.value = "1 2 3";
       fit();
       batch(() => {
         tokens.value = [];
@@ -163,7 +192,7 @@ export function start(instance: Glgpt): void {
         phase.value = "ready";
       });
       effect(share); // the address follows every setting
-      effect(() => void (document.title = `${TITLES[view.value]} · ${model.manifest.model} · glgpt`));
+      effect(() => void (document.title = `${TITLES[view.value]} · ${model.value >= 0 && glgpt.model.manifest.model} · glgpt`));
       effect(() => void weigh());
       addEventListener("popstate", (event) => void follow(event.state !== null));
       void begin();
@@ -211,6 +240,10 @@ function fit(): void {
   const { n_layer, n_head, n_positions } = glgpt.model.manifest.config;
   place.layer.value = Math.min(place.layer.value, n_layer - 1);
   place.head.value = Math.min(place.head.value, n_head - 1);
+  place.beside.value = place.beside.value.filter((name) => {
+    const [layer, head] = headNamed(name);
+    return layer < n_layer && head < n_head;
+  });
   settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), n_positions);
 }
 
@@ -246,9 +279,13 @@ export function share(): void {
   if (settings.stop.value) fields["stop"] = settings.stop.value;
   if (tour.value) fields["tour"] = String(tour.value);
   if (cuts.value.length) fields["cut"] = cuts.value.join();
-  const { layer, head, kind, texture, entry, pass, stage } = place;
+  const { layer, head, sought, beside, kind, texture, entry, pass, stage } = place;
   if (view.value === "attention")
-    Object.assign(fields, { layer: String(layer.value), head: String(head.value), kind: kind.value });
+    Object.assign(fields, {
+      kind: kind.value,
+      ...(sought.value ? {} : { layer: String(layer.value), head: head.value === MEAN ? "mean" : String(head.value) }),
+      ...(beside.value.length ? { beside: beside.value.join() } : {}),
+    });
   if (view.value === "textures") fields["texture"] = texture.value;
   if (view.value === "train") Object.assign(fields, { step: stage.value }, lesson.value);
   if (view.value === "passes") Object.assign(fields, { entry: entry.value, pass: String(pass.value) });
@@ -426,6 +463,56 @@ async function weigh(): Promise<void> {
       if (p !== undefined && top) tokens.value = tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
     })
     .catch((error: unknown) => (note.value = error instanceof Error ? error.message : String(error)));
+}
+
+/** Uses another model on every tab. */
+export async function use(which: Used, files: readonly File[] = []): Promise<void> {
+  if (switching.value || (which === used.value && !files.length)) return;
+  refused.value = "";
+  switching.value = "Preparing the model…";
+  try {
+    const { training } = glgpt;
+    if (which === "mine" && !training.session && !(await training.restore())) {
+      show("train");
+      throw new Error("Nothing is trained here yet: start with a text.");
+    }
+    if (which === "file" && files.length) opened = files;
+    await stop();
+    await glgpt.use(which, opened, (compiled, shaders) => (switching.value = `Compiling shaders ${compiled} of ${shaders}`));
+  } catch (error) {
+    refused.value = error instanceof Error ? error.message : String(error);
+  }
+  switching.value = "";
+}
+
+let opened: readonly File[] = []; // the files of the model that was opened last
+const texts = new Map<Used, { prompt: string; tokens: number }>(); // what was asked of each model
+
+/** Shows a model that has taken the place of another. */
+function another(): void {
+  texts.set(used.value, { prompt: prompt.value, tokens: settings.tokens.value });
+  batch(() => {
+    used.value = glgpt.used;
+    if (used.value === "file") fileName.value = glgpt.model.manifest.model;
+    const asked = texts.get(used.value);
+    prompt.value = asked?.prompt ?? shorter(prompt.value);
+    settings.tokens.value = asked?.tokens ?? settings.tokens.value;
+    cuts.value = [];
+    applied.value = cutting.value = "";
+    before.value = null;
+    tokens.value = [];
+    chosen.value = speeds.value = null;
+    model.value++;
+    fit();
+  });
+  void write();
+}
+
+/** The end of a prompt, within half the context, so that there is room to write. */
+function shorter(text: string): string {
+  const ids = glgpt.encode(text);
+  const most = Math.floor(glgpt.model.manifest.config.n_positions / 2);
+  return ids.length > most ? glgpt.decode(ids.slice(-most)).replace(/^\ufffd+/, "") : text;
 }
 
 export async function stop(): Promise<void> {

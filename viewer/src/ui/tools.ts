@@ -8,6 +8,7 @@ import type { Model } from "../engine/model";
 import { engine } from "./state";
 
 interface Tools {
+  model: Model;
   generation: number;
   painter: Painter;
   attention: Attention;
@@ -17,9 +18,10 @@ let tools: Tools | null = null;
 
 /** The painter and the attention entries, compiled; anew after a lost context. */
 export async function drawing(model: Model): Promise<Tools> {
-  if (!tools || tools.generation !== model.device.generation) {
-    const painter = new Painter(model.device, model.options);
-    tools = { generation: model.device.generation, painter, attention: new Attention(model, painter) };
+  const { generation } = model.device;
+  if (tools?.model !== model || tools.generation !== generation) {
+    const painter = tools?.generation === generation ? tools.painter : new Painter(model.device, model.options);
+    tools = { model, generation, painter, attention: new Attention(model, painter) };
   }
   await tools.attention.prepare();
   return tools;
@@ -27,7 +29,7 @@ export async function drawing(model: Model): Promise<Tools> {
 
 /** The same without waiting, where it is ready: for drawing while tokens come. */
 export function drawingNow(model: Model): Tools | null {
-  return tools && tools.generation === model.device.generation && tools.painter.ready ? tools : null;
+  return tools?.model === model && tools.generation === model.device.generation && tools.painter.ready ? tools : null;
 }
 
 /** Runs `work` on the device after each change of `inputs`, one at a time, the latest last; says whether it is at it. */

@@ -55,7 +55,7 @@ let opened: Promise<void> | null = null;
 export function open(): Promise<void> {
   return (opened ??= attempt(async () => {
     const { training } = engine();
-    training.onSession = adopt;
+    training.listeners.add(adopt);
     const found = await training.ready();
     index.value = found;
     choose(found.sizes[0]!);
@@ -74,7 +74,7 @@ function adopt(): void {
   const found = engine().training.session;
   session.value = found;
   if (found) {
-    found.onChange = changed;
+    found.listeners.add(changed);
     if (found.plan.validation.length > found.plan.offer.recipe.context) found.count().catch((error: unknown) => console.warn("baselines:", error));
     const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
     if (found.plan.text !== null && found.plan.text !== text.value) {

@@ -150,7 +150,7 @@ export class Painter {
     this.slab(slab, [0, bottom, atlas.width, grid.cell], [grid.cell, grid.pitch, grid.capacity, grid.heads], -1);
   }
 
-  /** Draws a slab of one head onto the canvas that `present` is drawing, a pixel a pair of tokens. */
+  /** Draws a slab of one head (`MEAN`: of the mean of all) onto the canvas that `present` is drawing, a pixel a pair of tokens. */
   headRows(tokens: number, heads: number, head: number, slab: Slab): void {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
     this.slab(slab, [0, 0, tokens, tokens], [tokens, tokens, tokens, heads], head);

@@ -1,0 +1,59 @@
+"""Steps of a run that are kept beside the last: `RUN@400`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import glgpt
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.steps import kept_steps
+from glgpt.cli import main
+from glgpt.errors import GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.system.files import data_path
+
+TINY = {"n_layer": 1, "n_embd": 8, "n_head": 1, "context": 16, "batch": 4, "device": "software"}
+QUIET = {"eval_every": 0, "sample_every": 0, "save_every": 4}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    text = data_path("tests/data/shakespeare-validation.txt").read_text(encoding="utf-8")[:20_000]
+    Path("play.txt").write_text(text, encoding="utf-8")
+    glgpt.train("play.txt", out="run", steps=14, keep=2, **TINY, **QUIET)
+    return tmp_path / "run"
+
+
+def test_the_last_saved_steps_are_kept_and_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kept_steps(run) == [12, 14]
+    last, before = (Checkpoint.open(name).read("wte.weight") for name in ("run@14", "run@12"))
+    assert (last == Checkpoint.open("run").read("wte.weight")).all() and (last != before).any()
+    assert (run / "model.safetensors").samefile(run / "steps/14/model.safetensors")  # a link: no room
+    with GPT2.from_pretrained("run@12", device="software") as model:
+        wanted = model.generate("T", 5, temperature=0).read()
+    quick = ["--tokens", "5", "--temperature", "0", "--json", "--device", "software"]
+    assert main(["generate", "T", "--model", "run@12", *quick]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == wanted
+    assert main(["generate", "run@12", *quick]) == 0  # a model by itself, and no prompt
+    assert len(json.loads(capsys.readouterr().out)["ids"]) == 5
+
+
+def test_a_step_that_is_not_kept_is_named_with_those_that_are(run: Path) -> None:
+    with pytest.raises(GlgptError, match=r"does not keep step 4: its kept steps are 12, 14 \(glgpt train --keep"):
+        Checkpoint.open("run@4")
+    assert main(["generate", "run@4"]) == 2
+    glgpt.train(resume="run", steps=16, keep=0)
+    assert kept_steps(run) == []
+    with pytest.raises(GlgptError, match="it keeps no steps beside its last one"):
+        Checkpoint.open("run@16")
+
+
+def test_a_resumed_run_forgets_later_steps_and_keeps_on(run: Path) -> None:
+    (run / "steps/20").mkdir()  # of a life that was lost
+    (run / "steps/.18.half").mkdir()
+    glgpt.train(resume="run", steps=16)
+    assert kept_steps(run) == [14, 16] and not list((run / "steps").glob(".*"))
