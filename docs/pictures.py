@@ -35,19 +35,20 @@ from glgpt.system.files import written_whole  # noqa: E402
 
 LINE = "To be, or not to be: that is the question."
 HEAD = 1, 6  # of `LINE`: looks back at the latest comma or colon
-WORD = "·wife"  # of the page's own text: what else was weighed there are words, too
+WORD = "·father"  # of the page's own text: what else was weighed there are words, too
 PAGE_HEAD = 3, 5  # of the same text: at the end of a line, looks back at the name of who speaks
 WIDTH = 1180
 STEPS = 320  # of training, before its picture is taken
 TIMEOUT = 300_000  # ms
 
 WRITTEN = "!document.querySelector('.caret') && /decode/.test(document.querySelector('.rate')?.textContent)"
-STRONGEST = """async ([layer, head]) => {  // a look at an earlier token than the one before: [row, column]
+STRONGEST = """async ([layer, head]) => {  // a look at an earlier token than the one before: [x, y]
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];
   let best = [24, 0];
   for (let i = 24; i < 40; i++) for (let j = 1; j < i - 1; j++) if (at(i, j) > at(...best)) best = [i, j];
-  return best;
+  const cell = document.querySelector(".square canvas").clientWidth / n;
+  return [(best[1] + 0.5) * cell, (best[0] + 0.5) * cell];
 }"""
 
 
@@ -161,8 +162,8 @@ def page_attention(studio: Studio) -> None:
     """One head, and a look of it."""
     layer, head = PAGE_HEAD
     with studio.page(f"#tokens=90&layer={layer}&head={head}", 950, "Attention") as page:
-        row, column = page.evaluate(STRONGEST, [layer, head])
-        page.locator(".square canvas").first.hover(position={"x": column * 13 + 6.5, "y": row * 13 + 6.5})
+        x, y = page.evaluate(STRONGEST, [layer, head])
+        page.locator(".square canvas").first.hover(position={"x": x, "y": y})
         studio.shoot("page-attention", page)
 
 

@@ -1,17 +1,28 @@
-"""The figures of docs/split.md: what rounding hidden states costs, what they give away, tokens/s over long lines.
+"""The figures of docs/split.md: what rounding hidden states costs, what they give away, how fast a split model is.
 
 python docs/split_figures.py loss [MODEL]
 python docs/split_figures.py probe [MODEL]
 python docs/split_figures.py distance
+python docs/split_figures.py sessions [MODEL] [--device gpu] [--blocks 1-11] [--dtype f16]
+
+MODEL is a folder or a Hub name. Without one, `loss` and `probe` take the embedded model, `sessions` takes
+random weights of GPT-2's 124M shape.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import contextlib
+import statistics
+import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,22 +30,28 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "split")]
 
 from proxies import Delaying  # noqa: E402
+from websockets.asyncio.client import connect  # noqa: E402
 
 from glgpt import GPT2  # noqa: E402
+from glgpt.bench.engine import RandomCheckpoint  # noqa: E402
 from glgpt.checkpoint.opening import Checkpoint  # noqa: E402
 from glgpt.inference.stages.model import look  # noqa: E402
 from glgpt.inference.stages.stage import Stage  # noqa: E402
+from glgpt.models.gpt2.config import GPT2Config  # noqa: E402
 from glgpt.models.part import Part  # noqa: E402
 from glgpt.program.formats import Floats  # noqa: E402
 from glgpt.split.engine import Engine  # noqa: E402
 from glgpt.split.server import StageServer  # noqa: E402
-from glgpt.wire import hidden  # noqa: E402
+from glgpt.wire import hidden, messages  # noqa: E402
+from glgpt.wire.messages import Ask, Open, Step  # noqa: E402
 
 TEXT = ROOT / "tests" / "data" / "shakespeare-validation.txt"
 JUDGED, LEARNED = 20, 100  # windows of a whole context each, for `probe`
 LOSS_WINDOWS = 5
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"
 ROUND_TRIPS = (0, 5, 50, 200)  # milliseconds
+CLIENTS = (1, 2, 4, 8)
+ROUNDS = 3  # of each number of clients, by turns
 
 
 def windows(model: GPT2, count: int) -> list[list[int]]:
@@ -105,26 +122,88 @@ def probe(name: str | None) -> None:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[str]:
-    """The address of a server of the embedded model's last two blocks, on software GL."""
-    engine = Engine(None, "4-5", device="software")
+def server(model: str | None = None, blocks: str = "4-5", **options: Any) -> Iterator[StageServer]:
+    """A server of some blocks of a model, on software GL unless `options` say otherwise."""
+    engine = Engine(model, blocks, **{"device": "software"} | options)
     made = StageServer(engine, port=0)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
     try:
-        yield made.url
+        yield made
     finally:
         made.stop()
         thread.join()
         engine.close()
 
 
+@contextlib.contextmanager
+def model_or_random(name: str | None) -> Iterator[str]:
+    """A model's name; without one a folder of random weights of GPT-2's 124M shape."""
+    if name:
+        yield name
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield str(RandomCheckpoint(GPT2Config()).save(Path(folder)))
+
+
+async def client(url: str, width: int, tokens: int) -> None:
+    """A session that sends the same hidden state again and again."""
+    states = np.random.default_rng(0).standard_normal((1, width)).astype("<f4").tobytes()
+    async with connect(url, compression=None, proxy=None, max_size=None) as socket:
+        await socket.send(messages.encode(Open(protocol=messages.PROTOCOL)))
+        await socket.recv()
+        for pos in range(tokens):
+            await socket.send(messages.encode(Step(seq=pos, pos=pos, n=1, ask=Ask()), states))
+            header, _ = messages.decode(await socket.recv())
+            if header["op"] != "stepped":
+                raise SystemExit(f"the server answered {header}")
+
+
+def clients(url: str, count: int, width: int, tokens: int) -> None:
+    """`count` sessions at once; prints the seconds that they took."""
+
+    async def run() -> float:
+        start = time.perf_counter()
+        await asyncio.gather(*(client(url, width, tokens) for _ in range(count)))
+        return time.perf_counter() - start
+
+    print(asyncio.run(run()))
+
+
+def sessions(name: str | None, device: str, blocks: str | None, dtype: str, tokens: int) -> None:
+    """Tokens/s of one server by the number of sessions; the clients are a process of their own and compute nothing."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(model_or_random(name))
+        with Checkpoint.open(folder) as checkpoint:
+            config = checkpoint.config
+        blocks = blocks or f"1-{config.n_layer - 1}"
+        made = stack.enter_context(server(folder, blocks, device=device, dtype=dtype))
+        engine: Any = made.app.engine
+        renderer = engine.stage.player.device.renderer
+        print(f"{Path(folder).name if name else 'random 124M'}, {blocks} in {dtype} on {renderer}", flush=True)
+
+        def rate(count: int, each: int) -> float:
+            call = [sys.executable, __file__, "clients", made.url, str(count), str(config.n_embd), str(each)]
+            return count * each / float(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
+
+        for count in CLIENTS:
+            rate(count, 4)  # compiles
+        rates: dict[int, list[float]] = {count: [] for count in CLIENTS}
+        for _ in range(ROUNDS):
+            for count, found in rates.items():
+                found.append(rate(count, tokens))
+        alone = statistics.median(rates[1])
+        for count, found in rates.items():
+            middle = statistics.median(found)
+            print(f"{count} sessions: {middle:.1f} tokens/s, {middle / alone:.2f}x", flush=True)
+
+
 def distance() -> None:
     """Tokens/s of one client over lines of several lengths, with and without speculation."""
-    with server() as url:
+    with server() as made:
         for temperature in (0.0, 0.8):
             for round_trip in ROUND_TRIPS:
-                proxy = Delaying(url, round_trip / 1000)
+                proxy = Delaying(made.url, round_trip / 1000)
                 line = f"temperature {temperature}, {round_trip:3} ms"
                 texts = set()
                 for speculate in (False, True):
@@ -140,11 +219,32 @@ def distance() -> None:
                 proxy.close()
 
 
+def main() -> None:
+    """Runs one of the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="FIGURE")
+    for figure in (loss, probe):
+        p = commands.add_parser(figure.__name__, help=figure.__doc__)
+        p.add_argument("name", nargs="?", metavar="MODEL")
+        p.set_defaults(run=figure)
+    commands.add_parser("distance", help=distance.__doc__).set_defaults(run=distance)
+    p = commands.add_parser("sessions", help=sessions.__doc__)
+    p.add_argument("name", nargs="?", metavar="MODEL")
+    p.add_argument("--device", default="software")
+    p.add_argument(
+        "--blocks", metavar="A-B", help="what the server holds, without the embedding (default: all but the first)"
+    )
+    p.add_argument("--dtype", default="f32")
+    p.add_argument("--tokens", type=int, default=40, help="of each session and round")
+    p.set_defaults(run=sessions)
+    p = commands.add_parser("clients", help="what `sessions` starts")
+    p.add_argument("url")
+    for number in ("count", "width", "tokens"):
+        p.add_argument(number, type=int)
+    p.set_defaults(run=clients)
+    args = vars(parser.parse_args())
+    args.pop("run")(**args)
+
+
 if __name__ == "__main__":
-    what, *rest = sys.argv[1:] or ["help"]
-    if what == "distance":
-        distance()
-    elif what in ("loss", "probe"):
-        (loss if what == "loss" else probe)(rest[0] if rest else None)
-    else:
-        print(__doc__)
+    main()

@@ -35,7 +35,7 @@ def silu(x: Array) -> Array:
 
 
 def rotated(x: Array, positions: Array, frequencies: Array) -> Array:
-    """x `[.., T, d]`, its columns i and i + d / 2 turned by positions times frequencies[i]."""
+    """x `[.., T, d]`, its columns i and i + d / 2 rotated by positions times frequencies[i]."""
     angle = positions[:, None] * np.asarray(frequencies)
     a, b = np.split(x, 2, axis=-1)
     return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=-1)
@@ -47,11 +47,11 @@ def padded_heads(x: Array, heads: int) -> Array:
     return np.pad(cube, ((0, 0), (0, 0), (0, -cube.shape[2] % 4))).reshape(len(x), -1)
 
 
-def turned(matrix: Array, s: SimpleNamespace, positions: Array, sign: float = 1.0) -> Array:
+def rotated_heads(matrix: Array, s: SimpleNamespace, positions: Array, sign: float = 1.0) -> Array:
     """Padded heads `[T, heads * texels(d)]`, rotated head by head."""
     wide = texels(s.d_head)
     cube = matrix.reshape(len(matrix), s.n_head, wide)[:, :, : s.d_head].transpose(1, 0, 2)
-    found = rotated(cube, positions, sign * frequencies(s)).transpose(1, 0, 2) if s.turns else cube.transpose(1, 0, 2)
+    found = rotated(cube, positions, sign * frequencies(s)).transpose(1, 0, 2) if s.rotate else cube.transpose(1, 0, 2)
     return padded_heads(found.reshape(len(matrix), -1), s.n_head)
 
 
@@ -94,8 +94,8 @@ def rotary(b: Bench, s: SimpleNamespace) -> list[Want]:
     wide = s.n_head * texels(s.d_head)
     x, state = heads_of(b, s, "x", s.rows), b.normal("state", s.pos + s.rows + 2, wide, role="state")
     b.pos, after = s.pos, b.held["state"].copy()
-    ops.rotary(b, x, state, s.d_head, frequencies(s).tolist() if s.turns else (), "y")
-    after[s.pos : s.pos + s.rows] = turned(b.held["x"], s, s.pos + np.arange(s.rows))
+    ops.rotary(b, x, state, s.d_head, frequencies(s).tolist() if s.rotate else (), "y")
+    after[s.pos : s.pos + s.rows] = rotated_heads(b.held["x"], s, s.pos + np.arange(s.rows))
     return [Want(state, after)]
 
 
@@ -110,9 +110,9 @@ def rotary_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     b.pos, after = s.pos, b.held["state"].copy()
     row = ops.row_sum(b, x, gain, 1e-5, "row")
     product = ops.matvec(b, row.scaled, w, "product", contiguous=s.contiguous)
-    ops.rotary(b, product, state, s.d_head, frequencies(s).tolist() if s.turns else (), "y", normed=(row, None))
+    ops.rotary(b, product, state, s.d_head, frequencies(s).tolist() if s.rotate else (), "y", normed=(row, None))
     wanted = rms(b.held["a"], b.held["gain"], 1e-5) @ b.held["w"][: s.inner]
-    after[s.pos] = turned(wanted, s, np.array([s.pos]))[0]
+    after[s.pos] = rotated_heads(wanted, s, np.array([s.pos]))[0]
     return [Want(state, after)]
 
 
@@ -193,10 +193,10 @@ def rotary_vjp(b: Bench, s: SimpleNamespace) -> Taped:
     rows, wide = s.rows * s.batch, s.n_head * texels(s.d_head)
     x = heads_of(b, s, "x", rows)
     y = b.scratch("y", Layout(rows, wide))
-    ops.rotary(b, x, y, s.d_head, frequencies(s).tolist() if s.turns else (), "x.y", s.batch)
+    ops.rotary(b, x, y, s.d_head, frequencies(s).tolist() if s.rotate else (), "x.y", s.batch)
     live = padded_heads(np.ones((rows, s.n_head * s.d_head)), s.n_head)
     positions = np.arange(rows) // s.batch
-    return Taped((y,), {"x": x}, lambda x: (turned(x, s, positions),), rigid=True, dy=live)
+    return Taped((y,), {"x": x}, lambda x: (rotated_heads(x, s, positions),), rigid=True, dy=live)
 
 
 def grouped_scores_vjp(b: Bench, s: SimpleNamespace) -> Taped:
@@ -229,13 +229,17 @@ def wide_heads(s: SimpleNamespace) -> SimpleNamespace:
 
 
 GROUP = {"group": st.sampled_from([2, 1, 3])}
-TURNS = {"n_head": st.integers(1, 3), "d_head": st.sampled_from([6, 8, 2, 16]), "turns": st.sampled_from([True, False])}
+ROTATIONS = {
+    "n_head": st.integers(1, 3),
+    "d_head": st.sampled_from([6, 8, 2, 16]),
+    "rotate": st.sampled_from([True, False]),
+}
 ROW = {"inner": COLS, "contiguous": st.sampled_from((0, 2, 4))}
 LLAMA = {
     "rms_norm": Case(shapes(**MATRIX), rms_norm, (4e-6, 8)),
     "rms_row": Case(shapes(**ROW, cols=COLS), rms_row, (1e-4, 16)),
-    "rotary": Case(shapes(**TURNS, rows=st.integers(1, 13), pos=st.sampled_from([4, 0, 900])), rotary, (3e-4, 8)),
-    "rotary_row": Case(shapes(**TURNS, **ROW, pos=st.sampled_from([4, 0, 19])), rotary_row, (4e-5, 16)),
+    "rotary": Case(shapes(**ROTATIONS, rows=st.integers(1, 13), pos=st.sampled_from([4, 0, 900])), rotary, (3e-4, 8)),
+    "rotary_row": Case(shapes(**ROTATIONS, **ROW, pos=st.sampled_from([4, 0, 19])), rotary_row, (4e-5, 16)),
     "multiply": Case(shapes(**MATRIX), multiply, (0.0, 1)),
     "embed_tokens": Case(shapes(**MATRIX, vocab=st.integers(1, 64)), embed_tokens, (0.0, 1)),
     "grouped": Case(shapes(**ATTENTION, **GROUP), grouped, (1e-5, 16)),
@@ -247,11 +251,11 @@ LLAMA_VJPS = {
     "rms_norm": VjpCase(shapes(**WIDE, **DY), rms_norm_vjp, (2e-5, 8)),
     "multiply": VjpCase(shapes(**MATRIX, **DY), multiply_vjp, (0.0, 4)),
     "silu": VjpCase(shapes(**MATRIX, **DY), silu_vjp, (4e-6, 8)),
-    "rotary": VjpCase(shapes(**HEADS | TURNS, **DY), rotary_vjp, (1e-5, 8)),
+    "rotary": VjpCase(shapes(**HEADS | ROTATIONS, **DY), rotary_vjp, (1e-5, 8)),
     "grouped_scores": VjpCase(shapes(**HEADS, **GROUP, **DY), grouped_scores_vjp, (1e-5, 2)),
     "grouped_attend": VjpCase(shapes(**HEADS, **GROUP, **DY), grouped_attend_vjp, (1e-5, 2)),
 }
-SHAPE = {"group": 2, "d_head": 6, "turns": True}
+SHAPE = {"group": 2, "d_head": 6, "rotate": True}
 
 
 def llama(config: LlamaConfig, weights: Mapping[str, Any], ids: list[int]) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import reference as ref
 from cases import ACTS, COLS, FLAG, VOCAB, Array, Case, Want, shapes
-from cases_llama import TURNS, frequencies, padded_heads, rms, shared, tall, turned
+from cases_llama import ROTATIONS, frequencies, padded_heads, rms, rotated_heads, shared, tall
 from hypothesis import strategies as st
 
 from glgpt import ops
@@ -138,10 +138,10 @@ def rotary_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
     state = b.normal("state", 20, wide, role="state")
     row, after = ops.row_sum(b, x, gain, 1e-5, "row", row=None), b.held["state"].copy()
     product = ops.few_rows(b, row.scaled, w, "sums", s.contiguous)
-    turns = frequencies(s).tolist() if s.turns else ()
+    turns = frequencies(s).tolist() if s.rotate else ()
     ops.rotary(b, product, state, s.d_head, turns, "y", rows, (row, None))
     wanted = rms(b.held["x"], b.held["gain"], 1e-5) @ b.held["w"][: s.inner]
-    after[b.row : b.row + s.texts] = turned(wanted, s, places)
+    after[b.row : b.row + s.texts] = rotated_heads(wanted, s, places)
     return [Want(state, after)]
 
 
@@ -165,6 +165,6 @@ ROWS = {
     "adopt": Case(shapes(**HEADS), adopt, (0.0, 0)),
     "take_row": Case(shapes(**PRODUCT), take_row, (0.0, 0)),
     "embed_rows": Case(shapes(**PRODUCT, vocab=st.integers(1, 64)), embed_rows, (0.0, 1)),
-    "rotary_rows": Case(shapes(**PRODUCT, **TURNS), rotary_rows, (1e-4, 16)),
+    "rotary_rows": Case(shapes(**PRODUCT, **ROTATIONS), rotary_rows, (1e-4, 16)),
 }
 SHAPE = {"texts": 5, "positions": 40}

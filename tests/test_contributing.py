@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cases import CASES
@@ -73,6 +76,27 @@ def test_a_format_has_its_include(name: str) -> None:
     include = (ROOT / f"glsl/formats/{name}.glsl").read_text(encoding="utf-8")
     assert f"{name}_decode" in include
     assert f'"{name}"' in (ROOT / "tests/ops/test_ops.py").read_text(encoding="utf-8")
+
+
+def test_the_page_and_its_schemas_have_the_same_formats() -> None:
+    """A format that one side or one schema lacks."""
+    names = list(FORMATS)
+    for schema in ("manifest", "program"):
+        text = json.loads((ROOT / f"viewer/schema/{schema}.schema.json").read_text(encoding="utf-8"))
+        assert list(enums_of(text, "dtype")) == [names], schema
+    page = (ROOT / "viewer/src/gl/program.ts").read_text(encoding="utf-8")
+    assert "export type Dtype = " + " | ".join(f'"{name}"' for name in names) + ";" in page
+    entries = (ROOT / "viewer/src/engine/formats.ts").read_text(encoding="utf-8")
+    assert re.findall(r'^    name: "(\w+)",$', entries, re.MULTILINE) == names
+
+
+def enums_of(schema: Any, name: str) -> Iterator[list[str]]:
+    """The enumerations of all properties of that name."""
+    if isinstance(schema, dict):
+        if "enum" in schema.get(name, {}):
+            yield schema[name]["enum"]
+        for value in schema.values():
+            yield from enums_of(value, name)
 
 
 @pytest.mark.parametrize("family", models.families())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import math
 import statistics
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
 from glgpt import models
 from glgpt.bench.baselines import Baseline
@@ -54,6 +56,13 @@ class RandomCheckpoint:
         values *= 0.02
         values += parameter.mean
         return values
+
+    def save(self, folder: Path) -> Path:
+        """Writes it to a folder that `Checkpoint.open` takes."""
+        folder.mkdir(exist_ok=True)
+        save_file({name: self.read(name) for name in self.config.parameters}, folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(self.config.to_dict()))
+        return folder
 
 
 def run_bench(

@@ -1,4 +1,7 @@
-"""The command `glgpt`: arguments in, exit code out. 0 is success, 1 a comparison that failed, 2 bad input."""
+"""The command `glgpt`: arguments in, exit code out. 0 is success, 1 a comparison that failed, 2 bad input.
+
+It knows arguments, progress and error text; nothing else knows them.
+"""
 
 from __future__ import annotations
 

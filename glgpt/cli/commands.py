@@ -27,9 +27,11 @@ from glgpt.inspection.dump import checked_out, dump
 from glgpt.inspection.evaluate import evaluate
 from glgpt.inspection.logits import checked_file, save_logits
 from glgpt.inspection.reference import load_reference, run_transformers
-from glgpt.system.files import named_errors
+from glgpt.system.files import named_errors, read_text
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE
 
+MARK = "\ufeff"  # the byte order mark, which is no text
+MOST_TEXT = 1 << 30  # bytes of a text that is read as one
 START = "\n\n"  # what text without a prompt continues; it is not shown
 SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
 
@@ -43,16 +45,16 @@ def open_model(args: argparse.Namespace) -> Iterator[GPT2]:
         yield model
 
 
-def read_text(name: str) -> str:
-    """A UTF-8 text file, or stdin for `-`, exactly as it is."""
-    if name == "-" and sys.stdin is None:
+def text_of(name: str) -> str:
+    """A UTF-8 text file, or stdin for `-`, without a byte order mark."""
+    if name != "-":
+        return read_text(Path(name), MOST_TEXT).removeprefix(MARK)
+    if sys.stdin is None:
         raise GlgptError("stdin is closed; give the text in another way")
-    data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     try:
-        return data.decode("utf-8")
+        return sys.stdin.buffer.read().decode("utf-8").removeprefix(MARK)
     except UnicodeDecodeError as error:
-        where = "stdin" if name == "-" else name
-        raise GlgptError(f"{where} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise GlgptError(f"stdin is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | None:
@@ -61,7 +63,7 @@ def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | N
         if args.prompt is not None:
             raise GlgptError("both a prompt and --ids were given; give one of them")
         return None
-    text = default if args.prompt is None else read_text("-") if args.prompt == "-" else str(args.prompt)
+    text = default if args.prompt is None else text_of("-") if args.prompt == "-" else str(args.prompt)
     if not text:
         raise GlgptError("the prompt is empty; give some text, or token ids with --ids")
     if any("\ud800" <= c <= "\udfff" for c in text):  # what Python makes of other bytes in an argument
@@ -227,7 +229,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
         return run_suite(args)
     if args.csv or args.training:
         raise GlgptError("--csv and --training go with --suite")
-    text = read_text(args.file)
+    text = text_of(args.file)
     with open_model(args) as model, progress("evaluating", "token") as show:
         result = evaluate(model, text, args.window, show)
     report(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from dataclasses import asdict
-from pathlib import Path
 
 from glgpt.cli.commands import report
 from glgpt.cli.options import Parser, names, not_negative, size
@@ -17,6 +16,7 @@ from glgpt.data.fetching import MIRROR, MOST, fetch
 from glgpt.data.inspecting import inspect
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import written_whole
+from glgpt.system.outputs import output_file
 from glgpt.text.files import Text
 
 
@@ -76,9 +76,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_fetch(args: argparse.Namespace) -> int:
     """`glgpt data fetch`."""
-    out = Path(args.out)
-    if out.exists():
-        raise GlgptError(f"--out {quoted(args.out)} exists; give another name, or move it away first")
+    out = output_file(args.out)
     if args.name in SETS:
         data = bundled(args.name).encode()
         figures = {"source": f"glgpt {args.name}", "bytes": len(data)}
@@ -115,11 +113,12 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 def run_clean(args: argparse.Namespace) -> int:
     """`glgpt data clean`."""
+    out = output_file(args.out)
     documents = ["".join(piece for piece, _ in Text.of_files([file]).pieces()) for file in args.files]
     text, removed = clean(documents, args.steps)
     if not text:
         raise GlgptError("nothing is left of the text after cleaning it up")
-    with written_whole(Path(args.out)) as file:
+    with written_whole(out) as file:
         file.write(text.encode())
     lines = [f"{r.step:<11}{r.characters:>9,} characters at {r.places:,} places" for r in removed]
     figures = {"out": args.out, "characters": len(text), "removed": [asdict(r) for r in removed]}

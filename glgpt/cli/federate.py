@@ -122,11 +122,14 @@ def run_serve(args: argparse.Namespace) -> int:
     """`glgpt federate serve`."""
     check_extra()
     from glgpt.federation.serve import Place, Supervisor, check_port, export_page
+    from glgpt.federation.session import Files
     from glgpt.training.loop import stoppable
 
     if (args.tls_cert is None) != (args.tls_key is None):
         raise ArgumentError("--tls-cert and --tls-key go together")
-    place = check_port(Place(args.host, args.port, args.tls_cert, args.tls_key, args.url))
+    place = Place(args.host, args.port, args.tls_cert, args.tls_key, args.url)
+    if not Files(Path(args.out)).exists:
+        place = check_port(place)  # before a run is made; that of a session is held by what a killed `serve` left
     files = _session(args)
     session = files.session()
     if files.round_of() >= session.rounds:

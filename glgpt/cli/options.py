@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from glgpt.checkpoint.steps import run_of
 from glgpt.errors import quoted
+from glgpt.program.formats import FORMATS
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LONGEST = 400  # characters of an error
@@ -156,7 +157,7 @@ def add_device_options(parser: argparse.ArgumentParser, memory: bool = True) -> 
     group.add_argument(
         "--device", type=device, default="auto", help="auto, software, gpu, or an EGL device's number (see glgpt info)"
     )
-    group.add_argument("--dtype", choices=("f32", "f16"), default="f32", help="how weights are stored (default f32)")
+    group.add_argument("--dtype", choices=tuple(FORMATS), default="f32", help="how weights are stored (default f32)")
     group.add_argument("--kernel", choices=("auto", "4x4", "4x8", "8x4"), default="auto", help="tile of a product")
     group.add_argument(
         "--fetch", choices=("auto", "texelFetch", "textureLod"), default="auto", help="how texels are got"

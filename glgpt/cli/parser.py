@@ -179,6 +179,7 @@ def _export(add: Add) -> None:
         "write a model as a static web page",
         "glgpt export --out page\n  glgpt export --model gpt2 --dtype f16 --out site/gpt2"
         "\n  glgpt export --embed --out module\n  glgpt export --train --out page"
+        "\n  glgpt export --server ws://127.0.0.1:8043 --out page"
         "\n  glgpt export --split 2 --server ws://127.0.0.1:8043 --out page",
     )
     p.most = 1

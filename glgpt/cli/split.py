@@ -89,20 +89,24 @@ def client_options(args: argparse.Namespace) -> dict[str, Any]:
 def add_page_options(parser: argparse.ArgumentParser) -> None:
     """What `glgpt export` takes to leave some blocks to a server."""
     group = parser.add_argument_group("split over a server")
+    group.add_argument("--server", metavar="URL", help="which runs blocks (glgpt split serve); the page says how many")
     group.add_argument("--split", type=positive, metavar="K", help="the page holds the embedding and K blocks alone")
-    group.add_argument("--server", metavar="URL", help="where the others run (glgpt split serve --blocks K-…)")
+    group.add_argument(
+        "--head", choices=("server", "page"), default="server", help="where the logits are computed (default server)"
+    )
     group.add_argument("--wire", choices=WIRES, default="f32", help="how hidden states travel (default f32, exact)")
 
 
 def split_page(args: argparse.Namespace) -> SplitPage | None:
     """What `add_page_options` filled in; None for a page that holds the whole model."""
-    if args.split is None and args.server is None:
+    if args.server is None:
+        for name in ("split", "head"):
+            if getattr(args, name) not in (None, "server"):
+                raise ArgumentError(f"--{name} goes with --server URL, which runs the blocks that the page leaves")
         return None
-    if args.split is None or args.server is None:
-        raise ArgumentError("--split K and --server URL go together: how many blocks the page has, who runs the others")
     from glgpt.page.split import SplitPage
 
-    return SplitPage(args.split, args.server, args.wire)
+    return SplitPage(args.split, args.server, args.wire, args.head == "page")
 
 
 def split_figures(model: GPT2) -> list[dict[str, Any]]:
@@ -162,6 +166,7 @@ def _announce(args: argparse.Namespace, engine: Any, url: str) -> None:
         "bytes_per_token": {"f32": 4 * width, "f16": 2 * width, "int8": width + 4},
         "texture_bytes": stage.texture_bytes,
         "session_bytes": stage.session_bytes,
+        "shared_bytes": engine.whole.texts.shared_bytes,
         "sessions": args.sessions,
     }
     with named_errors(Path("stdout")):
@@ -171,7 +176,8 @@ def _announce(args: argparse.Namespace, engine: Any, url: str) -> None:
         mib = 2**20
         print(
             f"{quoted(engine.name)}: {engine.part} in {stage.dtype}, {stage.texture_bytes / mib:.1f} MiB of textures; "
-            f"{stage.session_bytes / mib:.1f} MiB more a session, {args.sessions} at most\n"
+            f"{stage.session_bytes / mib:.1f} MiB more a session, {args.sessions} at most; "
+            f"{engine.whole.texts.shared_bytes / mib:.1f} MiB once several run together\n"
             f"a token takes {4 * width:,} bytes on the wire in f32, {2 * width:,} in f16, {width + 4:,} in int8\n"
             f"{url}",
             flush=True,

@@ -27,7 +27,7 @@ def add_train_options(p: Parser) -> None:
     """The options of `glgpt train`."""
     p.add_argument("files", nargs="*", metavar="FILE", help="UTF-8 text, read one file after another as one text")
     p.add_argument("--out", metavar="RUN", help="folder of the run (default: a new one in runs)")
-    p.add_argument("--resume", metavar="RUN", help="go on with a run from its last checkpoint")
+    p.add_argument("--resume", metavar="RUN", help="resume a run from its last checkpoint")
     p.add_argument("--json", action="store_true", help="print the last figures as JSON")
     _add(p, "--device", device, "auto, software, gpu, or an EGL device's number (see glgpt info)")
 
@@ -57,7 +57,7 @@ def add_train_options(p: Parser) -> None:
     )
     _add(g, "--seed", count, "same seed, same weights and batches (default 0)")
 
-    g = p.add_argument_group("looking up (0: never)")
+    g = p.add_argument_group("evaluation, samples, checkpoints (0: never)")
     _add(g, "--eval-every", count, "steps between validations (default 250)")
     _add(g, "--eval-tokens", count, "validate on so many tokens, spread over the text; 0: all (default 131072)")
     _add(g, "--validation", not_negative, "last share of the text kept for it (default 0.1)", "SHARE")
@@ -96,7 +96,7 @@ def run_train(args: argparse.Namespace) -> int:
         losses += f", validation {done.validation_loss:.4f} nats/token, {done.bits_per_byte:.4f} bits/byte"
         losses += "" if done.validation_step == done.step else f" at step {done.validation_step}"
     further = (
-        f"stopped; go on with: glgpt train --resume {folder}"
+        f"stopped; resume with: glgpt train --resume {folder}"
         if done.interrupted
         else f"try it: glgpt generate --model {folder}"
     )

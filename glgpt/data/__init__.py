@@ -5,6 +5,8 @@ from glgpt import data
 text = data.bundled("addition")
 cleaned, removed = data.clean(text)
 print(data.inspect(cleaned))
+
+It knows texts and where they are from; it never knows tokens, models or devices.
 """
 
 from glgpt.data.bundled import SETS, bundled

@@ -13,7 +13,7 @@ import numpy as np
 
 from glgpt.errors import GlgptError, written
 from glgpt.system.files import PACKAGE, data_path
-from glgpt.text.dataset import starts
+from glgpt.text.dataset import shares, starts
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,14 @@ class _Dice:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.draws = seed, 0
+        self._shares: list[float] = []
 
     def below(self, bound: int) -> int:
         self.draws += 1
-        return int(starts(self.seed, self.draws, 1, bound)[0])
+        if self.draws > len(self._shares):  # hashed many at a time; the first is of draw 1
+            steps = np.arange(1, 2 * len(self._shares) + 1024, dtype=np.uint32)
+            self._shares = shares(self.seed, steps, np.zeros(1, np.uint32)).tolist()
+        return min(int(self._shares[self.draws - 1] * bound), bound - 1)
 
     def of(self, items: Sequence[str]) -> str:
         return items[self.below(len(items))]

@@ -58,6 +58,8 @@ def kept_folder() -> Path:
 def address(name: str, mirror: str = MIRROR) -> str:
     """The address of a text: an http address itself, or `book:N`, a number of Project Gutenberg, at a mirror."""
     if book := BOOK.fullmatch(name):
+        if urllib.parse.urlsplit(mirror).scheme not in ("http", "https"):
+            raise GlgptError(f"--mirror {quoted(mirror, 300)} is no http address")
         return f"{mirror.rstrip('/')}/cache/epub/{book[1]}/pg{book[1]}.txt"
     if urllib.parse.urlsplit(name).scheme not in ("http", "https"):
         raise GlgptError(f"{quoted(name, 300)} is neither a set, an http address nor book:N (see glgpt data list)")
@@ -114,7 +116,7 @@ class _Download:
         self.opener = urllib.request.build_opener(_Redirects)
 
     def attempt(self) -> None:
-        """Goes on from the bytes there are, where the server can; OSError or GlgptError: try again."""
+        """Continues from the bytes there are, where the server can; OSError or GlgptError: try again."""
         headers = {"User-Agent": "glgpt", "Accept-Encoding": "identity"}
         if self.data and self.tag:
             headers |= {"Range": f"bytes={len(self.data)}-", "If-Range": self.tag}

@@ -115,7 +115,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def running(self, _app: Any = None) -> AsyncIterator[None]:
-        """The rounds go on until the block ends."""
+        """Runs rounds until the block ends."""
         tasks = [asyncio.create_task(work()) for work in (self._flower, self._clock, self._news)]
         try:
             yield
@@ -464,7 +464,7 @@ class Gateway:
         return JSONResponse(self.rounds.status() | {"history": notes[-SHOWN_ROUNDS:]})
 
     async def pause(self, request: Request) -> Response:
-        """Pauses or goes on: `{"paused": true}`. Who is training a round ends it."""
+        """Pauses or resumes: `{"paused": true}`. Who is training a round ends it."""
         paused = (await _json(request)).get("paused")
         if not isinstance(paused, bool):
             return JSONResponse({"error": "paused is true or false"}, 400)

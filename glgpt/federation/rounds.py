@@ -205,7 +205,7 @@ class Rounds:
     # -- the open round ---------------------------------------------------------------------------------------------
 
     def begin(self, task: bytes, number: int, parameters: Vector) -> bool:
-        """Opens a round; False where it is the one that is open: asked for again, it goes on with what came."""
+        """Opens a round; False where it is the one that is open: asked for again, it continues with what came."""
         name = weights_id(number, parameters)
         again = self.open is not None and self.open.id == name
         now = self.clock()

@@ -22,13 +22,14 @@ from typing import Any
 
 import httpx
 
-from glgpt.errors import ArgumentError, GlgptError
+from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
 from glgpt.federation.gateway import ENDED
 from glgpt.federation.invitations import Invitations
 from glgpt.federation.keeper import Keeper
 from glgpt.federation.session import Files, Session, recipe_of
 from glgpt.system.files import write_json
+from glgpt.system.locks import lock_folder
 from glgpt.text.dataset import Data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import identity
@@ -42,6 +43,7 @@ PATIENCE = 180.0  # seconds in which SuperLink must answer after its start
 LOST = 45.0  # seconds after which a run that SuperLink calls running has no ServerApp: its heartbeat is 30
 RESTARTS = 20  # of one process within ten minutes, before it is given up
 HOST_LIFE = 10 * 365 * 24 * 3600.0
+PROCESSES = "processes"  # in the session's folder: who leads each group of processes
 
 
 @dataclass(frozen=True)
@@ -193,13 +195,43 @@ def check_port(place: Place) -> Place:
         return replace(place, port=int(opened.getsockname()[1]))
 
 
+def end_leftovers(files: Files) -> None:
+    """Ends the processes of a `serve` that was killed: they hold its port, and two gateways would answer one round."""
+    noted = files.folder / PROCESSES
+    ours = [str(folder.absolute()).encode() for folder in (files.folder, files.run)]
+    left = []
+    for pid in map(int, noted.read_text().split() if noted.exists() else ()):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if any(folder in command for folder in ours):
+                os.killpg(pid, signal.SIGKILL)
+                left.append(pid)
+    deadline = time.monotonic() + 10
+    while any(_alive(pid) for pid in left) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process still holds its sockets; one that ended and was not waited for holds none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 class Supervisor:
     """The processes of a session, and what is told of it."""
 
     def __init__(self, files: Files, place: Place, device: str | int, tell: Callable[[dict[str, Any]], None]) -> None:
-        self.files, self.place, self.tell = files, place, tell
+        self.files, self.tell = files, tell
         self.session = files.session()
-        self._leftovers()
+        unlock = lock_folder(files.folder)
+        if unlock is None:
+            raise FileError(f"{quoted(files.run, 300)} is being served by another process")
+        self._unlock = unlock
+        end_leftovers(files)
+        self.place = check_port(place)
+        self.keeper = Keeper(files, device)
         self.superlink_port = free_port()
         self._serverapp = files.folder / "serverapp.pid"
         self._serverapp.unlink(missing_ok=True)
@@ -215,7 +247,6 @@ class Supervisor:
             "superexec", lambda: flower.superexec_command(port, secret, self._serverapp), environment
         )
         self.gateway = self._process("gateway", self._gateway_command, environment)
-        self.keeper = Keeper(files, device)
         self._control: flower.Control | None = None
         self._run: int | None = None
         self._asked = 0.0
@@ -238,30 +269,16 @@ class Supervisor:
         """In the order of their start."""
         return [self.superlink, self.gateway, self.superexec]
 
-    def _leftovers(self) -> None:
-        """Ends the processes of a `serve` that was killed: two gateways would answer one round."""
-        for line in (
-            (self.files.folder / "processes").read_text().split() if (self.files.folder / "processes").exists() else ()
-        ):
-            pid = int(line)
-            command = Path(f"/proc/{pid}/cmdline")
-            with contextlib.suppress(OSError):
-                if (
-                    str(self.files.folder.absolute()).encode() in command.read_bytes()
-                    or str(self.files.run.absolute()).encode() in command.read_bytes()
-                ):
-                    os.killpg(pid, signal.SIGKILL)
-
     def _ensure(self) -> None:
         started = [process.ensure() for process in self.processes]
         if any(started):
             pids = [str(p.child.pid) for p in self.processes if p.child is not None]
-            (self.files.folder / "processes").write_text("\n".join(pids) + "\n")
+            (self.files.folder / PROCESSES).write_text("\n".join(pids) + "\n")
 
     # -- the run of the ServerApp -----------------------------------------------------------------------------------
 
     def _watch_run(self) -> None:
-        """Starts a run where none goes on: the first, or one from the checkpoint after another failed."""
+        """Starts a run where none is under way: the first, or one from the checkpoint after another failed."""
         if time.monotonic() - self._asked < 2:
             return
         self._asked = time.monotonic()
@@ -335,8 +352,9 @@ class Supervisor:
         finally:
             for process in reversed(self.processes):
                 process.end()
-            (self.files.folder / "processes").unlink(missing_ok=True)
+            (self.files.folder / PROCESSES).unlink(missing_ok=True)
             self.keeper.close()
+            self._unlock()
 
     def _listening(self) -> bool:
         try:

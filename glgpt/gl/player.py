@@ -115,12 +115,13 @@ class Player:
         """This player's textures of a role, for another player to use while this one lives."""
         return {name: t for name, t in self.textures.items() if self.program.textures[name].role == role}
 
-    def fork(self, own: Container[str]) -> Player:
+    def fork(self, own: Container[str] = (), given: Mapping[str, moderngl.TextureArray] | None = None) -> Player:
         """A player of the same program with this one's shaders and textures, but for `own`, which are new and its own.
 
-        This one must outlive it. Several texts so share the weights of a model, each with caches of its own.
+        `given` are used in place of this one's textures of these names. This one must outlive it. Several texts so
+        share the weights of a model, each with caches of its own.
         """
-        shared = {name: t for name, t in self.textures.items() if name not in own}
+        shared = {name: t for name, t in self.textures.items() if name not in own} | dict(given or {})
         made = Player(self.device, self.program, self.options, shared, self.draw_flops)
         made._parent = self
         return made

@@ -7,8 +7,10 @@ those with the same beginning share its rows (after Kwon et al. 2023, with block
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -16,10 +18,12 @@ from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
+from glgpt.inference.chunks import Rows, upload_hidden
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.sampling import Sampler
 from glgpt.models.network import SideBySide
-from glgpt.models.spec import ModelConfig
+from glgpt.models.part import HIDDEN, Part
+from glgpt.models.spec import LOGITS, ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
@@ -28,31 +32,44 @@ from glgpt.program.spec import Limits, Program
 
 SIZES = (1, 2, 4, ops.MOST_ROWS)  # texts of a step that entries are recorded for
 ADOPTED = (128, 16)  # rows that one pass copies from a prompt's caches
+SPARE = 256  # rows beyond what texts need, so that those of ended ones may lie between
 
 
 def batch_program(
-    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, height: int, logits: Layout
+    config: ModelConfig,
+    limits: Limits,
+    kernel: Kernel,
+    dtype: str,
+    height: int,
+    logits: Layout | None,
+    part: Part | None = None,
 ) -> Program:
-    """Entries `decode_N` (a token of each of N texts), `take_N` (one of their rows of logits) and `adopt_N`.
+    """Entries `decode_N` (a row of each of N texts), `take_N` (one of their rows of logits), `adopt_N` and `restore_1`.
 
     They share caches of `height` rows. `decode_N` takes tokens from `token.N`, positions from `places.N`, where the
     keys are from `table.N`, and writes keys and values to rows `row`..; it leaves the best tokens in `token.N` and
     lists `logits` `[N, vocab]`. `take_N` copies row `row` of both to the states `token` and `logits` of a generation
     program, of the layout `logits`, which may then draw from them. `adopt_N` copies N rows `pos`.. of its caches to
-    rows `row`.. .
+    rows `row`.., and `restore_1` one back.
+
+    Of a part of the model: without the embedding, `decode_N` takes hidden states in the input `hidden.N`; without the
+    head, where `logits` is None, it lists `hidden`, and there is no `take_N`.
     """
     rec = Recorder(limits)
-    own = config.network(rec, kernel, dtype)
+    own = config.network(rec, kernel, dtype, part=part)
     for size in SIZES:
-        network = config.network(rec, kernel, dtype, batch=SideBySide(size, height))
+        network = config.network(rec, kernel, dtype, batch=SideBySide(size, height), part=part)
         with rec.entry(f"decode_{size}"):
             network.decode()
-        with rec.entry(f"take_{size}"):
-            ops.take_row(rec, rec.kept(f"logits.{size}"), rec.fixed("logits", logits, "state"))
-            ops.take_row(rec, network.token, own.token)
+        if logits is not None:
+            with rec.entry(f"take_{size}"):
+                ops.take_row(rec, rec.kept(f"logits.{size}"), rec.fixed("logits", logits, "state"))
+                ops.take_row(rec, network.token, own.token)
     for size in ADOPTED:
         with rec.entry(f"adopt_{size}"):
             network.adopt(size, own)
+    with rec.entry("restore_1"):
+        own.adopt(1, network)
     return rec.program()
 
 
@@ -86,45 +103,72 @@ class Heap:
 
 
 @dataclass(eq=False)
-class Text:
-    """Token ids, of which the caches hold the first `len(rows)`; `rows` says where."""
+class Member:
+    """A text of which the shared caches hold some first rows; `rows` says where."""
 
-    ids: list[int]
     rows: list[int] = field(default_factory=list)
 
 
-class BatchDecoder:
-    """Decodes up to eight texts of one model at once, over the weights of its player.
+@dataclass(eq=False)
+class Text(Member):
+    """Token ids, of which the caches hold all, or none where others needed the rows."""
 
-    `begin` takes prompts in, `step` decodes a token of each text given to it, in any order and number, and `end`
-    forgets one. A text's results do not depend on its neighbours. Texts whose rows others needed are read in again.
+    ids: list[int] = field(default_factory=list)
+
+
+M = TypeVar("M", bound=Member)
+
+
+class SharedCaches(ABC, Generic[M]):
+    """Caches that several texts share, and steps of up to eight of them over the weights of the player `main`.
+
+    A text's results do not depend on its neighbours. `most` bounds all textures, in bytes.
     """
 
-    def __init__(self, decoder: Decoder, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
-        self.decoder, self.config, self.kernel, self.dtype, self.most = decoder, config, kernel, dtype, most
+    def __init__(
+        self, main: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None, part: Part | None = None
+    ) -> None:
+        self.main, self.config, self.kernel, self.dtype, self.most = main, config, kernel, dtype, most
+        self.part = part or Part.whole(config)
         self._player: Player | None = None
         self._heap = Heap(0)
-        self._texts: dict[Text, None] = {}  # that have rows, the one used least recently first
-        self._sent: tuple[tuple[Text, ...], Floats] = ((), np.zeros((0, 0), np.float32))  # what the table holds
-        self._last = 0  # texts of the last step's entry
-        self._drawn = Readback(decoder.player, ("token",), ops.MOST_ROWS)
+        self._texts: dict[M, None] = {}  # that have rows, the one used least recently first
+        self._sent: tuple[tuple[M, ...], Floats] = ((), np.zeros((0, 0), np.float32))  # what the table holds
+        self._last = self._count = 0  # the last step's entry, and its texts
+        self._drawn = Readback(main, ("token",), ops.MOST_ROWS) if self.part.head else None
+
+    # -- what texts are -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def refill(self, text: M, keep: Sequence[M]) -> None:
+        """Adopts the rows of a text that the shared caches lack; those of `keep` stay."""
+
+    def lose(self, text: M) -> None:
+        """Others need the rows of a text, which are still there."""
+
+    def drew(self) -> None:
+        """The state `token` of `main` is another now."""
 
     # -- memory -------------------------------------------------------------------------------------------------
 
     @property
     def most_rows(self) -> int:
         """The most rows that the shared caches can have."""
-        return self.decoder.player.device.limits.max_texture_size // 16 * 16
+        return self.main.device.limits.max_texture_size // 16 * 16
 
     def reserve(self, rows: int) -> None:
-        """Makes the shared caches at least `rows` high, or as high as they can be. Texts are then read in again."""
+        """Makes the shared caches at least `rows` high, or as high as they can be. Texts are then refilled.
+
+        Raises GlgptError where that takes more than `most` bytes of textures.
+        """
         rows = min(self.most_rows, 1 << max(8, (rows - 1).bit_length()))
         if rows <= len(self._heap.uses):
             return
-        main = self.decoder.player
-        view = main.program.views["logits"]
-        logits = Layout(view.rows, view.cols, view.tiles, view.dtype)
-        program = batch_program(self.config, main.device.limits, self.kernel, self.dtype, rows, logits)
+        main, logits = self.main, None
+        if self.part.head:
+            view = main.program.views[LOGITS]
+            logits = Layout(view.rows, view.cols, view.tiles, view.dtype)
+        program = batch_program(self.config, main.device.limits, self.kernel, self.dtype, rows, logits, self.part)
         needed = main.program.nbytes() + self._own_bytes(program)
         if self.most is not None and needed > self.most:
             raise GlgptError(
@@ -146,14 +190,15 @@ class BatchDecoder:
         return self._own_bytes(self._player.program) if self._player else 0
 
     def _own_bytes(self, program: Program) -> int:
-        main = self.decoder.player.program.textures
+        main = self.main.program.textures
         return sum(t.nbytes for name, t in program.textures.items() if name not in main)
 
     def close(self) -> None:
         """Releases the shared caches."""
         for text in list(self._texts):
+            self.lose(text)
             self._forget(text)
-        self._sent, self._heap = ((), self._sent[1]), Heap(0)
+        self._heap = Heap(0)
         if self._player:
             self._player.close()
             self._player = None
@@ -165,45 +210,35 @@ class BatchDecoder:
             raise GlgptError("no caches were reserved for several texts")
         return self._player
 
-    # -- texts --------------------------------------------------------------------------------------------------
+    # -- steps --------------------------------------------------------------------------------------------------
 
-    def begin(self, ids: Sequence[int], samplers: Sequence[Sampler]) -> tuple[list[Text], list[int]]:
-        """A text for each sampler that begins with `ids`, whose rows they share, and the tokens they choose next."""
-        tokens = self.decoder.first(list(ids), samplers)
-        texts = [Text(list(ids)) for _ in samplers]
-        self._adopt(texts)
-        return texts, tokens
+    def step(self, texts: Sequence[M], x: Rows) -> None:
+        """Runs a row of each text, no text twice: a token, or for a part without the embedding its hidden state.
 
-    def end(self, text: Text) -> None:
-        """Forgets a text."""
-        self._forget(text)
-
-    def step(self, texts: Sequence[Text], tokens: Sequence[int]) -> None:
-        """Appends a token to each text, no text twice, and decodes it; `logits` and `best` then say what may follow."""
+        What may follow then is in `logits` and `best`, or for a part without the head in `hidden`.
+        """
         size = next(n for n in SIZES if n >= len(texts))
         for text in texts:
-            if not text.rows:
-                self.decoder.first(text.ids, ())
-                self._adopt([text], texts)
-            self._texts[text] = self._texts.pop(text)  # used last
+            self.refill(text, texts)
+            self._texts[text] = self._texts.pop(text, None)  # used last
         first = self._take(size, len(texts), texts)
-        for i, (text, token) in enumerate(zip(texts, tokens, strict=True)):
-            text.ids.append(token)
+        for i, text in enumerate(texts):
             text.rows.append(first + i)
-        self._send(texts, tokens, size, first)
+        self._send(texts, x, size, first)
         self.player.play(f"decode_{size}", row=first)
-        self._last = size
+        self._last, self._count = size, len(texts)
 
     def choose(self, samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int | None]:
         """A token behind each text of the last step, chosen by its sampler for its step; None as in `best`."""
-        main, drawn = self.decoder.player, [i for i, sampler in enumerate(samplers) if sampler.entry]
+        main, drawn = self.main, [i for i, sampler in enumerate(samplers) if sampler.entry]
         found = self.best()
+        if not drawn or self._drawn is None:
+            return found
         for i in drawn:
             self.player.play(f"take_{self._last}", row=i)
             main.play(samplers[i].entry or "", **samplers[i].scalars(steps[i], self.config.vocab_size))
             self._drawn.start()
-        if drawn:
-            self.decoder.forget()  # its token is another now
+        self.drew()
         for i in drawn:
             token, _, _, undecided = self._drawn.take()[0][0, 0, 0]
             if found[i] is not None:
@@ -217,51 +252,70 @@ class BatchDecoder:
 
     def logits(self) -> Floats:
         """The logits behind each text of the last step, `[texts, vocab]`."""
-        view = self.player.entry(f"decode_{self._last}").outputs["logits"]
-        return view.unpack(self.player.read(view.texture))[: self._count]
+        return self._read(LOGITS)
+
+    def hidden(self) -> Floats:
+        """The hidden state of each text of the last step, `[texts, n_embd]`."""
+        return self._read(HIDDEN)
+
+    def _read(self, name: str) -> Floats:
+        view = self.player.entry(f"decode_{self._last}").outputs[name]
+        found: Floats = view.unpack(self.player.read(view.texture))[: self._count]
+        return found
 
     # -- caches -------------------------------------------------------------------------------------------------
 
-    @property
-    def _count(self) -> int:
-        return len(self._sent[0])
+    def cut(self, text: M, held: int) -> None:
+        """Forgets the rows of a text behind its first `held`."""
+        self._heap.release(text.rows[held:])
+        del text.rows[held:]
+        self._sent = ((), self._sent[1])
+        if not text.rows:
+            self._texts.pop(text, None)
 
-    def _forget(self, text: Text) -> None:
-        self._heap.release(text.rows)
-        text.rows = []
-        self._texts.pop(text, None)
+    def _forget(self, text: M) -> None:
+        self.cut(text, 0)
 
-    def _take(self, count: int, used: int, keep: Sequence[Text]) -> int:
+    def _take(self, count: int, used: int, keep: Sequence[M]) -> int:
         """`count` free rows, of which `used` are taken, if need be from texts that were not used for long."""
         while (first := self._heap.take(count, used)) is None:
             idle = next((text for text in self._texts if text not in keep), None)
             if idle is None:
                 raise GlgptError(f"the texts fill all {len(self._heap.uses)} rows of their caches; use fewer at once")
+            self.lose(idle)
             self._forget(idle)
         return first
 
-    def _adopt(self, texts: Sequence[Text], keep: Sequence[Text] = ()) -> None:
-        """Copies the caches that hold the ids of these texts, all the same, to rows that they share."""
-        total, rows = len(texts[0].ids), list[int]()
+    def adopt(self, texts: Sequence[M], total: int, keep: Sequence[M] = (), player: Player | None = None) -> None:
+        """Copies rows up to `total` of a text's own caches to rows that these texts, which have the same, then share.
+
+        `player` plays the entries of this one's over those caches, where they are not `main`'s.
+        """
+        rows, player = texts[0].rows, player or self.player
+        known = len(rows)
         while len(rows) < total:
             size = next((n for n in ADOPTED if n <= total - len(rows)), ADOPTED[-1])
             valid = min(size, total - len(rows))
             first = self._take(size, valid, keep)
-            self.player.play(f"adopt_{size}", pos=len(rows), row=first)
+            player.play(f"adopt_{size}", pos=len(rows), row=first)
             rows += range(first, first + valid)
-        self._heap.uses[rows] += len(texts) - 1
+        self._heap.uses[rows[known:]] += len(texts) - 1
         for text in texts:
             text.rows = list(rows)
             self._texts[text] = None
+        self._sent = ((), self._sent[1])
 
-    def _send(self, texts: Sequence[Text], tokens: Sequence[int], size: int, first: int) -> None:
-        """Uploads what a step needs to know: tokens, positions, and where the keys are unless it was foreseen."""
+    def _send(self, texts: Sequence[M], x: Rows, size: int, first: int) -> None:
+        """Uploads what a step needs to know: rows, positions, and where the keys are unless it was foreseen."""
         player, table = self.player, self._sent[1]
         ids, places = np.zeros((2, size, 1, 4), np.float32)
-        ids[: len(texts), 0, 0] = tokens
+        if self.part.embed:
+            ids[: len(texts), 0, 0] = x
+            player.write(f"token.{size}", 0, ids)
+        else:
+            upload_hidden(player, np.asarray(x, np.float32), size)
         places[:, 0, 0] = -1  # of no text
-        places[: len(texts), 0, 0] = [len(text.ids) - 1 for text in texts]
-        player.write(f"token.{size}", 0, ids)
+        places[: len(texts), 0, 0] = [len(text.rows) - 1 for text in texts]
         player.write(f"places.{size}", 0, places)
         foreseen = self._sent[0] == tuple(texts) and len(table) == size
         if not foreseen or any(table[i, len(text.rows) - 1] != text.rows[-1] for i, text in enumerate(texts)):
@@ -272,3 +326,42 @@ class BatchDecoder:
             np.minimum(table, len(self._heap.uses) - 1, out=table)
             player.write(f"table.{size}", 0, table.reshape(size, -1, 4))
         self._sent = (tuple(texts), table)
+
+
+class BatchDecoder(SharedCaches[Text]):
+    """Decodes up to eight texts of one model at once, over the weights of its player.
+
+    `begin` takes prompts in, `append` decodes a token of each text given to it, in any order and number, and `end`
+    forgets one. Texts whose rows others needed are read in again.
+    """
+
+    def __init__(self, decoder: Decoder, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
+        super().__init__(decoder.player, config, kernel, dtype, most)
+        self.decoder = decoder
+
+    def begin(self, ids: Sequence[int], samplers: Sequence[Sampler]) -> tuple[list[Text], list[int]]:
+        """A text for each sampler that begins with `ids`, whose rows they share, and the tokens they choose next."""
+        tokens = self.decoder.first(list(ids), samplers)
+        texts = [Text(ids=list(ids)) for _ in samplers]
+        self.adopt(texts, len(ids))
+        return texts, tokens
+
+    def append(self, texts: Sequence[Text], tokens: Sequence[int]) -> None:
+        """Appends a token to each text, no text twice, and decodes it."""
+        self.step(texts, tokens)
+        for text, token in zip(texts, tokens, strict=True):
+            text.ids.append(token)
+
+    def end(self, text: Text) -> None:
+        """Forgets a text."""
+        self.cut(text, 0)
+
+    def refill(self, text: Text, keep: Sequence[Text]) -> None:
+        """Reads a text in again whose rows others needed."""
+        if not text.rows:
+            self.decoder.first(text.ids, ())
+            self.adopt([text], len(text.ids), keep)
+
+    def drew(self) -> None:
+        """The decoder's token is another now."""
+        self.decoder.forget()

@@ -7,13 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from glgpt.errors import GlgptError
-from glgpt.inference.batch import BatchDecoder, Text
+from glgpt.inference.batch import SPARE, BatchDecoder, Text
 from glgpt.inference.generation import Run, StopText
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 from glgpt.ops import MOST_ROWS
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
-
-SPARE = 256  # rows beyond what texts need, so that those of ended ones may lie between
 
 
 class Row:
@@ -62,7 +60,7 @@ class Continuations:
         if not self._admit():
             start = time.perf_counter()
             texts = [row.text for row in self._live if row.text]
-            self.decoder.step(texts, [row.next for row in self._live])
+            self.decoder.append(texts, [row.next for row in self._live])
             steps = [len(text.ids) - row.run.prefill_tokens for row, text in zip(self._live, texts, strict=True)]
             chosen = self.decoder.choose([row.sampler for row in self._live], steps)
             seconds = time.perf_counter() - start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,7 +10,7 @@ from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference import programs
 from glgpt.inference.chunks import plan, upload_ids, upload_token
-from glgpt.inference.generation import Run
+from glgpt.inference.generation import Run, continuation
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 
 
@@ -36,33 +35,23 @@ class Decoder:
 
     def generate(self, ids: list[int], tokens: int, sampler: Sampler, eos: int | None, run: Run) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids`, which grow; ends early at `eos` or a full context."""
-        run.prefill_tokens = len(ids)
-        turn = object()
-        for wanted in range(tokens, 0, -1):
+        turn, first = object(), len(ids)
+
+        def ready() -> None:
             if check := self._check():
                 check()
             if sampler.entry:
                 self.player.prepare(sampler.entry)  # not in the first token's time
-            start = time.perf_counter()
+
+        def following(wanted: int) -> tuple[int, bool]:
             refilled = self._turn is not turn
             if refilled:
                 self._turn = turn
                 self._prefill(ids)
                 self._chosen.drop()  # what another generation left
-            token = self._next(ids, refilled, wanted, sampler, len(ids) - run.prefill_tokens)
-            if refilled:
-                run.prefill_s += time.perf_counter() - start
-            else:
-                run.decode_s += time.perf_counter() - start
-                run.decode_tokens += 1
-            if token == eos:
-                run.stopped = "eos"
-                return
-            yield token
-            if len(ids) == self.n_positions and wanted > 1:
-                run.stopped = "context"
-                return
-            ids.append(token)
+            return self._next(ids, refilled, wanted, sampler, len(ids) - first), refilled
+
+        return continuation(ids, tokens, eos, self.n_positions, run, ready, following)
 
     def first(self, ids: list[int], samplers: Sequence[Sampler]) -> list[int]:
         """The token behind `ids` for each of some samplers. The caches then hold `ids`, of no generation."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,39 @@ class Run:
     decode_tokens: int = 0
     decode_s: float = 0.0
     stopped: str = "tokens"
+
+
+Next = Callable[
+    [int], tuple[int, bool]
+]  # of the tokens still wanted: the next one, and whether the caches were refilled
+
+
+def continuation(
+    ids: list[int], tokens: int, eos: int | None, n_positions: int, run: Run, ready: Callable[[], None], following: Next
+) -> Iterator[int]:
+    """Yields up to `tokens` ids after `ids`, which grow; ends early at `eos` or a full context.
+
+    `ready` is called before each token, outside its time; `following` gives the token behind `ids`.
+    """
+    run.prefill_tokens = len(ids)
+    for wanted in range(tokens, 0, -1):
+        ready()
+        start = time.perf_counter()
+        token, refilled = following(wanted)
+        seconds = time.perf_counter() - start
+        if refilled:
+            run.prefill_s += seconds
+        else:
+            run.decode_s += seconds
+            run.decode_tokens += 1
+        if token == eos:
+            run.stopped = "eos"
+            return
+        yield token
+        if len(ids) == n_positions and wanted > 1:
+            run.stopped = "context"
+            return
+        ids.append(token)
 
 
 class TokenStream(Iterator[int]):

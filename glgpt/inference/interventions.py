@@ -161,8 +161,11 @@ class Attend(Intervention):
         """One edit."""
         if self.pattern not in PATTERNS:
             raise GlgptError(f"pattern {quoted(self.pattern)} is not one of {', '.join(PATTERNS)}")
-        name = self.name if self.name.endswith(".pattern") else f"{self.name}.pattern"
-        (activation,) = _parts(config, name, False)
+        known = config.activations
+        own = [a for a in known.values() if a.kind == "pattern" and a.name.startswith(self.name + ".")]
+        (activation,) = own if len(own) == 1 else _parts(config, self.name, False)
+        if activation.kind != "pattern":
+            raise GlgptError(f"{activation.name} is no attention pattern")
         n = config.n_positions
         square = {"uniform": np.tril(np.ones((n, n))), "previous": np.eye(n, k=-1), "first": np.eye(1, n).repeat(n, 0)}
         rows = square[self.pattern]
@@ -182,7 +185,7 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
     elif by_head:
         found = [a for a in known.values() if a.name.startswith(name + ".") and a.kind == "heads"]
     else:
-        found = [a for a in known.values() if a.name.startswith(name + ".") and a.name.endswith(".out")]
+        found = [a for a in known.values() if a.name.startswith(name + ".") and a.added]
     if not found:
         parts = dict.fromkeys(n.rpartition(".")[0] for n in known if "." in n)
         raise GlgptError(f"{quoted(name)} is no part of this model; parts are such as {', '.join(list(parts)[:3])}")

@@ -1,10 +1,10 @@
-"""A GPT-2 on a device: loading, logits, generation, and every intermediate by name."""
+"""A model (GPT-2, Llama) on a device: loading, logits, generation, and every intermediate by name."""
 
 from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ EDITED_KEPT = 2  # players with interventions that are kept for the next generat
 
 
 class GPT2:
-    """A GPT-2 that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object.
+    """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object.
 
     It is used in the thread that loaded it, where its GL context is current; elsewhere GlgptError is raised.
     """
@@ -151,9 +151,7 @@ class GPT2:
         `[n_head, T, d_head]`, all others `[T, width]`. With `interventions` (`glgpt.Ablate` and others) of a model that
         they change. Raises GlgptError for unusable ids, an unknown name or part.
         """
-        names = {names} if isinstance(names, str) else None if names is None else set(names)
-        wanted = self._wanted(names)
-        ids = self.check_ids(ids)
+        ids, asked, wanted = self._asked(ids, names)
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
         edits = Edits(self.config, interventions)
@@ -164,8 +162,7 @@ class GPT2:
         if edits:
             captures.close()
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
-        logits = joined["logits"]
-        return logits, {n: joined[n] for n in wanted if names is None or n in names}
+        return joined["logits"], {n: joined[n] for n in wanted if n in asked}
 
     def run_with_hooks(
         self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Iterable[str] = ()
@@ -210,13 +207,11 @@ class GPT2:
 
     def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
         """The textures of these names exactly as they are in memory, one for each chunk of the prompt."""
-        names = {names} if isinstance(names, str) else set(names)
-        wanted = self._wanted(names)
-        ids = self.check_ids(ids)
+        ids, asked, wanted = self._asked(ids, names)
         found: dict[str, list[RawTexture]] = {name: [] for name in wanted}
         for _, name, raw in self._captures.play(ids, wanted):
             found[name].append(raw)
-        return {n: found[n] for n in wanted if n in names}
+        return {n: found[n] for n in wanted if n in asked}
 
     def generate(
         self,
@@ -367,18 +362,20 @@ class GPT2:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wanted(self, names: Iterable[str] | None) -> list[str]:
+    def _asked(self, ids: Sequence[int], names: Iterable[str] | None) -> tuple[list[int], Container[str], list[str]]:
+        """The ids, the names (None: all) that a caller wants, and these in their order with the logits.
+
+        Raises GlgptError for unusable ids or an unknown name.
+        """
         known = list(self.config.activations)
-        if names is None:
-            return known
-        asked = set(names)
+        asked = set(known if names is None else {names} if isinstance(names, str) else names)
         unknown = sorted(asked - set(known))
         if unknown:
             raise GlgptError(
                 f"{unknown[0]!r} is not an activation of {self.name}; "
                 f"they run from {known[0]}, {known[1]} to {known[-1]}"
             )
-        return [n for n in known if n in asked or n == "logits"]
+        return self.check_ids(ids), asked, [n for n in known if n in asked or n == "logits"]
 
 
 def _losses(logits: Floats, targets: Sequence[int]) -> Floats:

@@ -65,23 +65,31 @@ def edited_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: s
     return rec.program()
 
 
-def record_generation(network: Network) -> tuple[int, ...]:
-    """Records the entries of `generation_program`; returns the chunk sizes, greatest first, 1 (`decode`) the last."""
-    rec = network.rec
+def record_generation(network: Network, tail: Network | None = None) -> tuple[int, ...]:
+    """Records the entries of `generation_program`; returns the chunk sizes, greatest first, 1 (`decode`) the last.
+
+    `tail`, a network of the head alone, adds the entry `head`, which ends a token whose hidden state is in `hidden.1`.
+    """
+    rec, last = network.rec, tail or network
     sizes = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits)
     for size in sizes[:-1]:
         with rec.entry(f"prefill_{size}"):
             network.finish(network.prefill(size), "row")
     with rec.entry("prepare"):
         network.prepare()
+        if tail:
+            tail.prepare()
     with rec.entry("decode"):
         if network.edits:
             network.decode_unfused()
         else:
             network.decode()
-    for entry in SAMPLING if network.part.head else ():
+    if tail:
+        with rec.entry("head"):
+            tail.decode()
+    for entry in SAMPLING if last.part.head else ():
         with rec.entry(entry):
-            network.sample(nucleus=entry == SAMPLE_NUCLEUS)
+            last.sample(nucleus=entry == SAMPLE_NUCLEUS)
     return sizes
 
 
@@ -135,13 +143,18 @@ def capture_program(
     network = config.network(rec, kernel, dtype, names, part=part)
     network.edits = edits or None
     for size in sizes:
-        with rec.entry(f"logits_{size}"):
-            x = network.prefill(size)
-            if network.part.head:
-                network.logits(x)
-            else:
-                network.finish(x, "row")
+        record_capture(network, f"logits_{size}", size)
     return rec.program()
+
+
+def record_capture(network: Network, entry: str, size: int) -> None:
+    """Records an entry of `capture_program`."""
+    with network.rec.entry(entry):
+        x = network.prefill(size)
+        if network.part.head:
+            network.logits(x)
+        else:
+            network.finish(x, "row")
 
 
 def own_bytes(program: Program) -> int:

@@ -15,7 +15,7 @@ from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import EMBED, PATTERN, RESID_POST, in_block
 from glgpt.program.formats import Format
-from glgpt.system.files import staged_folder, written_whole
+from glgpt.system.files import holds_manifest, staged_folder, written_whole
 from glgpt.system.outputs import output_folder
 
 GROUPS = ("attention", "hidden", "logits")
@@ -212,15 +212,7 @@ def dump(
 
 def checked_out(out: str | Path) -> Path:
     """Where pictures may be written: a free name, an empty folder, or an earlier dump. Raises FileError for others."""
-    return output_folder(out, ("earlier dump", _is_dump))
-
-
-def _is_dump(folder: Path) -> bool:
-    try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        return isinstance(manifest, dict) and {"tokens", "labels", "files"} <= manifest.keys()
-    except (OSError, ValueError, RecursionError):
-        return False
+    return output_folder(out, ("earlier dump", lambda folder: holds_manifest(folder, {"tokens", "labels", "files"})))
 
 
 def _draw(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
 from glgpt.models.spec import EMBED, FINAL_NORM, PATTERN, RESID_POST, dims_of, in_block
-
-UNREADABLE = (
-    OSError, ValueError, AttributeError, EOFError, TypeError, KeyError, RuntimeError, MemoryError,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
+from glgpt.system.files import open_regular
 
 
 @dataclass
@@ -38,43 +32,44 @@ def load_reference(path: str | Path) -> list[Case]:
     apart into dotted names. A `greedy` without a number belongs to the case with which it shares most first tokens.
     Raises GlgptError for a file, an array or a shape that cannot be compared.
     """
-    stored = _stored(path)
+    stored, file = _stored(path), quoted(path, 300)
     groups: dict[str, dict[str, np.ndarray]] = {}
     for key, array in stored.items():
         number, name = re.fullmatch(r"(?:(\d+)\.)?(.*)", key, re.S).groups(default="")  # type: ignore[union-attr]
         groups.setdefault(number, {})[name] = array
     shared = groups.pop("", {}) if len(groups) > 1 and "tokens" not in groups.get("", {"tokens": 0}) else {}
-    cases = [_case(f"{path}: {number}." if number else f"{path}: ", group) for number, group in groups.items()]
+    cases = [_case(f"{file}: {number}." if number else f"{file}: ", group) for number, group in groups.items()]
     for case, number in zip(cases, groups, strict=True):
         case.name = number or "0"
     if "greedy" in shared:
-        greedy = _row(f"{path}: ", "greedy", shared["greedy"])
+        greedy = _row(f"{file}: ", "greedy", shared["greedy"])
         max(cases, key=lambda case: shared_start(case.tokens, greedy)).greedy = greedy
     for case in cases:
         if case.greedy and not shared_start(case.tokens, case.greedy):
-            raise GlgptError(f"{path}: `greedy` does not begin as the tokens of any case do")
+            raise GlgptError(f"{file}: `greedy` does not begin as the tokens of any case do")
     return cases
 
 
 def _stored(path: str | Path) -> dict[str, np.ndarray]:
     """Every array of the file, by name: at least one, all of them numbers."""
+    name = quoted(path, 300)
     try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise GlgptError(f"{path}: not a readable .npz file but a single array; see glgpt logits")
-        with file:
+        with open_regular(Path(path)) as opened:
+            file = np.load(opened, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise GlgptError(f"{name}: not a readable .npz file but a single array; see glgpt logits")
             stored = {key: file[key] for key in file.files}
     except GlgptError:
         raise
-    except UNREADABLE as error:
+    except Exception as error:  # numpy, zipfile and tokenize raise of many kinds
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a readable .npz file"
-        raise GlgptError(f"{path}: {reason}") from error
+        raise GlgptError(f"{name}: {reason}") from error
     if not stored:
-        raise GlgptError(f"{path}: no arrays in it; a reference holds `tokens` and `logits` (see glgpt logits)")
+        raise GlgptError(f"{name}: no arrays in it; a reference holds `tokens` and `logits` (see glgpt logits)")
     for key, array in stored.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
             kind = array.dtype if isinstance(array, np.ndarray) else "no array"
-            raise GlgptError(f"{path}: {key} is {kind}; it must hold real numbers")
+            raise GlgptError(f"{name}: {quoted(key)} is {kind}; it must hold real numbers")
     return stored
 
 

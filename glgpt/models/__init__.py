@@ -1,4 +1,4 @@
-"""What each model family is: configuration, parameters, activations, forward pass. Knows no files and no GL.
+"""What each model family is: configuration, parameters, activations, forward pass. It never knows files or GL.
 
 `spec` is what a family says of itself, `network` what their forward passes share; each other package is one family,
 found by its name, which is the `model_type` of its `config.json`.

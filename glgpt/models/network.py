@@ -82,6 +82,7 @@ class Network(ABC):
         self.format = FORMATS[dtype]
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.edits: SupportsEdits | None = None
+        self.taps = False  # whether `prefill` and `decode` list the residual stream after every block
         self.decoding = False  # whether the ids are the token in `token`
         self.stream: list[Tensor] = []  # the residual stream of the last `prefill`, as `ModelConfig.stream` names it
 
@@ -109,10 +110,10 @@ class Network(ABC):
         """The weight that turns the last norm into logits, `[n_embd, vocab]`."""
         return self.parameter(self.config.output)
 
-    def cache(self, i: int, part: str) -> Tensor:
+    def cache(self, i: int, which: str) -> Tensor:
         """The state that holds q, k or v of layer i for every position; q is shared by all layers unless kept."""
-        name = in_block(i, f"attn.{part}")
-        shared = part == "q" and name not in self.names
+        name = in_block(i, f"attn.{which}")
+        shared = which == "q" and name not in self.names
         layout = Layout(self.texts.height if self.texts else self.config.n_positions, self.heads_width(name))
         return self.rec.fixed(("texts." if self.texts else "") + ("q" if shared else name), layout, "state")
 
@@ -221,6 +222,8 @@ class Network(ABC):
             weights = [self.parameter(p.name) for p in c.parameters.values() if p.layer == i]
             x = self.rec.recomputed(block, x, weights) if self.batch.recompute else block(x)
             self.stream.append(x)
+        for name, state in zip(c.stream(), self.stream, strict=False) if self.taps else ():
+            self.rec.output(state, name)
         return x
 
     def decode_unfused(self) -> None:
@@ -258,11 +261,11 @@ class Network(ABC):
         order, starts = ops.index_layouts(rows, self.config.vocab_size, rec.limits.max_texture_size)
         return ids, (rec.fixed("order", order, "input"), rec.fixed("starts", starts, "input"))
 
-    def heads_of(self, i: int, part: str, t: int) -> Tensor:
+    def heads_of(self, i: int, which: str, t: int) -> Tensor:
         """What holds q, k or v of layer i for t tokens: their place in the caches, or a tensor of their own."""
         if self.cached:
-            return self.cache(i, part)
-        name = in_block(i, f"attn.{part}")
+            return self.cache(i, which)
+        name = in_block(i, f"attn.{which}")
         return self.rec.scratch(name, Layout(t * self.batch.size, self.heads_width(name)))
 
     def matmul(
@@ -299,12 +302,18 @@ class Network(ABC):
             self.rec.output(x, HIDDEN)
             return
         row = self.row_sum(x, norms[0], f"{x.name}.row")
+        self._tap(x, 0)
         for i, following in zip(part.blocks, [*norms[1:], None], strict=False):
             row = self.decode_block(row, i, following)
+            self._tap(row.x, i + 1)
         if part.head:
             self.choose(row)
         else:
             self.rec.output(row.x, HIDDEN)
+
+    def _tap(self, x: Tensor, blocks: int) -> None:
+        if self.taps:
+            self.rec.output(x, self.config.stream()[blocks])
 
     @property
     def keys(self) -> int:
@@ -322,11 +331,11 @@ class Network(ABC):
             return ops.scores_rows(self.rec, q, k, n_head, self.scale(i), name, self.rows)
         return ops.scores(self.rec, q, k, 1, 1, n_head, self.scale(i), name)
 
-    def adopt(self, size: int, own: Network) -> None:
-        """Copies `size` rows of keys and values from the caches of another network to those of the texts."""
-        for i in range(self.config.n_layer):
-            k, v, shared_k, shared_v = (network.cache(i, part) for network in (own, self) for part in "kv")
-            ops.adopt(self.rec, k, v, shared_k, shared_v, size)
+    def adopt(self, size: int, other: Network) -> None:
+        """Copies `size` rows pos.. of keys and values from the caches of another network to rows row.. of these."""
+        for i in self.part.blocks:
+            k, v, own_k, own_v = (network.cache(i, which) for network in (other, self) for which in "kv")
+            ops.adopt(self.rec, k, v, own_k, own_v, size)
 
     def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
         """Partial sums of one row, or of the few that are decoded side by side, times a weight."""

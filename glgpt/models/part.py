@@ -36,6 +36,11 @@ class Part:
         return cls(0, config.n_layer, True, True)
 
     @classmethod
+    def head_of(cls, config: ModelConfig) -> Part:
+        """The final norm and the logits alone."""
+        return cls(config.n_layer, config.n_layer, False, True)
+
+    @classmethod
     def of_blocks(cls, first: int, end: int, config: ModelConfig) -> Part:
         """These blocks, the embedding where they begin with block 0, the head where they end with the last.
 
@@ -88,6 +93,11 @@ class Part:
         """Whether nothing is missing."""
         return self == Part.whole(config)
 
+    def contains(self, other: Part) -> bool:
+        """Whether the other is this one, or less of it."""
+        inside = self.first <= other.first and other.end <= self.end
+        return inside and self.embed >= other.embed and self.head >= other.head
+
     def precedes(self, other: Part) -> bool:
         """Whether the other begins where this one ends."""
         return not self.head and not other.embed and self.end == other.first
@@ -116,11 +126,7 @@ class Part:
     def activations(self, config: ModelConfig) -> dict[str, Activation]:
         """The named intermediates that it computes, in their order."""
         ends = {EMBED: self.embed, FINAL_NORM: self.head, LOGITS: self.head}
-        return {
-            name: a
-            for name, a in config.activations.items()
-            if (ends[name] if name in ends else int(name.split(".")[1]) in self.blocks)
-        }
+        return {name: a for name, a in config.activations.items() if ends.get(name, a.layer in self.blocks)}
 
 
 def checked_chain(parts: list[Part], config: ModelConfig) -> None:

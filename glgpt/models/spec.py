@@ -37,9 +37,9 @@ Q, K, V = "attn.q", "attn.k", "attn.v"
 SCORES, PATTERN, RESID_POST = "attn.scores", "attn.pattern", "resid_post"
 
 
-def in_block(layer: int | str, part: str) -> str:
+def in_block(layer: int | str, name: str) -> str:
     """The dotted name of an activation of one block, such as `h.0.attn.pattern`: the same in every family."""
-    return f"h.{layer}.{part}"
+    return f"h.{layer}.{name}"
 
 
 def part_of(name: str) -> str:
@@ -161,6 +161,17 @@ class Activation:
     kind: str
     width: int
     heads: int = 1
+
+    @property
+    def layer(self) -> int | None:
+        """The block it is in; None outside of all."""
+        block = re.match(r"h\.(\d+)\.", self.name)
+        return int(block[1]) if block else None
+
+    @property
+    def added(self) -> bool:
+        """Whether a block adds it to the residual stream: the names of such end in `.out`, in every family."""
+        return self.layer is not None and self.name.endswith(".out")
 
     @property
     def square(self) -> bool:
@@ -355,9 +366,9 @@ def check_count(config: ModelConfig) -> None:
 
 
 def activation_table(block: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> dict[str, Activation]:
-    """The activations of a decoder whose blocks have these: part -> (kind, width, heads)."""
+    """The activations of a decoder whose blocks have these: name -> (kind, width, heads)."""
     table: dict[str, tuple[Any, ...]] = {EMBED: ("rows", config.n_embd)}
     for i in range(config.n_layer):
-        table |= {in_block(i, part): about for part, about in block.items()}
+        table |= {in_block(i, name): about for name, about in block.items()}
     table |= {FINAL_NORM: ("rows", config.n_embd), LOGITS: ("rows", config.vocab_size)}
     return {name: Activation(name, *about) for name, about in table.items()}

@@ -1,4 +1,7 @@
-"""One block an op: its shape rule and the passes it emits. A shader in `glsl/` is named after its op."""
+"""One block an op: its shape rule and the passes it emits, its vjp beside it; AdamW is `adamw`.
+
+A shader in `glsl/` is named after its op. It knows tensors and a recorder; it never knows models or GL.
+"""
 
 from glgpt.ops.adamw import adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax

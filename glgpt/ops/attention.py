@@ -223,6 +223,6 @@ def scores_rows(rec: Recorder, q: Tensor, k: Tensor, n_head: int, scale: float, 
 
 
 def adopt(rec: Recorder, k: Tensor, v: Tensor, shared_k: Tensor, shared_v: Tensor, size: int) -> None:
-    """Copies `size` rows pos.. of a text's keys and values to rows row.. of the states that several texts share."""
+    """Copies `size` rows pos.. of a text's keys and values to rows row.. of states that several share, or back."""
     inputs, outputs = {"k": k, "v": v}, {"shared_k": shared_k, "shared_v": shared_v}
     rec.emit("adopt", inputs, outputs, label=shared_k.name, window=Window((k.layout.width, size), "row"))

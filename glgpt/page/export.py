@@ -29,11 +29,11 @@ from glgpt.page.files import Progress, reference_json, tokenizer_json, write_wei
 from glgpt.page.programs import Cuts, capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
-from glgpt.page.split import SplitPage
-from glgpt.page.training import Size, training_files
+from glgpt.page.split import SplitPage, described
+from glgpt.page.training import Size, check_sizes, training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Program
-from glgpt.system.files import data_path, named_errors, written_whole
+from glgpt.system.files import data_path, holds_manifest, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.tuning.choice import PANELS_PAY, STEADY, DeviceSettings
@@ -81,7 +81,7 @@ def export(
     was trained on, for the page's first line; of the embedded model that is known. `reading` says which texts a page
     that trains may fetch for its visitor, and from where (default: the books of `data.books`).
 
-    With `split`, the page holds the model's first blocks alone, and a server runs the others.
+    With `split`, a server runs some of the blocks, and the page holds the others alone, or all.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -93,11 +93,13 @@ def export(
         raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
     given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
     if split and (single_file or embed or train):
-        raise GlgptError("a split page is a folder of its own: --split excludes --single-file, --embed and --train")
+        what = "--split" if split.blocks else "--server"
+        raise GlgptError(f"a split page is a folder of its own: {what} excludes --single-file, --embed and --train")
     if dtype not in FORMATS:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must be between 64 KiB and 100 MB")
+    check_sizes(train)
     if split:
         with Checkpoint.open(name_or_path) as checkpoint:
             split.part(checkpoint.config)
@@ -159,11 +161,7 @@ def _is_single_page(file: Path) -> bool:
 
 
 def _is_export(folder: Path) -> bool:
-    try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        return isinstance(manifest, dict) and "glgpt" in manifest and (folder / "index.html").is_file()
-    except (OSError, ValueError):
-        return False
+    return holds_manifest(folder, {"glgpt"}) and (folder / "index.html").is_file()
 
 
 def _viewer() -> Path:
@@ -218,7 +216,7 @@ def _write(
     config, dtype, train = checkpoint.config, wishes.dtype, wishes.train
     split = wishes.split
     part = split.part(config) if split else Part.whole(config)
-    programs, listed = _recordings(config, dtype, part)
+    programs, listed = _recordings(config, dtype, part, split)
     packed = {recording["cut"]: programs[recording["cut"]] for recording in listed if "cut" in recording}
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     names = list(config.activations)
@@ -262,9 +260,7 @@ def _write(
         "reference": "reference.json",
         "recorded": "recorded.json" if recorded else None,
         "tuning": TUNING,
-        "activations": {
-            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in part.activations(config).items()
-        },
+        "activations": split.activations(config) if split else described(part, config),
         "split": split.manifest(checkpoint) if split else None,
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
@@ -275,10 +271,14 @@ def _write(
     return manifest
 
 
-def _recordings(config: ModelConfig, dtype: str, part: Part) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+def _recordings(
+    config: ModelConfig, dtype: str, part: Part, split: SplitPage | None
+) -> tuple[dict[str, Program], list[dict[str, Any]]]:
     """Every program by its file, and for each recording which files are its own."""
     programs: dict[str, Program] = {}
     listed = []
+    whole, tail = part == Part.whole(config), split is not None and split.head
+    taps = whole and split is not None
     for recording in page_recordings(dtype):
         kernel = recording.kernel.name
         files = {
@@ -287,9 +287,9 @@ def _recordings(config: ModelConfig, dtype: str, part: Part) -> tuple[dict[str, 
             "product": f"probe-{recording.name}.json",
             "row": f"probe-{recording.rows}.json",
         }
-        programs[files["generate"]] = generate_program(config, recording, dtype, part)
-        programs[files["capture"]] = capture_recording(config, recording, dtype, part)
-        if part == Part.whole(config):
+        programs[files["generate"]] = generate_program(config, recording, dtype, part, taps=taps, tail=tail)
+        programs[files["capture"]] = capture_recording(config, recording, dtype, part, tail)
+        if whole:
             files["cut"] = f"cut-{recording.name}.bin"
             programs[files["cut"]] = generate_program(config, recording, dtype, part, Cuts(config))
         probes = probe_programs(recording, dtype)

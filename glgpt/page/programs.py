@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from glgpt import ops
 from glgpt.inference.chunks import chunk_sizes
-from glgpt.inference.programs import capture_program, record_generation
+from glgpt.inference.programs import record_capture, record_generation
 from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import PATTERN, SCORES, ModelConfig, Q, in_block
@@ -68,7 +68,7 @@ class Cuts:
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        parts = (a for a in config.activations.values() if a.kind == "heads" or a.name.endswith(".out"))
+        parts = (a for a in config.activations.values() if a.kind == "heads" or a.added)
         self.names = frozenset(a.name for a in parts)
         self.positions = 0, config.n_positions
 
@@ -82,7 +82,14 @@ class Cuts:
 
 
 def generate_program(
-    config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None, cuts: Cuts | None = None
+    config: ModelConfig,
+    recording: Recording,
+    dtype: str,
+    part: Part | None = None,
+    cuts: Cuts | None = None,
+    *,
+    taps: bool = False,
+    tail: bool = False,
 ) -> Program:
     """`generation_program` with a query cache for every layer, and entries that look inside.
 
@@ -90,14 +97,17 @@ def generate_program(
     the mask hides (`h.I.attn.ahead`: of N keys from `pos`, each with every query up to its own position). `lens` plays
     the token in `ids.1` at `pos` and lists after every block the residual stream and the logits it would give if it
     were the last. None of them changes what outlives it. Of a `part`, the entries are those of its own blocks, and
-    `lens` is there only with the head. With `cuts`, every entry has them.
+    `lens` is there only with the head. With `cuts`, every entry has them. With `taps`, `prefill_N` and `decode` list
+    the residual stream after the embedding and every block. With `tail`, `head` ends a token from its hidden state.
     """
     rec = Recorder(recording.limits)
     names = {in_block(i, Q) for i in range(config.n_layer)}
     names |= cuts.names if cuts else set()
     network = config.network(rec, recording.kernel, dtype, names, part=part)
-    network.edits = cuts
-    sizes = record_generation(network)
+    network.edits, network.taps = cuts, taps
+    head = config.network(rec, recording.kernel, dtype, names, part=Part.head_of(config)) if tail else None
+    sizes = record_generation(network, head)
+    network.taps = False
     for i in network.part.blocks:
         q, k = network.cache(i, "q"), network.cache(i, "k")
         for size in sizes:
@@ -121,12 +131,24 @@ def _lens(network: Network) -> None:
         network.logits(network.rec.output(x), f"lens.{x.name}")
 
 
-def capture_recording(config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None) -> Program:
-    """`capture_program` of every intermediate, in the chunk sizes whose scratch stays within CAPTURE_BYTES."""
-    limits, kernel = recording.limits, recording.kernel
+def capture_recording(
+    config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None, tail: bool = False
+) -> Program:
+    """`capture_program` of every intermediate, in the chunk sizes whose scratch stays within CAPTURE_BYTES.
+
+    With `tail`, an entry `head` beside them continues from the hidden state in `hidden.1` to the logits.
+    """
+    limits, kernel, names = recording.limits, recording.kernel, frozenset(config.activations)
 
     def record(sizes: tuple[int, ...]) -> Program:
-        return capture_program(config, limits, kernel, dtype, frozenset(config.activations), sizes, part)
+        rec = Recorder(limits)
+        network = config.network(rec, kernel, dtype, names, part=part)
+        head = config.network(rec, kernel, dtype, names, part=Part.head_of(config)) if tail else None
+        for size in sizes:
+            record_capture(network, f"logits_{size}", size)
+        if head:
+            record_capture(head, "head", 1)
+        return rec.program()
 
     sizes = chunk_sizes(config, kernel.tile_rows, limits)
     return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))

@@ -163,6 +163,22 @@ def bound_socket(host: str, port: int, option: str) -> socket.socket:
     return made
 
 
+def settings(app: Any, **more: Any) -> uvicorn.Config:
+    """What uvicorn serves an application with: quietly, without lifespan events or WebSockets; `more` goes before."""
+    common: dict[str, Any] = {
+        "http": "h11",
+        "ws": "none",
+        "lifespan": "off",
+        "loop": "asyncio",
+        "log_config": None,
+        "log_level": "critical",
+        "access_log": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": 1,
+    }
+    return uvicorn.Config(app, **common | more)
+
+
 class _Uvicorn(uvicorn.Server):
     """Ends at the first signal, whoever is still connected; the signal's own handler then has it."""
 
@@ -181,19 +197,7 @@ class Server:
     def __init__(self, app: Any, port: int = PORT) -> None:
         self._socket = bound_socket("127.0.0.1", port, "--port")
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
-        self._server = _Uvicorn(config)
+        self._server = _Uvicorn(settings(app))
 
     def run(self) -> None:
         """Serves until a signal comes or, from another thread, `stop` is called."""

@@ -67,6 +67,12 @@ def training_files(
     return files, texts, {"schema": SCHEMA, "texts": listed, "books": books, "look": LOOK, "sizes": offers}
 
 
+def check_sizes(sizes: Sequence[str | Size]) -> None:
+    """Raises GlgptError for a preset that is none, or beyond what a page can train."""
+    for size in sizes:
+        _tokenizers(size)
+
+
 def _tokenizers(preset: str | Size) -> tuple[str, ...]:
     if isinstance(preset, Size):
         return (preset.tokenizer,)

@@ -1,1 +1,4 @@
-"""Figures drawn with matplotlib: heat maps with token labels, loss curves. Knows arrays, no model."""
+"""Figures drawn with matplotlib: attention patterns and other heat maps with token labels (PNG), loss curves.
+
+It knows arrays and labels; it never knows a model.
+"""

@@ -2,5 +2,5 @@
 
 `spec` is the program itself and its check, `layout` where a matrix is in a texture, `formats` how numbers are packed in
 texels. `recorder` collects passes, `shader` writes the lines between a shader and its tensors, `tape` walks ops
-backwards. It knows no op and no model.
+backwards. It never knows an op or a model.
 """

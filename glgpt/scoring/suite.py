@@ -148,7 +148,7 @@ def _embedded(model: GPT2, text: Text, report: Progress) -> Figures | None:
 
 
 def write(model: GPT2, progress: Callable[[int, int], None] | None = None, tokens: int = WRITTEN) -> str:
-    """The same sample each time; where the model's context is full, it goes on from the later half of that."""
+    """The same sample each time; where the model's context is full, it continues from the later half of that."""
     tokenizer, context = tokenizer_of(model), model.config.n_positions
     try:
         ids = tokenizer.encode("\n")

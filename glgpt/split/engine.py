@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,20 +14,118 @@ import numpy as np
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
+from glgpt.inference.capture import Captures
 from glgpt.inference.stages.model import look
-from glgpt.inference.stages.stage import Stage
+from glgpt.inference.stages.stage import Answer, Stage
+from glgpt.inference.stages.together import Together
 from glgpt.models.part import Part
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.split.sessions import Session, Sessions
+from glgpt.split.turns import Turns
 from glgpt.wire import hidden
 from glgpt.wire.messages import Look, Step, encode
 
 T = TypeVar("T")
+NARROWED = 4  # parts of a part that are kept ready
 LOOK_BYTES = 64 << 20  # the most that one answer to a look may take
 
 
-class Engine:
-    """Loads a part of a checkpoint and runs the steps of its sessions one at a time, in the order they came.
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A part that clients may ask for: what runs its texts, and what looks inside it."""
+
+    part: Part
+    stage: Stage
+    texts: Together
+    captures: Captures
+
+    def close(self) -> None:
+        """Releases its GL objects."""
+        self.captures.close()
+        self.stage.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Fed:
+    """A step of a session: its rows `x`, the format in which hidden states travel, when it came."""
+
+    session: Session
+    step: Step
+    x: Any
+    wire: str
+    came: float
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it is the session's last step once more, whose answer is there."""
+        return self.step.seq == self.session.seq and bool(self.session.reply)
+
+
+class Front(ABC):
+    """What the application asks for: the sessions of a part of a model, wherever they run."""
+
+    config: ModelConfig
+    name: str
+    digest: str
+    part: Part
+    dtype: str
+    sizes: Sequence[int]
+    most: int  # sessions
+
+    @abstractmethod
+    def takes(self) -> dict[str, int]:
+        """Texture memory in bytes: of the model, of a session more, of what several sessions share."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases what it holds."""
+
+    @abstractmethod
+    async def open(self, key: str | None, part: str | None) -> tuple[Session, Part]:
+        """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part."""
+
+    @abstractmethod
+    async def step(self, fed: Fed) -> bytes:
+        """The answer to a step, as the message to send. Raises GlgptError, and `LapsedError`."""
+
+    @abstractmethod
+    async def look(self, part: Part, look_: Look, x: Any) -> bytes:
+        """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
+
+    def describe(self, part: Part | None = None) -> dict[str, Any]:
+        """What a client of this part, or of all, must know."""
+        return {
+            "model": self.name,
+            "digest": self.digest,
+            "holds": str(part or self.part),
+            "shape": self.config.shape(),
+            "dtype": self.dtype,
+            "sizes": list(self.sizes),
+            "sessions": self.most,
+        }
+
+    @property
+    def most_bytes(self) -> int:
+        """The longest message that a client has reason to send: all rows of a context, and its JSON."""
+        return self.config.n_positions * max(4 * self.config.n_embd, 4) + 65536
+
+    def rows(self, part: Part, payload: memoryview, n: int, wire: str) -> Any:
+        """The ids or hidden states for a part. Raises GlgptError for another count, or what no model computes."""
+        if not part.embed:
+            return hidden.unpack(payload, n, self.config.n_embd, wire)
+        if len(payload) != 4 * n:
+            raise GlgptError(f"{n} ids take {4 * n} bytes; these are {len(payload)}")
+        ids = np.frombuffer(payload, "<u4")
+        if ids.size and int(ids.max()) >= self.config.vocab_size:
+            raise GlgptError(f"id {int(ids.max())} is outside the vocabulary of {self.config.vocab_size}")
+        return ids.tolist()
+
+
+class Engine(Front):
+    """Loads a part of a checkpoint and runs the steps of its sessions in the order they came.
+
+    Steps of one row that wait at the same time run in one pass, up to eight sessions' (`Together`).
 
     Raises GlgptError for a model, a part or a device that cannot be used.
     """
@@ -42,12 +140,11 @@ class Engine:
         age: float = 600.0,
         **options: Any,
     ) -> None:
-        self._thread = ThreadPoolExecutor(1, "glgpt-stage")
-        self.queued = 0
+        self._turns = Turns("glgpt-stage", self._together, lambda: self.sessions.side_by_side)
         try:
-            self._thread.submit(self._load, name_or_path, blocks, dtype, sessions, age, options).result()
+            self._turns.submit(lambda: self._load(name_or_path, blocks, dtype, sessions, age, options)).result()
         except BaseException:
-            self._thread.shutdown()
+            self._turns.close()
             raise
 
     def _load(self, name: Any, blocks: str | None, dtype: str, most: int, age: float, options: dict[str, Any]) -> None:
@@ -55,73 +152,114 @@ class Engine:
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
             self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
-        self.sessions = Sessions(self.stage, most, age)
-        self._captures = self.stage.captures(options.get("max_texture_memory"))
-        end = self.config.n_layer
-        self._heads = self.stage.captures(options.get("max_texture_memory"), Part(end, end, False, True))
+        self.dtype, self.sizes, self.most = dtype, self.stage.sizes, most
+        self._limit = options.get("max_texture_memory")
+        self.sessions = Sessions(most, age)
+        self.whole = self._served(self.stage)
+        self._narrowed: dict[Part, Served] = {}  # the one used least recently first
+        self._heads = self.stage.captures(self._limit, Part.head_of(self.config))
+
+    def _served(self, stage: Stage) -> Served:
+        texts = Together(stage, self.sessions.most, self._limit)
+        return Served(stage.part, stage, texts, stage.captures(self._limit))
+
+    def serve(self, part: str | None) -> Served:
+        """A part of this one's, as it is written, over the same weights; None: all of it. In the engine's thread.
+
+        Raises GlgptError for what is not in it.
+        """
+        wanted = Part.parse(part, self.config) if part else self.part
+        if wanted == self.part:
+            return self.whole
+        if not self.part.contains(wanted):
+            raise GlgptError(f"this server holds {self.part} and not {wanted}")
+        found = self._narrowed.pop(wanted, None) or self._served(self.stage.narrowed(wanted))
+        self._narrowed[wanted] = found
+        while len(self._narrowed) > NARROWED:
+            self._drop(self._narrowed.pop(next(iter(self._narrowed))))
+        return found
+
+    def _drop(self, served: Served) -> None:
+        self.sessions.drop(served.texts)
+        served.close()
+
+    def takes(self) -> dict[str, int]:
+        """Texture memory in bytes: of the model, of a session more, of what several sessions share."""
+        whole = {"texture_bytes": self.stage.texture_bytes, "session_bytes": self.stage.session_bytes}
+        return whole | {"shared_bytes": self.whole.texts.shared_bytes}
+
+    async def open(self, key: str | None, part: str | None) -> tuple[Session, Part]:
+        """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part."""
+
+        def find() -> tuple[Session, Part]:
+            served = self.serve(part)
+            return self.sessions.find(key, served.texts), served.part
+
+        return await self.run(find)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Runs `work` in the engine's thread, after what waits there."""
-        self.queued += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        finally:
-            self.queued -= 1
+        return await self._turns.run(work)
 
-    def describe(self) -> dict[str, Any]:
-        """What a client must know."""
-        return {
-            "model": self.name,
-            "digest": self.digest,
-            "holds": str(self.part),
-            "shape": self.config.shape(),
-            "dtype": self.stage.dtype,
-            "sizes": list(self.stage.sizes),
-            "sessions": self.sessions.most,
-        }
+    async def step(self, fed: Fed) -> bytes:
+        """The answer to a step, as the message to send, when its turn has come."""
+        ask = fed.step.ask
+        if fed.step.n == 1 and not (ask and ask.guesses):
+            answer: bytes = await self._turns.join(fed, fed.session.key, fed.session.texts)
+            return answer
+        return await self._turns.run(lambda: self._step(fed))
 
-    @property
-    def most_bytes(self) -> int:
-        """The longest message that a client has reason to send: all rows of a context, and its JSON."""
-        return self.config.n_positions * max(4 * self.config.n_embd, 4) + 65536
-
-    def rows(self, payload: memoryview, n: int, wire: str) -> Any:
-        """The ids or hidden states of a message. Raises GlgptError for another count, or what no model computes."""
-        if not self.part.embed:
-            return hidden.unpack(payload, n, self.config.n_embd, wire)
-        if len(payload) != 4 * n:
-            raise GlgptError(f"{n} ids take {4 * n} bytes; these are {len(payload)}")
-        ids = np.frombuffer(payload, "<u4")
-        if ids.size and int(ids.max()) >= self.config.vocab_size:
-            raise GlgptError(f"id {int(ids.max())} is outside the vocabulary of {self.config.vocab_size}")
-        return ids.tolist()
-
-    def step(self, session: Session, step: Step, x: Any, wire: str, came: float) -> bytes:
-        """The answer to a step, as the message to send. Raises GlgptError, and `LapsedError`."""
-        if step.seq == session.seq and session.reply:
-            return session.reply
+    def _step(self, fed: Fed) -> bytes:
+        if fed.repeated:
+            return fed.session.reply
         begun = time.perf_counter()
-        answer = self.sessions.step(session, step.pos, x, step.ask)
-        payload = b""
+        return self._reply(fed, self.sessions.step(fed.session, fed.step.pos, fed.x, fed.step.ask), begun)
+
+    def _together(self, jobs: Sequence[Fed]) -> list[bytes | GlgptError]:
+        """The answers to steps of one row of several sessions."""
+        begun = time.perf_counter()
+        new = [fed for fed in jobs if not fed.repeated]
+        if len(new) > 1:
+            steps = [(fed.session, fed.step.pos, fed.x, fed.step.ask) for fed in new]
+            answers = dict(zip(new, self.sessions.steps(steps), strict=True))
+
+        def answer(fed: Fed) -> bytes | GlgptError:
+            try:
+                if len(new) <= 1 or fed not in answers:
+                    return self._step(fed)
+                found = answers[fed]
+                return found if isinstance(found, GlgptError) else self._reply(fed, found, begun)
+            except GlgptError as error:
+                return error
+
+        return [answer(fed) for fed in jobs]
+
+    @staticmethod
+    def _reply(fed: Fed, answer: Answer, begun: float) -> bytes:
+        payload, step = b"", fed.step
         if answer.hidden is not None:
-            payload = hidden.pack(answer.hidden, wire)
+            payload = hidden.pack(answer.hidden, fed.wire)
         elif answer.logits is not None:
             payload = np.ascontiguousarray(answer.logits, "<f4").tobytes()
         end = time.perf_counter()
         header = {"op": "stepped", "seq": step.seq, "n": step.n, "ms": round(1000 * (end - begun), 3)}
-        header["queue_ms"] = round(1000 * (begun - came), 3)
+        header["queue_ms"] = round(1000 * (begun - fed.came), 3)
         if answer.tokens:
             header["tokens"] = answer.tokens
         if answer.top:
             header["top"] = [[[i, round(p, 6), round(d, 6)] for i, p, d in candidates] for candidates in answer.top]
-        session.seq, session.reply = step.seq, encode(header, payload)
-        return session.reply
+        fed.session.seq, fed.session.reply = step.seq, encode(header, payload)
+        return fed.session.reply
 
-    def look(self, look_: Look, x: Any) -> bytes:
+    async def look(self, part: Part, look_: Look, x: Any) -> bytes:
         """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
-        if look_.head and (not self.part.head or self.part.embed):
-            raise GlgptError(f"this server holds {self.part}, which takes no states for the head alone")
-        captures = self._heads if look_.head else self._captures
+        return await self.run(lambda: self._look(part, look_, x))
+
+    def _look(self, part: Part, look_: Look, x: Any) -> bytes:
+        served = self.serve(str(part))
+        if look_.head and (not served.part.head or served.part.embed):
+            raise GlgptError(f"this server holds {served.part}, which takes no states for the head alone")
+        captures = self._heads if look_.head else served.captures
         known = captures.part.activations(self.config)
         for name in look_.names:
             if name not in known or name == captures.end:
@@ -145,10 +283,11 @@ class Engine:
         """Ends the thread, after what waits there, and releases every GL object."""
 
         def release() -> None:
-            self._captures.close()
             self._heads.close()
-            self.sessions.close()
-            self.stage.close()
+            for served in (*self._narrowed.values(), self.whole):
+                self._drop(served)
 
-        self._thread.submit(release).result()
-        self._thread.shutdown()
+        try:
+            self._turns.submit(release).result()
+        finally:
+            self._turns.close()

@@ -20,8 +20,9 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
-from glgpt.page.serve import Headers, bound_socket
-from glgpt.split.engine import Engine
+from glgpt.models.part import Part
+from glgpt.page.serve import Headers, bound_socket, settings
+from glgpt.split.engine import Fed, Front
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.wire.messages import BAD, DRAINING, PROTOCOL, REFUSED, UNSUITABLE, Look, Open, decode_request, encode
 
@@ -66,12 +67,12 @@ class _Bucket:
 class Application:
     """The ASGI application of an engine: one session a connection, one step of each at a time."""
 
-    def __init__(self, engine: Engine, access: Access) -> None:
+    def __init__(self, engine: Front, access: Access) -> None:
         self.engine, self.access = engine, access
         self.draining, self.under_way = False, 0
         self._bucket = _Bucket()
         self._holders: dict[str, WebSocket] = {}  # of the sessions, by key
-        self.most_connections = 4 * engine.sessions.most + 16
+        self.most_connections = 4 * engine.most + 16
         self.connections = 0
         routes = [Route("/", self._about), WebSocketRoute("/", self._connection)]
         self.asgi = Headers(Starlette(routes=routes))
@@ -107,15 +108,15 @@ class Application:
             return
         if opened is None:
             return
-        session, wire = opened
+        session, part, wire = opened
         try:
-            while await self._answer(socket, session, wire):
+            while await self._answer(socket, session, part, wire):
                 pass
         finally:
             if self._holders.get(session.key) is socket:
                 del self._holders[session.key]
 
-    async def _opened(self, socket: WebSocket) -> tuple[Session, str] | None:
+    async def _opened(self, socket: WebSocket) -> tuple[Session, Part, str] | None:
         """The session that a connection asks for; None where it was refused."""
         try:
             hello, _ = decode_request(await socket.receive_bytes())
@@ -139,16 +140,20 @@ class Application:
         if self.draining:
             await _refuse(socket, DRAINING, "the server is ending")
             return None
-        session = await self.engine.run(lambda: self.engine.sessions.find(hello.session))
+        try:
+            session, part = await self.engine.open(hello.session, hello.part)
+        except GlgptError as error:
+            await _refuse(socket, UNSUITABLE, str(error))
+            return None
         if before := self._holders.get(session.key):
             with contextlib.suppress(RuntimeError, OSError):
                 await before.close(1000)  # a client that connects again while its old connection lingers
         self._holders[session.key] = socket
         header = {"op": "opened", "session": session.key, "held": session.held, "seq": session.seq}
-        await _send(socket, encode(header | self.engine.describe()))
-        return session, hello.wire
+        await _send(socket, encode(header | self.engine.describe(part)))
+        return session, part, hello.wire
 
-    async def _answer(self, socket: WebSocket, session: Session, wire: str) -> bool:
+    async def _answer(self, socket: WebSocket, session: Session, part: Part, wire: str) -> bool:
         """Answers one message; False ends the connection."""
         try:
             data = await socket.receive_bytes()
@@ -161,7 +166,7 @@ class Application:
             return False
         self.under_way += 1
         try:
-            reply = await self._reply(data, session, wire, came)
+            reply = await self._reply(data, session, part, wire, came)
             await _send(socket, reply)
             return True
         except LapsedError as error:
@@ -172,19 +177,19 @@ class Application:
             self.under_way -= 1
         return False
 
-    async def _reply(self, data: bytes, session: Session, wire: str, came: float) -> bytes:
+    async def _reply(self, data: bytes, session: Session, part: Part, wire: str, came: float) -> bytes:
         message, payload = decode_request(data)
         if isinstance(message, Open):
             raise GlgptError("`open` came a second time")
         if message.n > self.engine.config.n_positions:
             raise GlgptError(f"{message.n} rows are beyond the context of {self.engine.config.n_positions}")
-        x = self.engine.rows(payload, message.n, wire)
+        x = self.engine.rows(part, payload, message.n, wire)
         if isinstance(message, Look):
             session.seq, session.reply = message.seq, b""
-            return await self.engine.run(lambda: self.engine.look(message, x))
+            return await self.engine.look(part, message, x)
         if not session.evicted and message.seq not in (session.seq, session.seq + 1):
             raise LapsedError("order", f"step {message.seq} came after step {session.seq}")
-        return await self.engine.run(lambda: self.engine.step(session, message, x, wire, came))
+        return await self.engine.step(Fed(session, message, x, wire, came))
 
     async def drain(self) -> None:
         """Takes no more steps and waits for those under way; connections are told as they ask."""
@@ -241,7 +246,7 @@ class StageServer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Front,
         access: Access | None = None,
         host: str = "127.0.0.1",
         port: int = PORT,
@@ -252,23 +257,16 @@ class StageServer:
             raise ArgumentError(f"--listen {quoted(host)} lets others connect; give --token, which they must know")
         self.app = Application(engine, access)
         files = dict(zip(("ssl_certfile", "ssl_keyfile"), certificate, strict=False))
-        config = uvicorn.Config(
+        config = settings(
             self.app.asgi,
-            http="h11",
             ws="websockets-sansio",
             ws_max_size=engine.most_bytes,
             ws_max_queue=16,
             ws_ping_interval=20,
             ws_ping_timeout=20,
             ws_per_message_deflate=False,
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
             timeout_graceful_shutdown=2,
-            **files,  # type: ignore[arg-type]
+            **files,
         )
         if files:
             try:

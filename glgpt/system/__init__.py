@@ -1,1 +1,4 @@
-"""What the operating system gives: package data, caches, writing whole files, signals. Knows no model and no GL."""
+"""What the operating system gives: package data, caches, writing whole files, signals.
+
+It never knows models or GL.
+"""

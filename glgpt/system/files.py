@@ -115,6 +115,14 @@ def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
     return parsed_json(read_text(path, most), quoted(path, 300))
 
 
+def holds_manifest(folder: Path, fields: set[str]) -> bool:
+    """Whether a folder has a `manifest.json`, an object with these fields; never raises, whatever is there."""
+    try:
+        return fields <= read_json(folder / "manifest.json").keys()
+    except GlgptError:
+        return False
+
+
 def parsed_json(text: str, name: str) -> dict[str, Any]:
     """The JSON object in `text`, which comes from the file `name`. Raises FileError for anything else."""
     if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:

@@ -50,8 +50,10 @@ def output_folder(name: str | Path, own: Own | None = None, option: str = "--out
     return path
 
 
-def output_file(name: str | Path, suffix: str, own: Own, option: str = "--out", *, parents: bool = False) -> Path:
-    """The file that `name` leads to, with links resolved: free, or written by the same command.
+def output_file(
+    name: str | Path, suffix: str = "", own: Own | None = None, option: str = "--out", *, parents: bool = False
+) -> Path:
+    """The file that `name` leads to, with links resolved: free, or (`own`) written by the same command.
 
     Raises FileError for every other name, as `output_folder` does, for one that does not end in `suffix`, and, without
     `parents`, for one in a folder that does not exist.
@@ -59,13 +61,14 @@ def output_file(name: str | Path, suffix: str, own: Own, option: str = "--out", 
     path, mode = _resolved(name, option)
     shown = quoted(name)
     if mode is not None and not stat.S_ISREG(mode):
-        raise FileError(f"{option} {shown} is {kind_of(mode)} and is left as it is; name a {suffix} file")
-    if Path(name).suffix != suffix:
+        raise FileError(f"{option} {shown} is {kind_of(mode)} and is left as it is; name a {suffix or 'free'} file")
+    if suffix and Path(name).suffix != suffix:
         raise FileError(f"{option} {shown} must be a {suffix} file")
     if not parents and not path.parent.is_dir():
         raise FileError(f"{option} {shown} cannot be made: there is no folder {quoted(path.parent)}")
-    if mode is not None and not own[1](path):
-        raise FileError(f"{option} {shown} exists and is no {own[0]}; name another file, or remove it")
+    if mode is not None and not (own and own[1](path)):
+        wanted = f" and is no {own[0]}" if own else ""
+        raise FileError(f"{option} {shown} exists{wanted}; name another file, or remove it")
     return path
 
 

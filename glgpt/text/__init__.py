@@ -1,1 +1,4 @@
-"""Text and token ids: tokenizers, training one, text files, datasets of ids kept on disk. Knows no model and no GL."""
+"""Text and token ids: tokenizers, training one, text files, datasets of ids kept on disk.
+
+It knows bytes and ids; it never knows models or GL.
+"""

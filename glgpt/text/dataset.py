@@ -126,12 +126,17 @@ def batch(ids: Ids, seed: int, step: int, rows: int, context: int) -> Batch:
 
 def starts(seed: int, step: int, rows: int, count: int) -> NDArray[np.int64]:
     """`rows` numbers from 0 to `count` - 1, drawn by hashing (seed, step, row): the same on every machine."""
-    row = np.arange(rows, dtype=np.uint32)
-    high = _hash(_hash(_hash(np.uint32(seed) + 0 * row) + np.uint32(step & 0xFFFFFFFF)) + row)
-    low = _hash(high + np.uint32(0x9E3779B9))
-    share = (high.astype(np.float64) * 2.0**21 + (low >> np.uint32(11))) * 2.0**-53
+    share = shares(seed, np.array([step & 0xFFFFFFFF], np.uint32), np.arange(rows, dtype=np.uint32))
     found: NDArray[np.int64] = np.minimum(np.floor(share * count), count - 1).astype(np.int64)
     return found
+
+
+def shares(seed: int, step: NDArray[np.uint32], row: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """Numbers in [0, 1), hashed from the seed and from `step` and `row`, arrays of one shape, or of one number."""
+    high = _hash(_hash(_hash(np.array([seed], np.uint32)) + step) + row)
+    low = _hash(high + np.uint32(0x9E3779B9))
+    share: NDArray[np.float64] = (high.astype(np.float64) * 2.0**21 + (low >> np.uint32(11))) * 2.0**-53
+    return share
 
 
 def mixed(seed: int, number: int) -> int:
@@ -140,7 +145,7 @@ def mixed(seed: int, number: int) -> int:
 
 
 def _hash(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """MurmurHash3's finalizer: every bit of `x` turns about half the bits of the result."""
+    """MurmurHash3's finalizer: every bit of `x` flips about half the bits of the result."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     x ^= x >> np.uint32(16)

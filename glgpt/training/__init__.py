@@ -1,1 +1,4 @@
-"""Training a model: the step's program with AdamW, `Trainer` for one step, `run` for a whole run in its folder."""
+"""Training a model: the step's program, `Trainer` for one step, `run` for a whole run in its folder.
+
+AdamW's passes are in `ops/adamw.py`; `program` records them behind the gradients. It never knows the command line.
+"""

@@ -47,7 +47,7 @@ def train(
     on_progress: Callable[[str, int, int], object] | None = None,
     **settings: Any,
 ) -> Trained:
-    """Trains a GPT-2 on files of UTF-8 text, read one after another as one text, or on `text`; returns when it is done.
+    """Trains a model on files of UTF-8 text, read one after another as one text, or on `text`; returns when it is done.
 
     A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights of a `preset`'s size
     (default "nano") or from the checkpoint `init`, and takes any field of `training.settings.Settings`. `resume`
@@ -178,7 +178,7 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
             raise GlgptError(f"{shown} is not the text that {folder} was trained on: give the same files again")
         trainer = stack.enter_context(_trainer().load(path, **_options(settings)))
         if settings.steps <= trainer.steps_done:
-            raise GlgptError(f"{folder} has done its {trainer.steps_done} steps; to go on, give more with --steps")
+            raise GlgptError(f"{folder} has done its {trainer.steps_done} steps; to continue, give more with --steps")
         run.rewind(trainer.steps_done)
         write_json(path / RECORD, run.record.model_copy(update={"settings": settings}).model_dump())
         return _go(trainer, data, tokenizer, settings, run, hooks)

@@ -45,7 +45,9 @@ FINE_TUNING = {"batch": 4, "lr": 1e-4, "beta2": 0.95, "steps": 500}
 
 @dataclass(frozen=True)
 class Settings:
-    """All that decides what a run computes, and how often it looks up; kept in the run folder's train.json.
+    """All that decides what a run computes, and how often it evaluates, samples and saves.
+
+    It is kept in the run folder's train.json.
 
     Raises GlgptError for a value out of range.
     """

@@ -315,7 +315,7 @@ class Trainer:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, eos: int | None = None) -> None:
-        """Writes `config.json` and `model.safetensors` as Hugging Face's GPT-2 has them, and `state.safetensors`.
+        """Writes `config.json` and `model.safetensors` as Hugging Face has them, and `state.safetensors`.
 
         `eos` is the tokenizer's end of text, for `config.json`.
 

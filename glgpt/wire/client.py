@@ -48,9 +48,9 @@ class Traffic:
 class Connection:
     """A session on a split server. Steps are answered in their order: `submit` several, `take` as many answers.
 
-    A broken connection is made again for `patience` seconds, and what was not answered is sent again. Where the
-    server has lost the session meanwhile, `take` raises `ForgottenError`. Raises GlgptError for an address that is
-    none, a server that cannot be reached, or one that refuses.
+    `part` asks for less than the server holds. A broken connection is made again for `patience` seconds, and what was
+    not answered is sent again. Where the server has lost the session meanwhile, `take` raises `ForgottenError`. Raises
+    GlgptError for an address that is none, a server that cannot be reached, or one that refuses.
     """
 
     def __init__(
@@ -60,10 +60,11 @@ class Connection:
         token: str | None = None,
         wire: str = "f32",
         model: str | None = None,
+        part: str | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self.url, self.patience = checked_url(url), patience
-        self._token, self._wire, self.model = token, wire, model
+        self._token, self._wire, self.model, self._part = token, wire, model, part
         self._socket: Any = None
         self._opened = contextlib.ExitStack()  # closes it
         self._inbox: deque[bytes] = deque()
@@ -197,6 +198,7 @@ class Connection:
             token=self._token,
             model=self.model,
             session=self._session,
+            part=self._part,
             wire=self._wire,  # type: ignore[arg-type]
         )
         try:

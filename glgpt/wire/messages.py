@@ -1,7 +1,8 @@
 """The messages between the sides of a split model: a line of JSON and a payload, one WebSocket message each.
 
     client                                              server
-    open  protocol, token?, model?, session?, wire  ->  opened  session, held, seq, what the server holds
+    open  protocol, token?, model?, session?,       ->  opened  session, held, seq, what the server holds
+          wire, part?
     step  seq, pos, n, ask? + hidden states or ids  ->  stepped seq, tokens?, ... + hidden states or logits
     look  seq, n, names + hidden states or ids      ->  looked  seq, arrays + their values
                                                     <-  error   code, message
@@ -58,7 +59,7 @@ class Ask(_Message):
 
 
 class Open(_Message):
-    """The first message of a connection."""
+    """The first message of a connection; `part` asks for less than the server holds."""
 
     op: Literal["open"] = "open"
     protocol: int
@@ -66,6 +67,7 @@ class Open(_Message):
     model: Annotated[str, Field(max_length=64)] | None = None
     session: Annotated[str, Field(max_length=64)] | None = None
     wire: Literal["f32", "f16", "int8"] = "f32"
+    part: Annotated[str, Field(max_length=40)] | None = None
 
 
 class Step(_Message):

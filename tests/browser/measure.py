@@ -28,18 +28,6 @@ TOKENS = 48  # a measured generation
 PROMPT = 64
 
 
-def random_model(folder: Path) -> Path:
-    """GPT-2 124M of random weights as a checkpoint on disk."""
-    from safetensors.numpy import save_file
-
-    folder.mkdir(exist_ok=True)
-    config = GPT2Config()
-    source = RandomCheckpoint(config)
-    save_file({name: source.read(name) for name in config.parameters}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    return folder
-
-
 def desktop_times(model: GPT2, ids: list[int]) -> tuple[float, float]:
     """Milliseconds of the first token and of each that follows."""
     start = time.perf_counter()
@@ -90,7 +78,7 @@ def main() -> None:
     if args.model == "random-124M":
         source = work / "random-124M"
         if not (source / "config.json").exists():
-            random_model(source)
+            RandomCheckpoint(GPT2Config()).save(source)
     out = work / f"page-{args.model}-{args.dtype}"
     if not out.exists():
         export(source, out, args.dtype)

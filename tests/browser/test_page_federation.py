@@ -49,7 +49,7 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     reloaded.wait_for_function("glgpt.federation?.status === 'training' && glgpt.federation.step > 0", timeout=240_000)
     member = reloaded.evaluate(SAID)["member"]
     reloaded.reload(wait_until="commit")
-    reloaded.wait_for_function("glgpt.federation?.status === 'training'", timeout=240_000)
+    reloaded.wait_for_function("globalThis.glgpt?.federation?.status === 'training'", timeout=240_000)
     assert reloaded.evaluate(SAID)["member"] == member  # the same member, by its key
     for page in pages:
         page.wait_for_function("glgpt.federation.status === 'over'", timeout=400_000)

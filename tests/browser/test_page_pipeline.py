@@ -78,7 +78,7 @@ def test_a_newcomer_walks_from_a_text_to_a_score(
     fits()
 
     stage(page, "Write")
-    page.get_by_label("Goes on after").fill("1+1=")
+    page.get_by_label("Continue after").fill("1+1=")
     page.get_by_label("Length").fill("5")
     page.get_by_role("button", name="Write now").click()
     page.wait_for_function("glgpt.training.session.samples.at(-1).prompt === '1+1='", timeout=SLOW)

@@ -1,10 +1,11 @@
-"""A page that holds the first blocks, and a server process for the others that is killed in the middle of a text."""
+"""Pages whose blocks run on a server, too: a server killed in the middle of a text, the head here, a cut that moves."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,20 +21,21 @@ from glgpt.page.split import SplitPage
 
 PROMPT = "First Citizen:\nBefore we"
 HERE = 2  # blocks of the page
+PLACE = "ws://server.invalid:8043"  # that pages are exported for, before the server of a test is there
 LOST = "WebSocket connection to|ERR_CONNECTION"  # what Chromium writes when a server is away
 
 
 class Process:
     """`glgpt split serve` on a port of its own, to be ended and started again."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, blocks: str = f"{HERE}-5") -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.url, self.options = f"ws://127.0.0.1:{self.port}", options
+        self.url, self.options = f"ws://127.0.0.1:{self.port}", ("--blocks", blocks, *options)
         self.running: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "glgpt", "split", "serve", "--blocks", f"{HERE}-5", "--json"]
+        command = [sys.executable, "-m", "glgpt", "split", "serve", "--json"]
         command += ["--listen", str(self.port), "--device", "software", *self.options]
         self.running = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, env=os.environ | {"LP_NUM_THREADS": "1"}
@@ -52,8 +54,8 @@ class Process:
 def server() -> Iterator[Callable[..., Process]]:
     with contextlib.ExitStack() as stack:
 
-        def start(*options: str) -> Process:
-            made = Process(*options)
+        def start(*options: str, **more: str) -> Process:
+            made = Process(*options, **more)
             stack.callback(made.kill)
             made.start()
             return made
@@ -62,13 +64,23 @@ def server() -> Iterator[Callable[..., Process]]:
 
 
 @pytest.fixture
-def split_page(tmp_path: Path, serve: Callable[..., str]) -> Callable[[str], str]:
-    def make(url: str) -> str:
-        manifest = export(None, tmp_path / "page", split=SplitPage(HERE, url))
-        whole = GPT2.from_pretrained(None, device="software")
-        assert sum(s["bytes"] for s in manifest["shards"]) < 0.5 * whole.player.program.nbytes(("weight",))
-        whole.close()
-        return serve(tmp_path / "page")
+def split_page(tmp_path: Path, serve: Callable[..., str], once: Callable[..., Path]) -> Callable[..., str]:
+    """split_page(url, blocks, head): the address of an export, made once for each kind, for the server at `url`."""
+
+    def make(url: str, blocks: int | None = HERE, head: bool = False) -> str:
+        def fill(folder: Path) -> None:
+            export(None, folder / "page", split=SplitPage(blocks, PLACE, head=head))
+
+        page = shutil.copytree(once(f"split-{blocks}-{head}", fill) / "page", tmp_path / "page")
+        for name in ("manifest.json", "index.html"):
+            text = (page / name).read_text(encoding="utf-8")
+            assert text.count(PLACE) == 1
+            (page / name).write_text(text.replace(PLACE, url), encoding="utf-8")
+        if blocks:
+            shards = json.loads((page / "manifest.json").read_text(encoding="utf-8"))["shards"]
+            with GPT2.from_pretrained(None, device="software") as whole:
+                assert sum(s["bytes"] for s in shards) < 0.5 * whole.player.program.nbytes(("weight",))
+        return serve(page)
 
     return make
 
@@ -137,3 +149,68 @@ def test_a_page_without_its_server_says_so(split_page: Callable[[str], str], bro
     page = browse(split_page(url) + "#tokens=2", provokes=LOST)
     page.evaluate("glgpt.ready")
     page.wait_for_function("document.querySelector('.split .said').innerText.includes('No connection to')")
+
+
+def generated(page: Any, tokens: int, **settings: Any) -> str:
+    wish = {"prompt": PROMPT, "tokens": tokens, "temperature": 0.8, "seed": 5} | settings
+    found: str = page.evaluate(f"glgpt.generate({json.dumps(wish)}).then((r) => r.text)")
+    return found
+
+
+def test_a_page_with_the_head_draws_the_tokens(
+    server: Callable[..., Process], split_page: Callable[..., str], browse: Callable[..., Any]
+) -> None:
+    process = server(blocks=f"+{HERE}-5")  # no head there
+    page = browse(split_page(process.url, head=True) + "#tokens=4", provokes=LOST)
+    page.evaluate("glgpt.ready")
+    assert generated(page, 24, alternatives=3) == wanted(24, temperature=0.8, seed=5)
+    assert generated(page, 12, topP=0.9) == wanted(12, temperature=0.8, seed=5, top_p=0.9)
+    assert page.locator(".split .side.here").get_attribute("data-blocks") == "embedding,0,1,head"
+    assert page.locator(".split .side.there").get_attribute("data-blocks") == "2,3,4,5"
+    parity = page.evaluate("glgpt.parity()")
+    assert parity["pass"], parity
+    ids = page.evaluate("glgpt.encode('To be, or not')")
+    blocks = page.evaluate(f"glgpt.borrow((model) => glgpt.lens(model, {ids}, 3))")
+    with GPT2.from_pretrained(None, device="software") as model:
+        assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
+
+
+def test_the_cut_moves_while_a_text_is_written(
+    server: Callable[..., Process], split_page: Callable[..., str], browse: Callable[..., Any]
+) -> None:
+    process = server(blocks="0-5")
+    page = browse(split_page(process.url, None) + "#tokens=4", provokes=LOST)
+    page.evaluate("glgpt.ready")
+    slider = page.get_by_label("Blocks in this page")
+    assert slider.input_value() == "6" and page.locator(".split .side.there").count() == 0
+    text = wanted(30, temperature=0.8, seed=5)
+    assert generated(page, 30) == text
+    for here in (3, 0, 5):
+        slider.fill(str(here))
+        assert generated(page, 30) == text, here
+        assert page.locator(".split .side.there").get_attribute("data-blocks") == ",".join(
+            [*map(str, range(here, 6)), "head"]
+        )
+    page.evaluate("globalThis.count = 0")
+    wish = json.dumps({"prompt": PROMPT, "tokens": 30, "temperature": 0.8, "seed": 5})
+    page.evaluate(
+        f"void (globalThis.text = glgpt.generate({{...{wish}, onToken: () => globalThis.count++}}).then((r) => r.text))"
+    )
+    for count, here in ((4, 2), (10, 6), (16, 4)):
+        page.wait_for_function(f"globalThis.count >= {count}")
+        slider.fill(str(here))
+    assert page.evaluate("globalThis.text") == text
+    rows = page.locator(".split .tried tbody tr").all_inner_texts()
+    assert [row.split()[0] for row in rows] == ["0", "2", "3", "4", "5", "6"]
+    assert rows[-1].split()[4] == "0", rows  # bytes, where all runs here
+    assert all(int(row.split()[4].replace(",", "")) > 1024 for row in rows[:-1]), rows
+    parity = page.evaluate("glgpt.parity()")
+    assert parity["pass"], parity
+    ids = page.evaluate("glgpt.encode('To be, or not')")
+    blocks = page.evaluate(f"glgpt.borrow((model) => glgpt.lens(model, {ids}, 3))")
+    with GPT2.from_pretrained(None, device="software") as model:
+        assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
+    assert generated(page, 30) == text  # the views have used the caches meanwhile
+    process.kill()
+    slider.fill("6")
+    assert generated(page, 30) == text  # nothing needs the server

@@ -90,7 +90,7 @@ def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: 
     }"""
     with GPT2.from_pretrained(folder, device="software") as model:
         assert page.evaluate(written) == list(model.generate_ids("First", 20, temperature=0))
-    # The state goes on, on the desktop as here.
+    # The state resumes, on the desktop as here.
     with Trainer.load(folder, device="software") as trainer:
         assert trainer.steps_done == 12
     # And the files come back.
@@ -203,7 +203,7 @@ def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse:
     page.get_by_role("button", name="One step").click()
     page.wait_for_function(f"glgpt.training.session.step === {step + 1}", polling=200)
     page.locator(".stages").get_by_role("button", name="Write").click()
-    page.get_by_label("Goes on after").fill("ROMEO:")
+    page.get_by_label("Continue after").fill("ROMEO:")
     page.get_by_role("button", name="Write now").click()
     page.wait_for_function("glgpt.training.session.samples.at(-1).prompt === 'ROMEO:'", polling=200)
     page.get_by_role("button", name="Reset").click()

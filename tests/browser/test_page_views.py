@@ -85,6 +85,32 @@ def test_raw_scores_are_those_of_every_pair(page: Any) -> None:
         np.testing.assert_allclose(pattern, found["h.2.attn.pattern"][:, s, : s + 1], atol=1e-5)
 
 
+def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) -> None:
+    with GPT2.from_pretrained() as desktop:
+        ids = page.evaluate("glgpt.encode('To be')")
+        ids += list(desktop.generate_ids(ids, 30, temperature=0))
+        names = [f"h.{i}.attn.pattern" for i in range(6)]
+        _, found = desktop.run_with_cache(ids, names)
+    total = len(ids)
+    rows = [int((total - 1) * (0.5 + 0.5 * i / 5)) for i in range(6)]
+    sharp = np.array([[np.mean([h[t, 1 : t - 1].max() for t in rows]) for h in found[name]] for name in names])
+    layer, head = np.unravel_index(sharp.argmax(), sharp.shape)
+    go(page, "Attention")
+    page.wait_for_function(f"/layer={layer}&head={head}/.test(location.hash)")
+    page.get_by_role("button", name="Keep beside").click()
+    page.locator(".one select").nth(1).select_option("-1")
+    mean = found[f"h.{layer}.attn.pattern"].mean(axis=0)[-1]
+    page.wait_for_function("/mean of its heads/.test(document.querySelector('.one h2').textContent)")
+    page.wait_for_function(f"document.querySelector('.reading b').textContent === '{100 * mean[-1]:.2f}%'")
+    painted(page, ".square canvas", 0.4)
+    painted(page, ".beside canvas", 0.3)
+    assert f"head=mean&beside={layer}.{head}" in page.url
+    page.get_by_role("button", name=f"Enlarge layer {layer}, head {head}").click()
+    assert page.locator(".one select").nth(1).input_value() == str(head)
+    page.get_by_role("button", name=f"Remove layer {layer}, head {head}").click()
+    assert not page.locator(".beside").count()
+
+
 def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
     ids = page.evaluate("glgpt.encode('First Citizen: hear me')")
     blocks = page.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)

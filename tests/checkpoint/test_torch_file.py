@@ -27,7 +27,7 @@ def refusal(path, said=""):
     ("name", "tensor"), [("dhead3-relu", "transformer.h.0.attn.c_attn.weight"), ("one-f16", "wte.weight")]
 )
 def test_places(name, tensor):
-    # The golden's c_attn was saved turned over: its strides are not those of a plain array.
+    # The golden's c_attn was saved transposed: its strides are not those of a plain array.
     stored = torch_tensors(GOLDENS / name / "pytorch_model.bin")[tensor]
     assert stored.map().shape == stored.shape
     assert (stored.strides is None) == (tensor == "wte.weight")

@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=protocol.DTYPES, default="f16")
     parser.add_argument("--poisoned", type=int, default=0, help="so many of those asked send -10 times their change")
     parser.add_argument("--public", action="store_true", help="clip and trim")
+    parser.add_argument("--device", default="software", help="as of glgpt train (default software)")
     parser.add_argument("--runs", default="federated,steps,tokens", help="which runs to make")
     args = parser.parse_args()
     ids = np.frombuffer(args.text.read_bytes(), np.uint8).astype(np.uint16)
@@ -66,7 +67,7 @@ class Study:
             lr=s.lr,
             betas=(s.beta1, 0.99),
             seed=s.seed,
-            device="software",
+            device=self.args.device,
         )
 
     def judged(self, trainer: Trainer) -> float:

@@ -83,6 +83,9 @@ def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, comma
         "--warmup",
         "1",
     )
+    second = commands("serve", "--out", str(tmp_path / "run"), "--port", "0")  # it leaves the first one's alone
+    assert second.process.wait(120) == 2
+    assert "is being served by another process" in "".join(second.errors)
     join = commands("join", host.events("ready")[0]["desktop"], "--device", "software")
     host.wait(lambda: host.events("done"))
     assert join.process.wait(60) == 0

@@ -118,7 +118,7 @@ def test_three_bad_updates_set_a_client_aside(host, claim):
     assert h.rounds.offer(bad.member) is None
     shown = next(m for m in h.rounds.status()["members"] if m["name"] == "bad")
     assert shown["aside"] and "key" not in shown
-    h.send(good.member)  # the round goes on
+    h.send(good.member)  # the round continues
     assert len(h.rounds.open.updates) == 1
 
 

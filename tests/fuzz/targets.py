@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import io
 import json
 import os
 import tempfile
@@ -21,12 +22,18 @@ from glgpt import models
 from glgpt.checkpoint.opening import Checkpoint, embedded_weights
 from glgpt.checkpoint.torch_file import READABLE, torch_tensors
 from glgpt.cli.parser import build_parser
+from glgpt.data.cleaning import clean
+from glgpt.data.inspecting import inspect
 from glgpt.errors import GlgptError
+from glgpt.inspection.dump import checked_out as dump_out
+from glgpt.inspection.reference import load_reference
 from glgpt.models.gpt2.config import GPT2Config
+from glgpt.page.export import checked_out as export_out
 from glgpt.page.export import validate
 from glgpt.page.serve import application
 from glgpt.program.spec import Program, check
 from glgpt.system.files import read_json
+from glgpt.text.files import Text
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training import state as training_state
 from glgpt.training.program import MOMENTS
@@ -380,6 +387,53 @@ def _argument(folder: Path) -> None:
         build_parser().parse_args(line)
 
 
+def _references() -> list[Files]:
+    rng = np.random.default_rng(1)
+    logits = rng.standard_normal((4, 7)).astype(np.float32)
+    several = {"0.tokens": np.arange(4), "0.logits": logits, "0.greedy": np.arange(6)}
+    seeds: list[dict[str, np.ndarray]] = [
+        several | {"1.tokens": np.arange(2), "1.logits": np.zeros((2, 7), np.float32)},
+        {"tokens": np.arange(3), "logits": np.zeros((3, 7)), "attention": np.zeros((2, 2, 3, 3), np.float16)},
+    ]
+    found = []
+    for arrays in seeds:
+        with io.BytesIO() as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            found.append({"reference.npz": file.getvalue()})
+    return found
+
+
+def _reference(folder: Path) -> None:
+    load_reference(folder / "reference.npz")
+
+
+def _texts() -> list[Files]:
+    play = (GOLDENS.parent / "data/shakespeare-validation.txt").read_bytes()[:3000]
+    return [{"a.txt": play, "b.txt": b"\xef\xbb\xbf" + "naïve café 日本 🙂\r\n\x0cend".encode()}]
+
+
+def _text(folder: Path) -> None:
+    files = sorted(folder.iterdir())
+    text = Text.of_files(files)
+    found = "".join(piece for piece, _ in text.pieces(block=100))
+    whole = "".join(file.read_bytes().decode("utf-8-sig") for file in files)
+    if found != whole:
+        raise Difference("the pieces are not the text")
+    clean(found)
+    inspect(text, 0.1)
+
+
+def _earlier() -> list[Files]:
+    ours = json.dumps({"glgpt": "1", "tokens": [], "labels": [], "files": []}).encode()
+    return [{"manifest.json": ours, "index.html": b"<!doctype html>"}]
+
+
+def _output(folder: Path) -> None:
+    """What is in a folder that `--out` names decides whether it is replaced."""
+    dump_out(folder)
+    export_out(folder, False)
+
+
 TARGETS = [
     Parser("safetensors", _folder("vocab3-untied", "inverse-layer-f16"), _checkpoint),
     Parser("shards", _folder("dhead2-gelu", "llama-grouped"), _checkpoint),
@@ -394,4 +448,7 @@ TARGETS = [
     Parser("probe-cache", _caches, _cache),
     Parser("http", _requests, _request),
     Parser("arguments", _arguments, _argument),
+    Parser("reference", _references, _reference),
+    Parser("text", _texts, _text),
+    Parser("earlier-output", _earlier, _output),
 ]

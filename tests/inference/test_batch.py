@@ -84,7 +84,7 @@ def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: 
         for count in (8, 3, 1):
             texts = [decoder.begin(ids, [Sampler(0)])[0][0] for ids in prompts[:count]]
             for token in (1, 2, 0):
-                decoder.step(texts, [token] * count)
+                decoder.append(texts, [token] * count)
             rows.append(decoder.logits())
             for text in texts:
                 decoder.end(text)
@@ -105,7 +105,7 @@ def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
             if i == 6:
                 decoder.reserve(2 * len(decoder._heap.uses))  # all of them are read in again
             if chosen:
-                decoder.step(chosen, [(i + len(text.ids)) % 7 % model.config.vocab_size for text in chosen])
+                decoder.append(chosen, [(i + len(text.ids)) % 7 % model.config.vocab_size for text in chosen])
                 for text, ours in zip(chosen, decoder.logits(), strict=True):
                     within(ours, model.logits(text.ids)[-1], ATOL, RTOL)
 
@@ -118,7 +118,7 @@ def test_idle_texts_make_room(goldens: Path) -> None:
         height, ids = len(decoder._heap.uses), prompts_for(model, 2)[0][:40]
         texts = [decoder.begin(ids, [Sampler(0)])[0][0] for _ in range(height // 16)]
         assert any(not text.rows for text in texts) and texts[-1].rows
-        decoder.step(texts[:1], [0])  # read in again
+        decoder.append(texts[:1], [0])  # read in again
         within(decoder.logits()[0], model.logits([*ids, 0])[-1], ATOL, RTOL)
 
 
@@ -143,7 +143,7 @@ def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
 
 
 def test_a_stop_text_ends_its_row_alone() -> None:
-    """A row goes on behind its stop text because nobody reads it, or ends the others."""
+    """A row continues behind its stop text because nobody reads it, or ends the others."""
     with load(None) as model:
         sampling: dict[str, Any] = {"temperature": 0, "stop": ["\n"]}
         prompts = ["First Citizen:\nBefore", "ROMEO:", "To be"]

@@ -257,7 +257,7 @@ def test_prompts_that_cannot_be_run_are_refused(goldens: Path, ids: Any, message
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_model_that_overflows_says_so(tmp_path: Path, temperature: float) -> None:
-    """Text goes on from logits that are NaN."""
+    """Text continues from logits that are NaN."""
     config = GPT2Config(vocab_size=40, n_positions=20, n_embd=8, n_layer=1, n_head=2)
     weights = random_weights(config)
     weights["wte.weight"] *= np.float32(1e38)

@@ -84,7 +84,7 @@ def test_greedy_takes_the_first_of_the_best(settings: tuple[float, int | None, f
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_not_finite_are_refused(value: float) -> None:
-    """A model that overflowed goes on writing nonsense."""
+    """A model that overflowed continues writing nonsense."""
     for temperature in (0.0, 1.0):
         with pytest.raises(GlgptError, match="not finite"):
             Sampler(temperature).choose(np.array([0.0, value]))

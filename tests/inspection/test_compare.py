@@ -146,7 +146,7 @@ def test_a_reference_that_lacks_something_is_refused(arrays: dict[str, Array], m
 def test_a_reference_that_is_no_npz_is_refused(tmp_path: Path) -> None:
     (tmp_path / "r.npz").write_bytes(b"garbage")
     for name in ("r.npz", "missing.npz", "."):
-        with pytest.raises(GlgptError, match=r"r\.npz: not a readable|missing\.npz: No such file|Is a directory"):
+        with pytest.raises(GlgptError, match=r"r\.npz: not a readable|missing\.npz: No such file|is a folder"):
             load_reference(tmp_path / name)
 
 

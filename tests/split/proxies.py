@@ -82,3 +82,43 @@ class Delaying(Proxy):
         while data := a.recv(1 << 16):
             line.put((time.perf_counter() + self.one_way, data))
         line.put(None)
+
+
+class Shuffling:
+    """Passes WebSocket messages on, every third twice, and `swaps` times of two that come at once the later first."""
+
+    def __init__(self, target: str, swaps: int) -> None:
+        from websockets.sync.server import serve
+
+        self.target, self.swaps, self.swapped, self.repeated = target, swaps, 0, 0
+        self.server = serve(self._serve, "127.0.0.1", 0, compression=None, max_size=None)
+        self.url = f"ws://127.0.0.1:{self.server.socket.getsockname()[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def _serve(self, client: Any) -> None:
+        from websockets.sync.client import connect
+
+        with connect(self.target, compression=None, proxy=None, max_size=None) as server:
+            threading.Thread(target=self._copy, args=(server, client), daemon=True).start()
+            self._copy(client, server)
+
+    def _copy(self, a: Any, b: Any) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(ConnectionClosed):
+            for count in range(1 << 30):
+                messages = [a.recv()]
+                if self.swapped < self.swaps:
+                    with contextlib.suppress(TimeoutError):
+                        messages.insert(0, a.recv(timeout=0.01))
+                        self.swapped += 1
+                if count % 3 == 2:
+                    messages.append(messages[0])
+                    self.repeated += 1
+                for message in messages:
+                    b.send(message)
+        with contextlib.suppress(Exception):
+            b.close()
+
+    def close(self) -> None:
+        self.server.shutdown()

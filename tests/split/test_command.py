@@ -36,7 +36,7 @@ def test_it_says_what_it_holds_serves_a_text_and_ends_at_a_signal(
 ) -> None:
     process, ready = serving
     assert ready["event"] == "ready" and ready["holds"] == "1,head" and ready["sessions"] == 2
-    assert 0 < ready["session_bytes"] < ready["texture_bytes"]
+    assert 0 < ready["session_bytes"] < ready["shared_bytes"] and ready["session_bytes"] < ready["texture_bytes"]
     monkeypatch.setenv("GLGPT_SPLIT_TOKEN", "open sesame")
     base = ["generate", "--model", str(goldens / "llama-grouped"), "--ids", "3,31,6", "--tokens", "4", "--seed", "1"]
     base += ["--json", "--device", "software"]
@@ -69,7 +69,10 @@ def test_it_says_what_it_holds_serves_a_text_and_ends_at_a_signal(
         (["generate", "--plan", "1-5@here", "x"], "the plan lacks the embedding"),
         (["generate", "--speculate", "x"], "--speculate goes with --split or --plan"),
         (["generate", "--split", "ws://a", "--plan", "0-5@here", "x"], "give one of them"),
-        (["export", "--out", "page", "--split", "2"], "--split K and --server URL go together"),
+        (["export", "--out", "page", "--split", "2"], "--split goes with --server URL"),
+        (["export", "--out", "page", "--head", "page"], "--head goes with --server URL"),
+        (["export", "--out", "page", "--head", "page", "--server", "ws://a"], "--head page goes with --split K"),
+        (["export", "--out", "page", "--train", "--server", "ws://a"], "--server excludes --single-file"),
         (["export", "--out", "page", "--split", "6", "--server", "ws://a"], "--split 6 is out of range"),
         (["export", "--out", "page", "--split", "2", "--server", "ws://a; x"], "is no plain address"),
     ],

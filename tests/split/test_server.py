@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from proxies import Cutting, Delaying
+from proxies import Cutting, Delaying, Shuffling
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
@@ -304,3 +306,118 @@ def test_sessions_leave_memory_flat(serve: Any, folder: Path, raw: Any) -> None:
         if i in (9, 999):
             counts.append((len(engine.stage.player.device.live), len(engine.sessions), len(server.app._holders)))
     assert counts[0][:2] == counts[1][:2] and counts[1][2] <= 2
+
+
+def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, folder: Path, raw: Any) -> None:
+    """Any cut over one server, sessions of two cuts beside each other, parts that are dropped and asked for again."""
+    from glgpt.split import engine as engines
+
+    server = serve(folder, sessions=2)
+    engine = server.app.engine
+    config = engine.config
+    ids = [3, 31, 6]
+    with GPT2.from_pretrained(folder, device="software") as model:
+        wanted = list(model.generate_ids(ids, TOKENS, temperature=1, seed=3))
+    plans = ["0@here,1@{0}", "embed@here,+0@{0},1@here", "embed@here,+0-1@{0},head@here", "0@{0},1@{0}"]
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "NARROWED", 2)
+        models = [
+            stack.enter_context(GPT2.from_pretrained(folder, plan=plan.format(server.url), device="software"))
+            for plan in plans
+        ]
+        runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
+        assert [list(t) for t in zip(*zip(*runs, strict=True), strict=True)] == [wanted] * len(plans)
+        assert len(engine._narrowed) <= 2 and engine.sessions._made <= 2
+        with GPT2.from_pretrained(folder, rest=server.url, blocks=(0, 1), device="software") as split:
+            assert split.parts[1][0] == "1,head"
+            assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == wanted
+    few = serve(folder, "1")
+    refused = raw(few).open(part="0-1")
+    assert refused["code"] == "unsuitable" and "holds 1,head and not embed,0-1,head" in refused["message"]
+    assert raw(few).open(part=f"+{config.n_layer}")["code"] == "unsuitable"
+    assert raw(few).open(part="1" * 30)["code"] == "unsuitable"
+
+
+def test_messages_that_come_twice_or_in_the_wrong_order_change_no_text(
+    serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
+) -> None:
+    server = serve(folder, "1")
+    proxy = Shuffling(server.url, swaps=3)
+    with GPT2.from_pretrained(folder, rest=proxy.url, device="software") as split:
+        split.decoder.sizes = (1,)  # a chunk for each token of the prompt, several under way
+        assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"]
+    proxy.close()
+    assert proxy.repeated > 2 and proxy.swapped == 3
+    always = Shuffling(server.url, swaps=1 << 30)
+    with GPT2.from_pretrained(folder, rest=always.url, device="software") as split:
+        split.decoder.sizes = (1,)
+        with pytest.raises(GlgptError, match="lost the text"):
+            list(split.generate_ids(ids, TOKENS, temperature=1, seed=3))
+    always.close()
+
+
+def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
+    serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from glgpt.split import server as servers
+
+    monkeypatch.setattr(servers, "SLOW", 0.5)
+    server = serve(folder, "+0")
+    width = server.app.engine.config.n_embd
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        key = "dGhlIHNhbXBsZSBub25jZQ=="
+        lazy.sendall(
+            f"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+            "Sec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        lazy.sendall(framed(messages.encode(Open(protocol=messages.PROTOCOL))))
+        rows = server.app.engine.config.n_positions
+        with contextlib.suppress(OSError):  # it is cut off while it sends
+            lazy.settimeout(5)
+            for seq in range(5000):
+                lazy.sendall(framed(messages.encode(Step(seq=seq, pos=0, n=rows), states(rows, width))))
+        with GPT2.from_pretrained(folder, plan=f"embed@here,+0@{server.url},1@here", device="software") as split:
+            assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"]
+        end = time.monotonic() + 20
+        while server.app.connections and time.monotonic() < end:
+            time.sleep(0.05)
+        assert server.app.connections == 0
+
+
+def framed(message: bytes) -> bytes:
+    """A masked WebSocket frame of bytes, with a mask of zeros."""
+    return b"\x82" + bytes([0x80 | 127]) + len(message).to_bytes(8, "big") + bytes(4) + message
+
+
+def test_draining_lets_the_step_under_way_end_and_refuses_others(
+    serve: Any, folder: Path, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(folder, "1")
+    engine = server.app.engine
+    width, held, plain = engine.config.n_embd, threading.Event(), engine.step
+    begun: list[asyncio.AbstractEventLoop] = []
+
+    async def slow(fed: Any) -> bytes:
+        begun.append(asyncio.get_running_loop())
+        while not held.is_set():
+            await asyncio.sleep(0.01)
+        answer: bytes = await plain(fed)
+        return answer
+
+    monkeypatch.setattr(engine, "step", slow)
+    first, second = raw(server), raw(server)
+    first.open()
+    second.open()
+    first.socket.send(messages.encode(Step(seq=0, pos=0, n=2), states(2, width)))
+    while not begun:
+        time.sleep(0.01)
+    drained = asyncio.run_coroutine_threadsafe(server.app.drain(), begun[0])
+    while not server.app.draining:
+        time.sleep(0.01)
+    assert second.say(Step(seq=0, pos=0, n=2), states(2, width))[0]["code"] == "draining"
+    assert not drained.done()
+    held.set()
+    assert messages.decode(first.socket.recv(timeout=20))[0]["op"] == "stepped"
+    drained.result(20)
+    assert messages.decode(first.socket.recv(timeout=20))[0]["code"] == "draining"

@@ -29,6 +29,8 @@ FOLDERS = {
 FILES = {
     "export --single-file": (f"export --model {WIDE} --single-file", ".html"),
     "logits": (f"logits --model {WIDE} --ids 1,2", ".npz"),
+    "data fetch": ("data fetch addition", ""),
+    "data clean": ("data clean play.txt", ""),
 }
 
 
@@ -91,10 +93,38 @@ def test_a_folder_is_free_or_empty(command: str, place: Path, capsys: Capture) -
 def test_a_file_is_free_or_of_the_same_command(command: str, place: Path, capsys: Capture) -> None:
     before = kinds(place)
     words, suffix = FILES[command]
-    for out in ["", " ", ".", "a\0b" + suffix, "x" * 300 + suffix, "free", "file/x" + suffix, f"pipe/a{suffix}"]:
-        refused(words, out, capsys)
+    for out in [
+        "",
+        " ",
+        ".",
+        "a\0b" + suffix,
+        "x" * 300 + suffix,
+        "file/x" + suffix,
+        f"pipe/a{suffix}",
+        "no/a" + suffix,
+    ]:
+        if out != "no/a.html":  # an export makes the folder
+            refused(words, out, capsys)
+    if suffix:
+        refused(words, "free", capsys)
     for name in ("pipe", "socket", "loop", "to-pipe", "file", "full"):
         refused(words, name + suffix, capsys)
+    assert kinds(place) == before
+
+
+@pytest.mark.parametrize("command", ["dump", "export"])
+@pytest.mark.parametrize("manifest", [None, "[" * 100_000, '{"glgpt": ' + "[" * 100_000, "[]", "\xff"])
+def test_what_is_no_earlier_output_is_refused_whatever_its_manifest(
+    command: str, manifest: str | None, place: Path, capsys: Capture
+) -> None:
+    Path("other").mkdir()
+    Path("other/index.html").write_text("mine")
+    if manifest is None:
+        os.mkfifo("other/manifest.json")
+    else:
+        Path("other/manifest.json").write_text(manifest)
+    before = kinds(place)
+    assert "is not empty and is no earlier" in refused(FOLDERS[command], "other", capsys)
     assert kinds(place) == before
 
 

@@ -53,27 +53,29 @@ def shakespeare() -> Tokenizer:
 # Text
 
 
-@given(TEXTS, st.integers(1, 9))
-@example("a" + " " * 50 + "b\n" * 30, 3)
-def test_pieces_give_the_same_ids_as_the_text(text: str, block: int) -> None:
-    tokenizer = load_tokenizer(embedded_weights(), 1024)
-    assert tokenizer
-    pieces = [p for p, _ in Text.of_string(text).pieces(tokenizer.special, block=block)] if text else []
+@given(text=TEXTS, block=st.integers(1, 9))
+@example(text="a" + " " * 50 + "b\n" * 30, block=3)
+def test_pieces_give_the_same_ids_as_the_text(shakespeare: Tokenizer, text: str, block: int) -> None:
+    pieces = [p for p, _ in Text.of_string(text).pieces(shakespeare.special, block=block)] if text else []
     assert "".join(pieces) == text
-    assert [i for p in pieces for i in tokenizer.encode(p)] == tokenizer.encode(text)
+    assert [i for p in pieces for i in shakespeare.encode(p)] == shakespeare.encode(text)
 
 
-@given(TEXTS.filter(bool), st.integers(1, 9))
-@example("b\nc d\ne f", 1)
-def test_pieces_suit_a_tokenizer_that_puts_a_space_before_text(text: str, block: int) -> None:
-    folder = cache_folder().parent / "spaced"
-    if not folder.exists():
-        make_tokenizer("bpe:275", Text.of_string("to be or not to be that is the question " * 20), folder)
-        (folder / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
-    tokenizer = load_tokenizer(folder, None)
-    assert tokenizer and tokenizer.prefix_space and tokenizer.encode("a") == tokenizer.encode(" a")
-    pieces = [p for p, _ in Text.of_string(text).pieces(tokenizer.special, " ", block)]
-    assert [i for p in pieces for i in tokenizer.encode(p)] == tokenizer.encode(text)
+@pytest.fixture(scope="module")
+def spaced(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("spaced")
+    make_tokenizer("bpe:275", Text.of_string("to be or not to be that is the question " * 20), folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
+    found = load_tokenizer(folder, None)
+    assert found and found.prefix_space and found.encode("a") == found.encode(" a")
+    return found
+
+
+@given(text=TEXTS.filter(bool), block=st.integers(1, 9))
+@example(text="b\nc d\ne f", block=1)
+def test_pieces_suit_a_tokenizer_that_puts_a_space_before_text(spaced: Tokenizer, text: str, block: int) -> None:
+    pieces = [p for p, _ in Text.of_string(text).pieces(spaced.special, " ", block)]
+    assert [i for p in pieces for i in spaced.encode(p)] == spaced.encode(text)
 
 
 def test_a_special_token_with_blanks_is_never_cut() -> None:

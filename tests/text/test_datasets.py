@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
+import fake_trainer
 import pytest
 from stranger import BYTES, TEXT, Stranger
 
@@ -96,7 +98,8 @@ def test_another_encoding_and_a_mirror_can_be_named(stranger: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_run_says_where_its_text_is_from(stranger: str, tmp_path: Path) -> None:
+def test_a_run_says_where_its_text_is_from(stranger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "glgpt.training.trainer", fake_trainer)
     assert main(["data", "fetch", f"{stranger}/text", "--out", str(tmp_path / "a.txt")]) == 0
     (tmp_path / "b.txt").write_text(TEXT)  # the same by content
     (tmp_path / "c.txt").write_text("My own text.\n" * 100)

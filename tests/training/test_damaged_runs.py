@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,17 @@ def said(what: Any, *args: Any, **options: Any) -> str:
     return message
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first test's run is copied to, for the others."""
+    return tmp_path_factory.mktemp("template") / "run"
+
+
 @pytest.fixture
-def run(fake: None) -> Path:  # noqa: F811
-    glgpt.train("play.txt", out="run", **SMALL, **OFTEN)
+def run(fake: None, template: Path) -> Path:  # noqa: F811
+    if not template.exists():
+        glgpt.train("play.txt", out=template, **SMALL, **OFTEN)
+    shutil.copytree(template, "run")
     return Path("run")
 
 

@@ -1,4 +1,4 @@
-"""A whole run with the engine itself: resumed to the same bits, loaded as a model, stopped when it diverges."""
+"""A whole run with the engine itself: resumed bit for bit, loaded as a model, stopped when it diverges."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:
-    """What was learnt is lost where the shape grows, or a training that was saved goes on to other bits."""
+    """What was learnt is lost where the shape grows, or a saved training resumes with other bits."""
     steps = [examples(2, 0, CONFIG, 5), examples(3, 1, CONFIG, 7), examples(1, 2, CONFIG, 3), examples(2, 3, CONFIG, 8)]
     with trainer(batch=None, context=None, dropout=0.1, lr=5e-3) as t:
         assert t.submit(*steps[0]) == []
@@ -137,7 +137,7 @@ def test_what_is_saved_writes_the_same_text(tmp_path: Path) -> None:
         t.save(tmp_path)
         tokens = t.generate_ids([3], 4, temperature=0)
         after = [3, next(tokens)]
-        for _ in range(3):  # a generation that is under way goes on with the new parameters
+        for _ in range(3):  # a generation that is under way continues with the new parameters
             t.step(x, (x + 2) % CONFIG.vocab_size, lr=0.1)
         assert next(tokens) == next(t.generate_ids(after, 1, temperature=0))
         tokens.close()

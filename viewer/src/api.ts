@@ -29,7 +29,7 @@ export interface GenerateOptions {
   /** Whether the model's end of text ends it (true). */
   eos?: boolean;
   seed?: number;
-  /** Tokens that this seed has given already: the text goes on as if it had never stopped. */
+  /** Tokens that this seed has given already: the text continues as if it had never stopped. */
   drawn?: number;
   stop?: string;
   /** How many of the likeliest tokens `onToken` hears of. */

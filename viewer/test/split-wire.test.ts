@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { decode, encode, half, packStates } from "../src/engine/split-wire";
+import { decode, encode, fromHalf, half, packStates, unpackStates } from "../src/engine/split-wire";
 
 describe("messages of a split model", () => {
   it("are read as they were written", () => {
@@ -40,6 +40,19 @@ describe("hidden states as bytes", () => {
     const scales = new DataView(data.buffer);
     expect([0, 4, 8].map((at) => scales.getFloat32(at, true))).toEqual([1, 1, Math.fround(2 / 127)]);
     expect([...new Int8Array(data.buffer, 12)]).toEqual([127, -64, 0, 1, 0, 0, 0, 0, 127, 127, -127, 64]);
+  });
+
+  it("reads what it wrote", () => {
+    const states = new Float32Array([1.5, -2.25, 0, 127, 3, -127, 0.5, 2 ** -24]);
+    for (const kind of ["f32", "f16"] as const) {
+      const data = packStates(states, 2, kind) as Uint8Array<ArrayBuffer>;
+      expect([...unpackStates(data, 2, 4, kind)]).toEqual([...states]);
+    }
+    const codes = packStates(states, 2, "int8") as Uint8Array<ArrayBuffer>;
+    expect([...unpackStates(codes, 2, 4, "int8")]).toEqual([2, -2, 0, 127, 3, -127, 0, 0]);
+    expect(() => unpackStates(codes, 2, 4, "f32")).toThrow("cut off");
+    expect(() => unpackStates(packStates(new Float32Array([NaN]), 1, "f32") as Uint8Array<ArrayBuffer>, 1, 1, "f32")).toThrow("finite");
+    for (let bits = 0; bits < 0x7c00; bits += 7) expect(half(fromHalf(bits))).toBe(bits);
   });
 
   it("copies f32 as it is", () => {

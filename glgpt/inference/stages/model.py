@@ -70,24 +70,19 @@ class SplitGPT2(GPT2):
         self._connections: list[Connection] = []
         digest = model_digest(checkpoint)
 
-        def remote(url: str) -> RemoteStage:
-            self._connections.append(Connection(url, token=token, wire=wire, model=digest))
+        def remote(url: str, part: Part | None = None) -> RemoteStage:
+            wanted = str(part) if part else None
+            self._connections.append(Connection(url, token=token, wire=wire, model=digest, part=wanted))
             return RemoteStage(self._connections[-1], self.config, wire)
 
         try:
             places: list[tuple[Part, RemoteStage | None]]
             if plan is not None:
-                places = [
-                    (Part.parse(part, self.config), None if place == HERE else remote(place))
-                    for part, place in parse_plan(plan)
-                ]
+                parsed = [(Part.parse(part, self.config), place) for part, place in parse_plan(plan)]
+                checked_chain([part for part, _ in parsed], self.config)
+                places = [(part, None if place == HERE else remote(place, part)) for part, place in parsed]
             else:
-                places = _around(remote(str(rest)), blocks, self.config)
-            for part, stage in places:
-                if stage and stage.part != part:
-                    url = stage.connection.url
-                    raise ArgumentError(f"the plan puts {part} at {url}, which holds {stage.part}")
-            checked_chain([part for part, _ in places], self.config)
+                places = _around(remote(str(rest), _rest_of(blocks, self.config)), blocks, self.config)
             for part, stage in places:
                 self._stages.append(stage or Local(Stage.load(checkpoint, part, dtype, **options)))
             self.decoder = Pipeline(
@@ -144,9 +139,8 @@ class SplitGPT2(GPT2):
     ) -> tuple[Floats, dict[str, Floats]]:
         """As `GPT2.run_with_cache`: each stage looks inside its own blocks. Raises GlgptError for interventions."""
         self._refuse(interventions)
-        names = {names} if isinstance(names, str) else None if names is None else set(names)
-        wanted = self._wanted(names)
-        x: Any = self.check_ids(ids)
+        x: Any
+        x, asked, wanted = self._asked(ids, names)
         found: dict[str, Floats] = {}
         for at, stage in enumerate(self._stages):
             here = tuple(n for n in wanted if n in stage.part.activations(self.config) and n != LOGITS)
@@ -156,7 +150,7 @@ class SplitGPT2(GPT2):
                 x, arrays = look(self._looking(at, stage.stage), x, here)
             found |= arrays
         found[LOGITS] = x
-        return x, {n: found[n] for n in wanted if names is None or n in names}
+        return x, {n: found[n] for n in wanted if n in asked}
 
     def logits(self, ids: Sequence[int]) -> Floats:
         """Logits of every position, float32 `[T, vocab]`; see `GPT2.logits`."""
@@ -212,6 +206,13 @@ def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict
             found = captures.config.activations[name].natural(matrix, chunk.start, chunk.valid, total)
             pieces.setdefault(name, []).append(found)
     return np.concatenate(end), {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
+
+
+def _rest_of(blocks: tuple[int, int] | None, config: ModelConfig) -> Part | None:
+    """What is left to a server beside the first blocks; None where that is not what `blocks` are."""
+    if blocks is None or blocks[0] != 0 or not 0 < blocks[1] < config.n_layer:
+        return None
+    return Part(blocks[1], config.n_layer, False, True)
 
 
 def _around(

@@ -11,7 +11,7 @@ from typing import Any
 
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import Rows, plan
-from glgpt.inference.generation import Run
+from glgpt.inference.generation import Run, continuation
 from glgpt.inference.sampling import Sampler, draw_seed
 from glgpt.inference.stages.drafts import draft
 from glgpt.inference.stages.remote import RemoteStage
@@ -19,6 +19,7 @@ from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.wire.client import ForgottenError
 from glgpt.wire.messages import MOST_GUESSES, Ask
 
+REPLAYS = 20  # times that a text is fed again for one token
 UNDER_WAY = 4  # chunks that a server has at most before it must answer one
 
 
@@ -83,31 +84,21 @@ class Pipeline:
 
     def generate(self, ids: list[int], tokens: int, sampler: Sampler, eos: int | None, run: Run) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids`, which grow; ends early at `eos` or a full context."""
-        run.prefill_tokens = len(ids)
         turn, known, first = object(), deque[int](), len(ids)
-        for wanted in range(tokens, 0, -1):
+
+        def ready() -> None:
             if check := self._check():
                 check()
-            start = time.perf_counter()
+
+        def following(wanted: int) -> tuple[int, bool]:
             refilled = self._turn is not turn
             if refilled:
                 self._turn, self.held = turn, 0
             if not known:
                 known.extend(self._next(ids, wanted, sampler, len(ids) - first))
-            token = known.popleft()
-            if refilled:
-                run.prefill_s += time.perf_counter() - start
-            else:
-                run.decode_s += time.perf_counter() - start
-                run.decode_tokens += 1
-            if token == eos:
-                run.stopped = "eos"
-                return
-            yield token
-            if len(ids) == self.n_positions and wanted > 1:
-                run.stopped = "context"
-                return
-            ids.append(token)
+            return known.popleft(), refilled
+
+        return continuation(ids, tokens, eos, self.n_positions, run, ready, following)
 
     def _next(self, ids: list[int], wanted: int, sampler: Sampler, draw: int) -> list[int]:
         """The token behind `ids`, and more where guesses were right."""
@@ -135,12 +126,13 @@ class Pipeline:
 
         Raises GlgptError where a stage answers nothing, or a server cannot be reached again.
         """
-        while True:
+        for _ in range(REPLAYS):
             try:
                 return self._run(ids, ask)
             except ForgottenError as lost:
                 self.held = min(self.held, lost.held, len(ids) - 1)
                 self._drain()
+        raise GlgptError(f"a server lost the text {REPLAYS} times while it read it; is the way to it in order?")
 
     def _drain(self) -> None:
         """Takes the answers that are still to come, of no use any more."""

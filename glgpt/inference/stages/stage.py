@@ -80,20 +80,31 @@ class Stage:
 
     def session(self) -> Stage:
         """The same stage with caches of its own, for another text; this one must outlive it."""
-        return Stage(self.player.fork(self._caches), self.part, self.config, self.kernel, self.dtype, self)
+        return Stage(self.player.fork(self.caches), self.part, self.config, self.kernel, self.dtype, self)
+
+    def narrowed(self, part: Part) -> Stage:
+        """A stage of less of this one's part, over the same weights; this one must outlive it."""
+        player = self.player
+        program = programs.generation_program(self.config, player.device.limits, self.kernel, self.dtype, part)
+        given = player.shared() | player.shared("state")
+        shared = {name: texture for name, texture in given.items() if name in program.textures}
+        return Stage(
+            Player(player.device, program, player.options, shared), part, self.config, self.kernel, self.dtype, self
+        )
 
     def captures(self, most: int | None = None, part: Part | None = None) -> Captures:
         """What looks inside this stage, or a part of it; to be closed before it."""
         return Captures(self.player, self.config, self.kernel, self.dtype, most, part or self.part)
 
     @property
-    def _caches(self) -> frozenset[str]:
+    def caches(self) -> frozenset[str]:
+        """The names of the textures that hold keys and values."""
         return frozenset(in_block(i, part) for i in self.part.blocks for part in (K, V))
 
     @property
     def session_bytes(self) -> int:
         """Texture memory of one session, in bytes."""
-        return sum(self.player.program.textures[name].nbytes for name in self._caches)
+        return sum(self.player.program.textures[name].nbytes for name in self.caches)
 
     @property
     def texture_bytes(self) -> int:
@@ -143,14 +154,14 @@ class Stage:
         self.feed(pos, x)
         if ask is None:
             return Answer()
-        sampler = Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed, ask.min_p)
+        sampler = sampler_of(ask)
         answer = Answer(logits=self.logits() if ask.logits else None)
         self._draw(answer, sampler, ask, 0)
         return answer
 
     def _checked(self, logits: Floats, ask: Ask) -> Answer:
         """The token behind each row, up to the first row whose guess was missed."""
-        answer, sampler = Answer(), Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed, ask.min_p)
+        answer, sampler = Answer(), sampler_of(ask)
         view = self.player.program.views[LOGITS]
         for i, row in enumerate(logits):
             self.player.write_matrix(view.texture, view, row[None])
@@ -174,7 +185,7 @@ class Stage:
         token = sampler.choose(self.logits(), step) if undecided else int(found)
         answer.tokens.append(token)
         if ask.alternatives:
-            answer.top.append(_weighed(self.logits(), sampler, token, ask.alternatives))
+            answer.top.append(weighed(self.logits(), sampler, token, ask.alternatives))
         return token
 
     def _write(self, rows: Rows, size: int) -> None:
@@ -195,7 +206,12 @@ class Stage:
         self.player.close()
 
 
-def _weighed(logits: Floats, sampler: Sampler, token: int, count: int) -> list[tuple[int, float, float]]:
+def sampler_of(ask: Ask) -> Sampler:
+    """What draws the tokens that are asked for."""
+    return Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed, ask.min_p)
+
+
+def weighed(logits: Floats, sampler: Sampler, token: int, count: int) -> list[tuple[int, float, float]]:
     """(id, probability, probability of the sampler) of a token, then of the likeliest `count`."""
     drawn = sampler.probabilities(logits)
     weights = np.exp(logits.astype(np.float64) - float(logits.max()))

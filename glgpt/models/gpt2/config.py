@@ -54,7 +54,8 @@ class GPT2Config(ModelConfig):
     reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager", "reorder_and_upcast_attn": False}
 
     def __post_init__(self) -> None:
-        check_sizes(self, ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "d_inner"))
+        inner = () if self.n_inner is None else ("n_inner",)
+        check_sizes(self, ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", *inner))
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings"):
             if not isinstance(getattr(self, name), bool):
                 raise GlgptError(f"config: {name} is {written(getattr(self, name))}; it must be true or false")

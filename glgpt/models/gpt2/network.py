@@ -41,10 +41,10 @@ class GPT2Network(Network):
         rec, n_head, n, h = self.rec, self.config.n_head, self.batch.size, in_block(i, "")
         a = self.keep(self.norm(x, h + "ln_1", normed))  # (t, C)
         qkv = self.matmul(a, h + "attn.c_attn", h + "attn.qkv")  # (t, 3 C)
-        q, key, v = (self.heads_of(i, part, t) for part in "qkv")
+        q, key, v = (self.heads_of(i, which, t) for which in "qkv")
         ops.split_qkv(rec, qkv, q, key, v, h + "attn.qkv")
-        for part in (q, key, v):
-            self.keep(part)
+        for heads in (q, key, v):
+            self.keep(heads)
         tr = normed.tiles[0]
         s = self.keep(ops.scores(rec, q, key, t, tr, n_head, self.scale(i), h + "attn.scores", n))  # (t n_head, keys)
         p = self.drop(self.keep(ops.softmax(rec, s, n * n_head, h + "attn.pattern")), 3 * i + 1)
@@ -85,7 +85,7 @@ class GPT2Network(Network):
         pass cannot both write a row and know its mean, and every pass counts.
         """
         rec, c, h = self.rec, self.config, in_block(i, "")
-        q, k, v = (self.cache(i, part) for part in "qkv")
+        q, k, v = (self.cache(i, which) for which in "qkv")
         sums, normed = self.scaled(row, h + "attn.c_attn")
         ops.split_qkv(rec, sums, q, k, v, h + "attn.qkv", normed, self.rows)
         s = self.scores_of(q, k, i, h + "attn.scores")

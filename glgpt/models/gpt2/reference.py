@@ -17,8 +17,8 @@ def activations(network: Any, ids: list[int]) -> dict[str, Any]:
     for i, block in enumerate(body.h):
         h = f"h.{i}."
         hooks.output(h + "ln_1", block.ln_1)
-        for n, part in enumerate("qkv"):
-            hooks.output(h + f"attn.{part}", block.attn.c_attn, partial(_heads, n=n, count=heads))
+        for n, which in enumerate("qkv"):
+            hooks.output(h + f"attn.{which}", block.attn.c_attn, partial(_heads, n=n, count=heads))
         hooks.input(h + "attn.z", block.attn.c_proj)
         hooks.output(h + "attn.out", block.attn.c_proj)
         hooks.input(h + "resid_mid", block.ln_2)

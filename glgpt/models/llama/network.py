@@ -45,11 +45,11 @@ class LlamaNetwork(Network):
         """Block i for t tokens of each sequence."""
         rec, c, n, h, layer = self.rec, self.config, self.batch.size, in_block(i, ""), f"layers.{i}."
         a = self.keep(self.norm(x, h + "ln_1", normed))  # (t, C)
-        q, k, v = (self.heads_of(i, part, t) for part in "qkv")
-        for part, heads in (("q", q), ("k", k), ("v", v)):
-            y = self.matmul(a, f"{layer}self_attn.{part}_proj", f"{h}attn.{part}.product")  # (t, heads d_head)
-            frequencies = () if part == "v" else c.frequencies
-            ops.rotary(rec, y, heads, c.d_head, frequencies, f"{h}attn.{part}", n)
+        q, k, v = (self.heads_of(i, name, t) for name in "qkv")
+        for name, heads in (("q", q), ("k", k), ("v", v)):
+            y = self.matmul(a, f"{layer}self_attn.{name}_proj", f"{h}attn.{name}.product")  # (t, heads d_head)
+            frequencies = () if name == "v" else c.frequencies
+            ops.rotary(rec, y, heads, c.d_head, frequencies, f"{h}attn.{name}", n)
             self.keep(heads)
         s = self.keep(ops.scores(rec, q, k, t, normed.tiles[0], c.n_head, self.scale(i), h + "attn.scores", n))
         p = self.drop(self.keep(ops.softmax(rec, s, n * c.n_head, h + "attn.pattern")), 3 * i + 1)
@@ -85,15 +85,15 @@ class LlamaNetwork(Network):
         pass cannot both write a row and know its mean square.
         """
         rec, c, h, layer = self.rec, self.config, in_block(i, ""), f"layers.{i}."
-        q, k, v = (self.cache(i, part) for part in "qkv")
-        for part, cache in (("q", q), ("k", k), ("v", v)):
-            y = self.product(row.scaled, f"{layer}self_attn.{part}_proj")
-            frequencies = () if part == "v" else c.frequencies
-            ops.rotary(rec, y, cache, c.d_head, frequencies, f"{h}attn.{part}", self.rows or 1, (row, None))
+        q, k, v = (self.cache(i, name) for name in "qkv")
+        for name, cache in (("q", q), ("k", k), ("v", v)):
+            y = self.product(row.scaled, f"{layer}self_attn.{name}_proj")
+            frequencies = () if name == "v" else c.frequencies
+            ops.rotary(rec, y, cache, c.d_head, frequencies, f"{h}attn.{name}", self.rows or 1, (row, None))
         s = self.scores_of(q, k, i, h + "attn.scores")
         z = ops.attend_row(rec, s, v, c.n_head, h + "attn.z", self.keys, self.group, self.rows)
         row = self.row_sum(row.x, h + "ln_2", h + "resid_mid", z, layer + "self_attn.o_proj")
-        gate, up = (self.product(row.scaled, f"{layer}mlp.{part}_proj") for part in ("gate", "up"))
+        gate, up = (self.product(row.scaled, f"{layer}mlp.{name}_proj") for name in ("gate", "up"))
         factor = ops.combine(rec, gate, h + "mlp.gate", act="silu", normed=(row, None))
         m = ops.combine(rec, up, h + "mlp.act", normed=(row, None), times=factor)
         return self.row_sum(row.x, following, h + "resid_post", m, layer + "mlp.down_proj")

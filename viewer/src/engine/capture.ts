@@ -2,8 +2,9 @@
 
 import type { Player } from "../gl/player";
 import { plan, sizes, writeIds, type Chunk } from "./chunks";
-import { unpack } from "./layout";
+import { packRow, unpack } from "./layout";
 import type { Manifest } from "./manifest";
+import type { View } from "../gl/program";
 import { must, PageError } from "../gl/errors";
 
 export interface Values {
@@ -42,6 +43,32 @@ export class Capture {
       }
     }
     return found;
+  }
+
+  /** The final norm and the logits of hidden states `[T, n_embd]`, where the program has the head apart. */
+  async head(states: Float32Array, names: readonly string[]): Promise<Map<string, Values>> {
+    const { program } = this.player;
+    const { n_embd } = this.manifest.config;
+    const total = states.length / n_embd;
+    const outputs = must(program.entries["head"], "entry head").outputs;
+    const view = must(program.views["hidden.1"], "view hidden.1");
+    const found = new Map(names.map((name) => [name, this.empty(name, total)] as const));
+    await this.player.prepare("head");
+    for (let t = 0; t < total; t++) {
+      writeState(this.player, view, states.subarray(t * n_embd, (t + 1) * n_embd));
+      this.player.play("head");
+      const reads = names.map((name) => this.player.read(must(outputs[name], `output ${name}`).texture));
+      for (const [i, texels] of (await Promise.all(reads)).entries()) {
+        const name = names[i]!;
+        this.place(name, unpack(outputs[name]!, texels), outputs[name]!.cols, { start: t, valid: 1, size: 1 }, found.get(name)!);
+      }
+    }
+    return found;
+  }
+
+  /** Which activations `head` gives. */
+  get ofHead(): string[] {
+    return Object.keys(this.player.program.entries["head"]?.outputs ?? {});
   }
 
   private empty(name: string, total: number): Values {
@@ -83,4 +110,9 @@ export class Capture {
       }
     }
   }
+}
+
+/** Uploads one hidden state. */
+export function writeState(player: Player, view: View, state: Float32Array): void {
+  packRow(view, state).forEach((texels, layer) => player.write(view.texture, layer, 0, 1, new Uint8Array(texels.buffer)));
 }

@@ -1,9 +1,10 @@
 // A texture's values, read back to be named: the matrix it holds, or its texels as they lie in memory.
 
 import type { Player, Texels } from "../gl/player";
-import { formatOf } from "./formats";
+import { must } from "../gl/errors";
+import { FORMATS } from "./formats";
 import { unpack } from "./layout";
-import type { TextureSpec, View } from "../gl/program";
+import type { Dtype, TextureSpec, View } from "../gl/program";
 
 const MOST = 4 << 20; // bytes that are read at once; of a larger texture, some rows of each tile
 const BINS = 48;
@@ -29,9 +30,13 @@ export interface Field {
   bins: number[];
 }
 
-/** The texels of a texture as a matrix of their own: layers below one another, a texel's values side by side. */
-export function memoryView(spec: TextureSpec): View {
-  const { name, columnTiles } = formatOf(spec.format);
+/**
+ * The texels of a texture as a matrix of their own: layers below one another, a texel's values side by side. `dtype` is
+ * that of the matrix it holds; without one, the first format with such texels.
+ */
+export function memoryView(spec: TextureSpec, dtype?: Dtype): View {
+  const format = dtype ? FORMATS[dtype] : Object.values(FORMATS).find(({ texture }) => texture === spec.format);
+  const { name, columnTiles } = must(format, `a format of ${spec.format} texels`);
   return {
     texture: spec.name,
     rows: spec.height * spec.layers,

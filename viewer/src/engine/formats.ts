@@ -35,11 +35,6 @@ export const FORMATS: Readonly<Record<Dtype, Format>> = {
   },
 };
 
-/** A format that is stored in such textures. */
-export function formatOf(texture: TextureSpec["format"]): Format {
-  return texture === FORMATS.f32.texture ? FORMATS.f32 : FORMATS.f16;
-}
-
 export function fromHalf(bits: number): number {
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits >> 10) & 31;

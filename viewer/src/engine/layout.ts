@@ -58,6 +58,16 @@ export function upload(player: Player, name: string, values: Float32Array): void
   }
 }
 
+/** One row of numbers as the texels of each layer of `view`, which holds one row in f32. */
+export function packRow(view: View, row: Float32Array): Float32Array[] {
+  const { width, groups } = shape(view);
+  return Array.from({ length: groups }, (_, i) => {
+    const texels = new Float32Array(4 * width);
+    texels.set(row.subarray(4 * width * i, Math.min(view.cols, 4 * width * (i + 1))));
+    return texels;
+  });
+}
+
 /** Texels of all layers to `[rows, cols]`. */
 export function unpack(view: View, texels: Texels): Float32Array {
   const { rows, cols, stack } = view;

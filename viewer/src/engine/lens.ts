@@ -21,13 +21,13 @@ const LIKELIEST = 6;
 /** Every state of the residual stream of token `t` of `ids`. */
 export async function lens(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { player } = model;
-  if (model.split) return across(model, ids, t);
+  if (model.split && !model.movable) return across(model, ids, t);
   await player.prepare("lens");
   if (t > 0) model.fill(ids.slice(0, t));
   writeIds(player, ids, { start: t, valid: 1, size: 1 });
   player.set("pos", t);
   player.play("lens");
-  model.cached.length = Math.min(model.cached.length, t); // its keys and values came by another way than usual
+  model.forget(t); // its keys and values came by another way than usual
   const entry = must(model.programs.generate.entries["lens"], "entry lens");
   const names = Object.keys(entry.outputs).filter((name) => `lens.${name}` in entry.outputs);
   const read = async (name: string) => {
@@ -43,7 +43,7 @@ function block(name: string, state: Float32Array, logits: Float32Array, before?:
   return { name, top, norm: length(state), change: before ? length(state, before) : 0 };
 }
 
-/** The same where a server has the later blocks and the head: the states come from both sides, the logits from there. */
+/** The same where a server has the later blocks: the states come from both sides, the logits from where the head is. */
 async function across(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { n_embd, vocab_size } = model.manifest.config;
   const names = model.manifest.split!.stream;
@@ -51,7 +51,11 @@ async function across(model: Model, ids: readonly number[], t: number): Promise<
   const states = names.map((name) => found.get(name)!.data.subarray(t * n_embd, (t + 1) * n_embd));
   const rows = new Float32Array(names.length * n_embd);
   states.forEach((state, i) => rows.set(state, i * n_embd));
-  const logits = (await model.split!.look(rows, names.length, [], true)).get("logits")!.data;
+  const { data: logits } = (
+    model.split!.settings.head === "page"
+      ? await model.capture.head(rows, ["logits"])
+      : await model.split!.look(rows, names.length, [], true)
+  ).get("logits")!;
   return names.map((name, i) =>
     block(name, states[i]!, logits.subarray(i * vocab_size, (i + 1) * vocab_size), states[i - 1]),
   );

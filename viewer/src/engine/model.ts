@@ -5,7 +5,7 @@ import { Player } from "../gl/player";
 import { choose } from "./probe";
 import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
-import { Capture, type Values } from "./capture";
+import { Capture, writeState, type Values } from "./capture";
 import { plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
 import { resolve, writeCuts } from "./cuts";
 import { blocks, shape, unpack } from "./layout";
@@ -14,7 +14,7 @@ import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./m
 import { must, PageError } from "../gl/errors";
 import { textureBytes, type Program } from "../gl/program";
 import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
-import { Forgotten, Split, type Ask, type Chosen } from "./split";
+import { Forgotten, Split, type Ask, type Stepped } from "./split";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
@@ -97,8 +97,12 @@ export class Model {
   private cutting: { player: Player; generate: Program } | null = null;
   /** Tokens whose rows the caches hold. */
   cached: number[] = [];
-  /** The server that runs the blocks which this page does not have; null where it has all. */
+  /** The server that runs blocks; null where there is none. */
   readonly split: Split | null;
+  /** How many blocks run in this page. */
+  private blocksHere: number;
+  /** Tokens whose rows the caches of the blocks in this page hold, where it has the others, too. */
+  private front: number[] = [];
   /** Of the contexts, the one that its textures live in. */
   private generation = -1;
   private captured: Capture | null = null;
@@ -117,6 +121,36 @@ export class Model {
     private readonly weights: Weights | null = null,
   ) {
     this.split = this.manifest.split ? new Split(this.manifest.split) : null;
+    this.blocksHere = this.manifest.config.n_layer;
+  }
+
+  /** Whether `here` can be set: the page has all blocks, and a server that runs them, too. */
+  get movable(): boolean {
+    return this.manifest.split?.rest === null;
+  }
+
+  /** How many blocks run in this page: all, or those before the others that the server runs. */
+  get here(): number {
+    return this.movable && this.cuts.length ? this.manifest.config.n_layer : this.blocksHere;
+  }
+
+  /** Moves the cut. A text that is being generated continues with it. */
+  set here(blocks: number) {
+    const { n_layer } = this.manifest.config;
+    if (!this.movable || blocks === this.blocksHere) return;
+    this.blocksHere = blocks;
+    this.front = [];
+    if (blocks < n_layer) this.split!.aim(`${blocks < n_layer - 1 ? `${blocks}-` : ""}${n_layer - 1},head`);
+  }
+
+  /** The server, while it runs blocks. */
+  private get remote(): Split | null {
+    return this.movable && this.here === this.manifest.config.n_layer ? null : this.split;
+  }
+
+  /** Whether this page computes the logits of a model whose other blocks a server runs. */
+  private get headHere(): boolean {
+    return this.manifest.split?.head === "page";
   }
 
   static async load(device: Device, loader: Loader, wishes: ModelOptions = {}): Promise<Model> {
@@ -170,6 +204,7 @@ export class Model {
     this.reader = new Reader(device);
     this.captured = null;
     this.cached = [];
+    this.front = [];
     this.cutting = null;
     if (this.whole) this.programs.generate = this.whole.generate;
     this.known = [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
@@ -202,8 +237,8 @@ export class Model {
 
   /** Entries that generating plays. */
   private get played(): string[] {
-    const drawing = this.split ? [] : ["sample", "sample_nucleus"]; // else the server draws
-    return ["prepare", "decode", ...drawing, ...this.known.slice(0, -1).map((n) => `prefill_${n}`)];
+    const drawing = this.split && !this.movable && !this.headHere ? [] : ["sample", "sample_nucleus"]; // else the server draws
+    return ["prepare", "decode", ...(this.headHere ? ["head"] : []), ...drawing, ...this.known.slice(0, -1).map((n) => `prefill_${n}`)];
   }
 
   /**
@@ -228,6 +263,7 @@ export class Model {
     this.programs.generate = now.generate;
     this.cuts = [...parts];
     this.cached = [];
+    this.front = [];
   }
 
   /** Another one for other parameters: those of a training change with each step. */
@@ -241,6 +277,7 @@ export class Model {
     if (!this.weights || version === this.seen) return;
     this.seen = version;
     this.cached = [];
+    this.front = [];
     const shared = this.weights.shared();
     const players = [this.whole?.player, this.cutting?.player, this.captured?.player];
     for (const player of players) player?.adopt(shared);
@@ -334,19 +371,22 @@ export class Model {
     const text = [...ids];
     let left = Math.min(run.tokens, this.manifest.config.n_positions - ids.length + 1);
     while (left > 0 && !run.signal?.aborted) {
+      const { here } = this;
       try {
         const drawn = (run.drawn ?? 0) + text.length - ids.length;
-        for await (const token of this.split
-          ? this.crossing(text, left, run, sampler.settings, drawn)
+        for await (const token of this.remote
+          ? this.crossing(text, left, run, sampler, drawn)
           : this.stream(text, left, run, sampler, drawn)) {
           left--;
           if (run.eos !== false && token.id === this.tokenizer?.eos) return;
           yield token;
           text.push(token.id);
           if (run.signal?.aborted) return;
+          if (this.here !== here) break;
         }
-        return;
+        if (this.here === here) return;
       } catch (error) {
+        if (this.here !== here && !run.signal?.aborted && !this.device.lost) continue; // moved while a server was away
         if (!(error instanceof ContextLost) && !this.device.lost) throw error;
         await this.recover(run.signal);
       }
@@ -357,6 +397,7 @@ export class Model {
   private async *stream(text: number[], count: number, run: Run, sampler: Sampler, drawn: number): AsyncGenerator<Token> {
     let under: Promise<Token | null>[] = [];
     const first = text.length;
+    let before = performance.now();
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
         const ahead = Math.max(1, Math.min(this.manifest.tuning.ahead, Math.floor(BUSY / this.reader.between)));
@@ -369,6 +410,8 @@ export class Model {
         }
         let token = await under.shift()!;
         if (taken) this.cached.push(text.at(-1)!);
+        if (taken) this.report(performance.now() - before);
+        before = performance.now();
         if (!token) {
           await Promise.allSettled(under); // in vain
           under = [];
@@ -418,13 +461,21 @@ export class Model {
     return { id: draw.id, ...(weighed ? alternatives(logits, weighed, draw.id, draw) : {}) };
   }
 
-  /** The server chooses: each token's hidden state goes there, and the token behind it comes back. */
-  private async *crossing(text: number[], count: number, run: Run, settings: Settings, drawn: number): AsyncGenerator<Token> {
-    const { temperature, topK, topP, seed } = settings;
+  /** Tells the strip of a token that took this page alone so many milliseconds. */
+  private report(hereMs: number): void {
+    this.split?.onCrossing({ rows: 1, sent: 0, received: 0, hereMs, wireMs: 0, thereMs: 0 });
+  }
+
+  /** Each token's hidden state goes to the server; the token behind it comes back, or where the head is here is drawn. */
+  private async *crossing(text: number[], count: number, run: Run, sampler: Sampler, drawn: number): AsyncGenerator<Token> {
+    const { temperature, topK, topP, seed } = sampler.settings;
     const ask = { temperature, top_k: topK, top_p: topP, seed, alternatives: run.alternatives ?? 0 };
     for (let taken = 0; taken < count; taken++) {
       try {
-        yield await this.cross(text, { ...ask, draw: drawn + taken }, run.signal);
+        const found = await this.cross(text, { ...ask, draw: drawn + taken }, run.signal);
+        if (this.headHere) yield await this.finished(found, sampler, drawn + taken, run.alternatives);
+        else yield must(found.chosen, "a token from the server");
+        if (!this.headHere) this.split!.onCrossing(found.crossing);
       } catch (error) {
         if (run.signal?.aborted) return; // given up while the server was away
         throw error;
@@ -433,35 +484,68 @@ export class Model {
   }
 
   /** Feeds what the page and the server do not hold yet of `ids`; the token behind them. A lost session is fed again. */
-  private async cross(ids: readonly number[], ask: Ask, signal?: AbortSignal): Promise<Chosen> {
+  private async cross(ids: readonly number[], ask: Ask, signal?: AbortSignal): Promise<Stepped> {
     const split = this.split!;
     for (;;) {
       await split.connect(signal);
-      const from = Math.min(this.held(ids), split.common(ids));
+      const from = Math.min(this.held(ids, this.movable ? this.front : this.cached), split.common(ids));
       try {
-        const answers: Promise<Chosen | null>[] = [];
+        const answers: Promise<Stepped>[] = [];
         const chunks = plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, from);
         for (const chunk of chunks) {
           const start = performance.now();
           const states = await this.hidden(ids, chunk);
-          const last = chunk === chunks.at(-1) ? ask : null;
+          const last = chunk === chunks.at(-1) && !this.headHere ? ask : null;
           const answer = split.step(ids, chunk.start, chunk.valid, states, performance.now() - start, last);
           answer.catch(() => {}); // awaited below; the next chunk is computed meanwhile
           answers.push(answer);
         }
-        return must((await Promise.all(answers)).at(-1), "a token from the server");
+        const found = await Promise.all(answers);
+        for (const earlier of found.slice(0, -1)) split.onCrossing(earlier.crossing);
+        return must(found.at(-1), "an answer from the server");
       } catch (error) {
         if (!(error instanceof Forgotten)) throw error;
       }
     }
   }
 
-  /** Plays a chunk of `ids` through the page's blocks: the hidden states behind them, `[valid, n_embd]`. */
+  /** The token behind the last row that the server sent, drawn here. */
+  private async finished({ hidden, crossing }: Stepped, sampler: Sampler, step: number, weighed = 0): Promise<Token> {
+    const start = performance.now();
+    this.end(must(hidden, "hidden states from the server"));
+    let token = await this.chosen(sampler, step, weighed);
+    if (!token) {
+      const logits = await this.logitsRow();
+      const draw = sampler.draw(logits, step);
+      token = { id: draw.id, ...(weighed ? alternatives(logits, weighed, draw.id, draw) : {}) };
+    }
+    this.split!.onCrossing({ ...crossing, hereMs: crossing.hereMs + performance.now() - start });
+    return token;
+  }
+
+  /** Plays the head for the last of these hidden states; the device then holds its logits. */
+  end(states: Float32Array): void {
+    const view = must(this.programs.generate.views["hidden.1"], "view hidden.1");
+    writeState(this.player, view, states.subarray(states.length - view.cols));
+    this.player.play("head");
+  }
+
+  /** Plays a chunk of `ids` through the blocks in this page: the hidden states behind them, `[valid, n_embd]`. */
   private async hidden(ids: readonly number[], chunk: Chunk): Promise<Float32Array> {
-    const entry = chunk.size === 1 ? "decode" : `prefill_${chunk.size}`;
-    const view = must(this.programs.generate.entries[entry]?.outputs["hidden"], "output hidden");
-    this.playChunk(ids, chunk);
-    this.cached = ids.slice(0, chunk.start + chunk.valid);
+    const name = chunk.size === 1 ? "decode" : `prefill_${chunk.size}`;
+    const entry = must(this.programs.generate.entries[name], `entry ${name}`);
+    const rows = chunk.start + chunk.valid;
+    const { stream } = this.split!.settings;
+    const output = this.movable ? must(stream[this.here], "a state of the residual stream") : "hidden";
+    const view = must(entry.outputs[output], `output ${output}`);
+    if (this.movable) {
+      this.playChunk(ids, chunk, 1 + entry.passes.findLastIndex((p) => p.outputs.some(([texture]) => texture === view.texture)));
+      this.front = ids.slice(0, rows);
+      this.cached.length = this.held(ids, this.cached); // the later blocks lack the others
+    } else {
+      this.playChunk(ids, chunk);
+      this.cached = ids.slice(0, rows);
+    }
     const states = unpack(view, await this.player.read(view.texture));
     return states.subarray(0, chunk.valid * view.cols);
   }
@@ -469,15 +553,20 @@ export class Model {
   /** Named activations of `ids`, those of the server's blocks from there. */
   async activations(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
     const { split, config } = this.manifest;
-    if (!split || !this.split) return this.capture.run(ids, names);
+    if (!split || !this.split || this.movable) return this.capture.run(ids, names);
+    const ofHead = this.headHere ? names.filter((name) => this.capture.ofHead.includes(name)) : [];
     const theirs = names.filter((name) => name in split.activations);
     const last = must(split.stream[config.n_layer], "the stream behind the page's blocks"); // what goes to the server
-    const own = names.filter((name) => !theirs.includes(name));
+    const own = names.filter((name) => !theirs.includes(name) && !ofHead.includes(name));
     const found = await this.capture.run(ids, [...new Set([...own, last])]);
     const states = found.get(last)!;
-    if (theirs.length) {
+    if (theirs.length || ofHead.length) {
       const looked = await this.split.look(states.data, ids.length, theirs.filter((name) => name !== "logits"));
       for (const [name, values] of looked) found.set(name, values);
+      if (ofHead.length) {
+        const ended = await this.capture.head(must(looked.get("hidden"), "hidden states").data, ofHead);
+        for (const [name, values] of ended) found.set(name, values);
+      }
     }
     return new Map(names.map((name) => [name, must(found.get(name), name)]));
   }
@@ -487,29 +576,36 @@ export class Model {
     return unpack(view, await this.player.read(view.texture));
   }
 
-  private decode(position: number): void {
+  private decode(position: number, end = Infinity): void {
     this.player.set("pos", position);
-    if (this.watcher?.wants()) this.watched("decode", this.watcher);
-    else this.player.play("decode");
+    if (this.watcher?.wants()) this.watched("decode", this.watcher, end);
+    else this.player.play("decode", 0, end);
   }
 
   /** Plays an entry with a look after each of the watcher's stops. */
-  watched(entry: string, watcher: Watcher): void {
+  watched(entry: string, watcher: Watcher, end = Infinity): void {
     let from = 0;
     for (const stop of watcher.stops) {
+      if (stop >= end) break;
       this.player.play(entry, from, stop + 1);
       watcher.look(stop);
       from = stop + 1;
     }
-    this.player.play(entry, from);
+    this.player.play(entry, from, end);
     watcher.done();
   }
 
   /** How many of these tokens the caches hold, of all but the last, whose logits are wanted. */
-  held(ids: readonly number[]): number {
+  held(ids: readonly number[], cached: readonly number[] = this.cached): number {
     let held = 0;
-    while (held < ids.length - 1 && held < this.cached.length && ids[held] === this.cached[held]) held++;
+    while (held < ids.length - 1 && held < cached.length && ids[held] === cached[held]) held++;
     return held;
+  }
+
+  /** Says that the caches' rows from `position` on hold something else now. */
+  forget(position: number): void {
+    this.cached.length = Math.min(this.cached.length, position);
+    this.front.length = Math.min(this.front.length, position);
   }
 
   /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
@@ -519,27 +615,31 @@ export class Model {
       this.playChunk(ids, chunk);
     }
     this.cached = [...ids];
+    this.front = [];
   }
 
-  private playChunk(ids: readonly number[], chunk: Chunk): void {
+  /** Plays a chunk, up to pass `end` of its entry. */
+  private playChunk(ids: readonly number[], chunk: Chunk, end = Infinity): void {
     if (chunk.size === 1) {
       this.writeToken(ids[chunk.start]!);
-      this.decode(chunk.start);
+      this.decode(chunk.start, end);
     } else {
       writeIds(this.player, ids, chunk);
       this.player.set("pos", chunk.start);
       this.player.set("row", chunk.valid - 1);
-      this.player.play(`prefill_${chunk.size}`);
+      this.player.play(`prefill_${chunk.size}`, 0, end);
     }
   }
 
   /** What was weighed for token `at` of `ids`, behind the tokens before it: the last of those is played once more. */
   async weighed(ids: readonly number[], at: number, count: number): Promise<Token> {
     const id = must(ids[at], `token ${at}`);
-    if (this.split) {
+    if (this.split && !this.movable) {
       const wish = { temperature: 0, top_k: null, top_p: null, seed: 0, draw: 0, alternatives: 0, logits: true };
-      const { logits } = await this.cross(ids.slice(0, at), wish);
-      return { id, ...alternatives(must(logits, "logits from the server"), count, id) };
+      const { chosen, hidden } = await this.cross(ids.slice(0, at), wish);
+      if (hidden) this.end(hidden);
+      const logits = hidden ? await this.logitsRow() : must(chosen?.logits, "logits from the server");
+      return { id, ...alternatives(logits, count, id) };
     }
     this.fill(ids);
     this.writeToken(must(ids[at - 1], "a token before it"));

@@ -55,6 +55,30 @@ export function packStates(states: Float32Array, rows: number, kind: Wire): Uint
   return out;
 }
 
+/** Rows of hidden states `[rows, width]` of what the server sent. */
+export function unpackStates(data: Uint8Array<ArrayBuffer>, rows: number, width: number, kind: Wire): Float32Array {
+  const bytes = { f32: 4 * width, f16: 2 * width, int8: width + 4 }[kind];
+  if (data.length !== rows * bytes) throw new PageError("The server's answer was cut off.");
+  const own = data.slice();
+  const out = new Float32Array(kind === "f32" ? own.buffer : new ArrayBuffer(4 * rows * width));
+  if (kind === "f16") new Uint16Array(own.buffer).forEach((bits, i) => (out[i] = fromHalf(bits)));
+  if (kind === "int8") {
+    const scales = new DataView(own.buffer);
+    const codes = new Int8Array(own.buffer, 4 * rows);
+    codes.forEach((code, i) => (out[i] = code * scales.getFloat32(4 * Math.floor(i / width), true)));
+  }
+  if (out.some((x) => !Number.isFinite(x))) throw new PageError("The server answered with numbers that are not finite.");
+  return out;
+}
+
+/** The number of a half's bits. */
+export function fromHalf(bits: number): number {
+  const exponent = (bits >>> 10) & 31;
+  const mantissa = bits & 0x3ff;
+  const size = exponent === 31 ? (mantissa ? NaN : Infinity) : exponent ? (1 + mantissa / 1024) * 2 ** (exponent - 15) : mantissa * 2 ** -24;
+  return bits & 0x8000 ? -size : size;
+}
+
 function roundEven(x: number): number {
   const down = Math.floor(x);
   const over = x - down;

@@ -3,7 +3,7 @@
 import { PageError } from "../gl/errors";
 import type { Values } from "./capture";
 import type { Candidate } from "./sampling";
-import { decode, encode, packStates, PROTOCOL, type Message, type Wire } from "./split-wire";
+import { decode, encode, packStates, PROTOCOL, unpackStates, type Message, type Wire } from "./split-wire";
 
 const PATIENCE = 60_000; // ms in which a lost server must come back
 const BACKOFF = [100, 2000] as const; // ms between attempts to connect: the first, and the longest
@@ -13,7 +13,10 @@ export interface SplitSettings {
   server: string;
   wire: Wire;
   digest: string;
-  rest: string;
+  /** What the server runs; null: the page holds all, and `Split.aim` says what the server runs. */
+  rest: string | null;
+  /** Who computes the logits where the cut is fixed. */
+  head: "server" | "page";
   /** Names of the residual stream, after the embedding and after each block of both sides. */
   stream: string[];
 }
@@ -36,6 +39,14 @@ export interface Chosen {
   sampled?: number;
   top?: Candidate[];
   logits?: Float32Array;
+}
+
+/** What a server made of some rows. */
+export interface Stepped {
+  chosen: Chosen | null;
+  /** Where the head is in the page. */
+  hidden: Float32Array | null;
+  crossing: Crossing;
 }
 
 /** What one step took: bytes both ways, and milliseconds here, on the wire, there. */
@@ -82,6 +93,8 @@ export class Split {
   /** Asked for where the server wants one. */
   token: string | null = null;
   reconnects = 0;
+  /** The part that the server is asked for. */
+  part: string;
   onStatus: () => void = () => {};
   onCrossing: (crossing: Crossing) => void = () => {};
   private socket: WebSocket | null = null;
@@ -90,7 +103,21 @@ export class Split {
   private next = 0;
   private readonly waiting: Waiting[] = [];
 
-  constructor(readonly settings: SplitSettings) {}
+  constructor(readonly settings: SplitSettings) {
+    this.part = settings.rest ?? "";
+  }
+
+  /** Asks for another part from now on, in a session of its own. */
+  aim(part: string): void {
+    if (part === this.part) return;
+    this.part = part;
+    this.session = null;
+    this.held = [];
+    const { socket } = this;
+    this.socket = null;
+    socket?.close();
+    for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
+  }
 
   private say(status: Split["status"], problem = ""): void {
     this.status = status;
@@ -138,6 +165,7 @@ export class Split {
 
   private open(): Promise<void> {
     const { server, wire, digest } = this.settings;
+    const { part } = this;
     return new Promise((resolve, reject) => {
       let socket: WebSocket;
       try {
@@ -150,7 +178,7 @@ export class Split {
       let opened = false;
       const late = setTimeout(() => socket.close(), GREETING);
       socket.onopen = () => {
-        const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire };
+        const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire, part };
         if (this.session) hello["session"] = this.session;
         if (this.token) hello["token"] = this.token;
         socket.send(encode(hello));
@@ -164,9 +192,10 @@ export class Split {
           }
           clearTimeout(late);
           if (header.op === "error") throw new Refused(`The server says: ${String(header["message"])}.`, String(header["code"]));
-          if (header["holds"] !== this.settings.rest) {
-            throw new Refused(`The server holds ${String(header["holds"])} and this page needs ${this.settings.rest}.`, "refused");
+          if (header["holds"] !== part) {
+            throw new Refused(`The server holds ${String(header["holds"])} and this page needs ${part}.`, "refused");
           }
+          if (part !== this.part) throw new PageError("Another part is wanted now.");
           opened = true;
           if (header["session"] !== this.session) this.held = [];
           this.held.length = Math.min(this.held.length, Number(header["held"]));
@@ -232,17 +261,22 @@ export class Split {
     states: Float32Array,
     hereMs: number,
     ask: Ask | null,
-  ): Promise<Chosen | null> {
+  ): Promise<Stepped> {
     const header: Message = { op: "step", pos, n };
     if (ask) header["ask"] = ask;
     this.held.length = Math.min(this.held.length, pos);
     const answer = await this.ask(header, packStates(states, n, this.settings.wire));
     this.held = ids.slice(0, pos + n);
     const thereMs = Number(answer.header["ms"] ?? 0);
-    this.onCrossing({ rows: n, sent: answer.sent, received: answer.bytes, hereMs, wireMs: answer.wireMs, thereMs });
-    if (!ask) return null;
+    const crossing = { rows: n, sent: answer.sent, received: answer.bytes, hereMs, wireMs: answer.wireMs, thereMs };
+    if (this.settings.head === "page") {
+      const { wire } = this.settings;
+      return { chosen: null, hidden: unpackStates(answer.payload, n, states.length / n, wire), crossing };
+    }
+    if (!ask) return { chosen: null, hidden: null, crossing };
     const found = chosen(answer.header);
-    return ask.logits ? { ...found, logits: new Float32Array(answer.payload.slice().buffer) } : found;
+    const logits = ask.logits ? { logits: new Float32Array(answer.payload.slice().buffer) } : {};
+    return { chosen: { ...found, ...logits }, hidden: null, crossing };
   }
 
   /**

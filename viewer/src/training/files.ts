@@ -161,7 +161,7 @@ export async function chosenFiles(list: Iterable<File>): Promise<Files> {
   return found;
 }
 
-/** A model to go on from. Without a state (a model from elsewhere) there are parameters only, and no steps yet. */
+/** A model to continue from. Without a state (a model from elsewhere) there are parameters only, and no steps yet. */
 export interface Loaded {
   config: Record<string, unknown>;
   state: Uint8Array<ArrayBuffer>;

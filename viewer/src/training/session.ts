@@ -61,12 +61,12 @@ export interface Sample {
   text: string;
 }
 
-/** All that a training goes on from. */
+/** All that a training continues from. */
 export interface Checkpoint {
   step: number;
   state: Uint8Array<ArrayBuffer>;
   about: About | null;
-  /** What a later visit goes on with. */
+  /** What a later visit continues with. */
   rates?: Rates;
   points: Point[];
   samples: Sample[];
@@ -83,7 +83,7 @@ export class Session {
   scores: Score[] = [];
   /** Chance and n-gram models on the text held back; empty until they are counted, or where it is too short. */
   baselines: Figures[] = [];
-  /** The text that a sample goes on from. */
+  /** The text that a sample continues from. */
   prompt = "\n";
   sampleTokens = 120;
   temperature = 0.8;
@@ -191,7 +191,7 @@ export class Session {
     rates.min_lr *= lr / rates.lr;
     rates.lr = lr;
     if (!this.checkpoint) return;
-    this.checkpoint.rates = { ...rates }; // a later visit goes on with it too
+    this.checkpoint.rates = { ...rates }; // a later visit continues with it too
     void this.keep(this.checkpoint);
   }
 
@@ -274,7 +274,7 @@ export class Session {
     await this.note();
   }
 
-  /** Does what waits between two steps; what an error leaves undone goes on waiting. */
+  /** Does what waits between two steps; what an error leaves undone continues waiting. */
   private async answer(): Promise<void> {
     for (let work = this.asked.shift(); work; work = this.asked.shift()) await work();
   }
@@ -494,7 +494,7 @@ export class Session {
     this.changed();
   }
 
-  /** A text as the model writes it now; where its context is full, it goes on from the later half of that. */
+  /** A text as the model writes it now; where its context is full, it continues from the later half of that. */
   private async sample(onText: (text: string) => void = () => {}, wish: Partial<Wish> = {}): Promise<string> {
     const { seed, offer } = this.plan;
     const { prompt, tokens, temperature } = { prompt: this.prompt, tokens: this.sampleTokens, temperature: this.temperature, ...wish };

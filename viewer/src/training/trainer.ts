@@ -178,7 +178,7 @@ export class Trainer {
     return writeSafetensors(tensors, { glgpt: JSON.stringify(about) });
   }
 
-  /** Goes on from a state; from parameters alone, its moments are zero and its steps begin anew. */
+  /** Continues from a state; from parameters alone, its moments are zero and its steps begin anew. */
   restore(state: Uint8Array, about: About | null): void {
     const tensors = fitting(this.offer, state, about);
     for (const { name, shape, transposed: isTransposed } of this.offer.parameters) {

@@ -106,12 +106,14 @@ function About() {
   if (!manifest) return <>A language model that runs in this browser as fragment shaders.</>;
   const { model, parameters, trained_on } = manifest;
   if (state.model.value >= 0 && state.used.value !== "own") return <Other name={model} parameters={parameters ?? 0} />;
-  const split = state.phase.value === "ready" && state.engine().model.split !== null;
+  const split = state.phase.value === "ready" && manifest.split ? (manifest.split.rest === null ? "movable" : "fixed") : null;
   return (
     <>
       <b>{model}</b> is a language model{parameters && ` of ${size(parameters)} parameters`}
       {trained_on && `, trained on ${trained_on}`}. It runs{" "}
-      {split
+      {split === "movable"
+        ? "as fragment shaders, in this browser and, as far as you choose below, on a server, which could then read what you type."
+        : split
         ? "as fragment shaders, its first blocks in this browser, the others on a server, which could read what you type."
         : "in this browser as fragment shaders: every number it computes is a texel you can look at, and nothing you type leaves the page."}
     </>

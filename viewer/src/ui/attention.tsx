@@ -2,7 +2,7 @@
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import type { Kind } from "./drawing/attention";
+import { MEAN, type Kind } from "./drawing/attention";
 import type { Grid } from "./drawing/painter";
 import { legendPlace, TICKS } from "./drawing/scale";
 import { CutButton } from "./cuts";
@@ -11,6 +11,7 @@ import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
 const ARCS = 10; // the greatest weights that get an arc
+const ENOUGH = 12; // tokens from which on a head can be called sharp
 const LEAST = 11; // pixels of a cell beside which a label can be read
 const KIND_NAMES: Record<Kind, string> = {
   pattern: "weights (softmax)",
@@ -32,9 +33,22 @@ interface Row {
 
 export function AttentionView() {
   const { n_layer, n_head, n_positions } = state.engine().model.manifest.config;
-  const { layer, head, kind } = state.place;
+  const { layer, head, kind, sought, beside } = state.place;
   const total = Math.min(state.tokens.value.length, n_positions);
   const row = useSignal<Row | null>(null);
+  const name = state.headName(layer.value, head.value);
+  const busy = state.running.value;
+  useDevice(
+    async (model) => {
+      const wanted = () => sought.value;
+      if (!wanted() || busy || total < ENOUGH) return;
+      const { attention } = await drawing(model);
+      model.fill(state.ids.value.slice(0, total));
+      const found = await attention.sharpest(total);
+      if (wanted()) state.chooseHead(...found); // nobody chose one meanwhile
+    },
+    [busy, total >= ENOUGH],
+  );
   return (
     <section class="attention" aria-label="Attention">
       <div class="panel all">
@@ -44,11 +58,11 @@ export function AttentionView() {
       </div>
       <div class="panel one">
         <h2>
-          Layer {layer.value}, head {head.value}
+          Layer {layer.value}, {head.value === MEAN ? "the mean of its heads" : `head ${head.value}`}
         </h2>
         <div class="buttons">
-          <Choice label="Layer" of={layer.value} count={n_layer} set={(v) => (layer.value = v)} />
-          <Choice label="Head" of={head.value} count={n_head} set={(v) => (head.value = v)} />
+          <Choice label="Layer" of={layer.value} count={n_layer} set={(v) => state.chooseHead(v, head.value)} />
+          <Choice label="Head" of={head.value} count={n_head} mean set={(v) => state.chooseHead(layer.value, v)} />
           <label class="inline">
             Show
             <select value={kind.value} onChange={(e) => (kind.value = e.currentTarget.value as Kind)}>
@@ -61,10 +75,24 @@ export function AttentionView() {
           </label>
         </div>
         <div class="buttons">
-          <CutButton part={inBlock(layer.value, `attn.${head.value}`)} />
+          <button
+            disabled={beside.value.includes(name)}
+            title="Keeps this head in sight below, small, while you look at others"
+            onClick={() => (beside.value = [...beside.value, name])}
+          >
+            Keep beside
+          </button>
+          {head.value !== MEAN && <CutButton part={inBlock(layer.value, `attn.${head.value}`)} />}
         </div>
         <p class="dim explained">{EXPLAINED[kind.value]}</p>
         <Head row={row} />
+        {beside.value.length > 0 && (
+          <div class="beside" aria-label="Heads kept beside">
+            {beside.value.map((name) => (
+              <Beside key={name} name={name} total={total} />
+            ))}
+          </div>
+        )}
       </div>
       {row.value && (
         <div class="panel takes">
@@ -75,14 +103,54 @@ export function AttentionView() {
   );
 }
 
+/** A head that was kept in sight; a click enlarges it. */
+function Beside({ name, total }: { name: string; total: number }) {
+  const { kind, beside } = state.place;
+  const [layer, head] = state.headNamed(name);
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const shown = () => canvas.current;
+  const busy = state.running.value;
+  useDevice(
+    async (model) => {
+      if (!total || busy) return;
+      const { attention } = await drawing(model);
+      const target = shown();
+      if (!target) return;
+      model.fill(state.ids.value.slice(0, total));
+      attention.drawHead(target, layer, head, total, kind.value);
+    },
+    [name, kind.value, busy, busy ? "" : state.ids.value.join()],
+  );
+  const said = head === MEAN ? `layer ${layer}, mean` : `layer ${layer}, head ${head}`;
+  return (
+    <figure>
+      <button class="picture" aria-label={`Enlarge ${said}`} onClick={() => state.chooseHead(layer, head)}>
+        <canvas ref={canvas} />
+      </button>
+      <figcaption>
+        {said}
+        <button
+          class="quiet"
+          aria-label={`Remove ${said}`}
+          title="Remove"
+          onClick={() => (beside.value = beside.value.filter((other) => other !== name))}
+        >
+          ✕
+        </button>
+      </figcaption>
+    </figure>
+  );
+}
+
 interface ChoiceProps {
   label: string;
   of: number;
   count: number;
+  mean?: boolean;
   set: (value: number) => void;
 }
 
-function Choice({ label, of, count, set }: ChoiceProps) {
+function Choice({ label, of, count, mean, set }: ChoiceProps) {
   return (
     <label class="inline">
       {label}
@@ -92,6 +160,7 @@ function Choice({ label, of, count, set }: ChoiceProps) {
             {i}
           </option>
         ))}
+        {mean && <option value={MEAN}>mean of all</option>}
       </select>
     </label>
   );
@@ -136,15 +205,14 @@ function GridCanvas({ total }: { total: number }) {
   }, []);
   const choose = (e: MouseEvent) => {
     const [x, y] = fraction(e);
-    layer.value = Math.floor(y * n_layer);
-    head.value = Math.floor(x * n_head);
+    state.chooseHead(Math.floor(y * n_layer), Math.floor(x * n_head));
   };
   const walk = (e: KeyboardEvent) => {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];
     if (!step) return;
     e.preventDefault();
-    layer.value = Math.min(n_layer - 1, Math.max(0, layer.value + step[0]!));
-    head.value = Math.min(n_head - 1, Math.max(0, head.value + step[1]!));
+    const within = (value: number, count: number) => Math.min(count - 1, Math.max(0, value));
+    state.chooseHead(within(layer.value + step[0]!, n_layer), within(head.value + step[1]!, n_head));
   };
   return (
     <div class="grid" style={{ "--layers": n_layer, "--heads": n_head }}>
@@ -163,16 +231,16 @@ function GridCanvas({ total }: { total: number }) {
           ref={canvas}
           tabIndex={0}
           role="img"
-          aria-label={`${KIND_NAMES[kind.value]} of ${n_layer} layers with ${n_head} heads over ${total} tokens. Arrow keys choose a head: layer ${layer.value}, head ${head.value}.`}
+          aria-label={`${KIND_NAMES[kind.value]} of ${n_layer} layers with ${n_head} heads over ${total} tokens. Arrow keys choose a head: layer ${layer.value}, head ${head.value === MEAN ? "mean" : head.value}.`}
           onClick={choose}
           onKeyDown={walk}
         />
         <span
           class="frame"
           style={{
-            left: `${(100 * head.value) / n_head}%`,
+            left: `${(100 * Math.max(0, head.value)) / n_head}%`,
             top: `${(100 * layer.value) / n_layer}%`,
-            width: `${100 / n_head}%`,
+            width: `${head.value === MEAN ? 100 : 100 / n_head}%`,
             height: `${100 / n_layer}%`,
           }}
         />
@@ -215,8 +283,8 @@ function Head({ row }: { row: Signal<Row | null> }) {
       if (!total || busy) return;
       const { attention } = await drawing(model);
       model.fill(tokens.map((tok) => tok.id));
-      row.value = { tokens, t, values: (await attention.row(layer.value, t, kind.value))[head.value]! };
-      if (k > t) above.value = { s: k, values: (await attention.ahead(layer.value, k))[head.value]! };
+      row.value = { tokens, t, values: ofHead(await attention.row(layer.value, t, kind.value), head.value) };
+      if (k > t) above.value = { s: k, values: ofHead(await attention.ahead(layer.value, k), head.value) };
     },
     [layer.value, head.value, kind.value, t, k > t ? k : -1, busy, tokens.map((tok) => tok.id).join()],
   );
@@ -260,7 +328,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
           <Labels list={tokens} side="columns" at={k} shown={cell >= LEAST} />
           <Labels list={tokens} side="lines" at={t} shown={cell >= LEAST} />
           <div class={`square ${kind.value}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (state.chosen.value = t)}>
-            <canvas ref={canvas} role="img" aria-label={`Attention of layer ${layer.value}, head ${head.value}`} />
+            <canvas ref={canvas} role="img" aria-label={`Attention of layer ${layer.value}, ${head.value === MEAN ? "mean of its heads" : `head ${head.value}`}`} />
             {over.value && (
               <>
                 <span class="line" style={{ top: `calc(var(--cell) * ${t})` }} />
@@ -303,6 +371,12 @@ function Legend({ kind }: { kind: Kind }) {
       ))}
     </span>
   );
+}
+
+/** One head's row, or their mean. */
+function ofHead(rows: readonly Float32Array[], head: number): Float32Array {
+  if (head !== MEAN) return rows[head]!;
+  return rows[0]!.map((_, i) => rows.reduce((sum, row) => sum + row[i]!, 0) / rows.length);
 }
 
 function softmax(scores: Float32Array): Float32Array {

@@ -2,7 +2,7 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import type { Glgpt, Used } from "../api";
-import { KINDS, type Kind } from "./drawing/attention";
+import { KINDS, MEAN, type Kind } from "./drawing/attention";
 import type { Progress } from "../engine/loader";
 import type { Manifest, Recorded } from "../engine/manifest";
 import type { Candidate } from "../engine/sampling";
@@ -66,13 +66,32 @@ export const settings = {
 /** Where in a view one is; a link carries it. */
 export const place = {
   layer: signal(0),
-  head: signal(0),
+  head: signal(0), // or MEAN
+  sought: signal(true), // nobody chose a head: the Attention view opens on the sharpest
+  beside: signal<string[]>([]), // heads that are shown beside it, as `layer.head`
   kind: signal<Kind>("pattern"),
   texture: signal(""),
   entry: signal(""),
   pass: signal(0),
   stage: signal<Stage>("data"),
 };
+
+/** The layer and head of a name such as `3.5` or `3.mean`. */
+export function headNamed(name: string): [number, number] {
+  const [layer, head] = name.split(".");
+  return [Number(layer), head === "mean" ? MEAN : Number(head)];
+}
+
+/** Enlarges a head in the Attention view. */
+export function chooseHead(layer: number, head: number): void {
+  batch(() => {
+    place.layer.value = layer;
+    place.head.value = head;
+    place.sought.value = false;
+  });
+}
+
+export const headName = (layer: number, head: number) => `${layer}.${head === MEAN ? "mean" : head}`;
 
 function numberIn(link: URLSearchParams, key: string, otherwise: number): number {
   const text = link.get(key);
@@ -84,7 +103,9 @@ function readPlace(link: URLSearchParams): void {
   const whole = (key: string) => Math.max(0, Math.floor(numberIn(link, key, 0)));
   view.value = VIEWS.find((v) => v === link.get("view")) ?? "text";
   place.layer.value = whole("layer");
-  place.head.value = whole("head");
+  place.head.value = link.get("head") === "mean" ? MEAN : whole("head");
+  place.sought.value = !link.has("head");
+  place.beside.value = (link.get("beside") ?? "").split(",").filter((name) => /^\d+\.(\d+|mean)$/.test(name));
   place.kind.value = KINDS.find((kind) => kind === link.get("kind")) ?? "pattern";
   place.texture.value = link.get("texture") ?? "embed";
   place.entry.value = link.get("entry") ?? "decode";
@@ -219,6 +240,10 @@ function fit(): void {
   const { n_layer, n_head, n_positions } = glgpt.model.manifest.config;
   place.layer.value = Math.min(place.layer.value, n_layer - 1);
   place.head.value = Math.min(place.head.value, n_head - 1);
+  place.beside.value = place.beside.value.filter((name) => {
+    const [layer, head] = headNamed(name);
+    return layer < n_layer && head < n_head;
+  });
   settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), n_positions);
 }
 
@@ -254,9 +279,13 @@ export function share(): void {
   if (settings.stop.value) fields["stop"] = settings.stop.value;
   if (tour.value) fields["tour"] = String(tour.value);
   if (cuts.value.length) fields["cut"] = cuts.value.join();
-  const { layer, head, kind, texture, entry, pass, stage } = place;
+  const { layer, head, sought, beside, kind, texture, entry, pass, stage } = place;
   if (view.value === "attention")
-    Object.assign(fields, { layer: String(layer.value), head: String(head.value), kind: kind.value });
+    Object.assign(fields, {
+      kind: kind.value,
+      ...(sought.value ? {} : { layer: String(layer.value), head: head.value === MEAN ? "mean" : String(head.value) }),
+      ...(beside.value.length ? { beside: beside.value.join() } : {}),
+    });
   if (view.value === "textures") fields["texture"] = texture.value;
   if (view.value === "train") Object.assign(fields, { step: stage.value }, lesson.value);
   if (view.value === "passes") Object.assign(fields, { entry: entry.value, pass: String(pass.value) });

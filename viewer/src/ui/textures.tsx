@@ -39,7 +39,7 @@ export function TexturesView() {
     found.value = last;
     const { player } = m.capture;
     const inner = player.spec(last.view.texture);
-    const view = memory.value ? memoryView(inner) : last.view;
+    const view = memory.value ? memoryView(inner, last.view.dtype) : last.view;
     return { player, view, rows: memory.value ? view.rows : rowsOf(m, name, last) };
   };
   const f = isActivation ? found.value : null;
@@ -224,7 +224,7 @@ async function playState(model: Model, ids: readonly number[], name: string, mem
   }
   if (!view) return null;
   model.fill(ids);
-  const seen = memory ? memoryView(player.spec(name)) : view;
+  const seen = memory ? memoryView(player.spec(name), view.dtype) : view;
   const byPosition = view.rows === model.manifest.config.n_positions && player.spec(name).role === "state";
   return { player, view: seen, rows: byPosition && !memory ? Math.min(ids.length, view.rows) : seen.rows };
 }

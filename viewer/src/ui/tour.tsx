@@ -55,8 +55,7 @@ const CARDS: readonly Card[] = [
     answer: "Bright columns stand under the names in capitals. In the model that comes with the page it is layer 3, head 5.",
     go: () => {
       state.show("attention");
-      state.place.layer.value = Math.min(3, layers() - 1);
-      state.place.head.value = Math.min(5, state.engine().model.manifest.config.n_head - 1);
+      state.chooseHead(Math.min(3, layers() - 1), Math.min(5, state.engine().model.manifest.config.n_head - 1));
     },
   },
   {
@@ -105,7 +104,7 @@ const CARDS: readonly Card[] = [
     answer: "Most heads are hardly missed, others do the same. A whole early block is.",
     go: () => {
       state.show("attention");
-      state.place.layer.value = 0;
+      state.chooseHead(0, Math.max(0, state.place.head.value));
     },
   },
 ];

@@ -44,7 +44,7 @@ export const preparing = signal<{ what: string; share: number | null } | null>(n
 export const problem = signal("");
 /** What a score is busy with, and its share done (null: unknown). */
 export const scoring = signal<{ what: string; share: number | null } | null>(null);
-/** What a text written on request goes on from, how long it is, and how freely it is drawn. */
+/** What a text written on request continues from, how long it is, and how freely it is drawn. */
 export const prompt = signal("\n");
 export const length = signal(200);
 export const temperature = signal(0.8);
@@ -297,7 +297,7 @@ export const write = () =>
     }
   });
 
-/** Scores the model as it is now; a training under way goes on afterwards. */
+/** Scores the model as it is now; a training under way continues afterwards. */
 export const score = () =>
   attempt(async () => {
     if (scoring.value) return;
@@ -337,7 +337,7 @@ export const download = () =>
     offerFile(await training.zip(), "application/zip", `${preset.value}-${training.current().checkpoint!.step}-steps.zip`);
   });
 
-/** Files that were dropped or chosen: texts to train on, or a saved model to go on with. */
+/** Files that were dropped or chosen: texts to train on, or a saved model to continue. */
 export const take = (list: Iterable<File>) =>
   attempt(async () => {
     const files = [...list];

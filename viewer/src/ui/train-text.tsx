@@ -233,7 +233,7 @@ function Preview() {
   const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // of characters: near enough to look at
   return (
     <>
-      <div class="split" role="img" aria-label={`${number(found.bytes - found.held_back)} bytes to learn from, ${number(found.held_back)} held back`}>
+      <div class="portions" role="img" aria-label={`${number(found.bytes - found.held_back)} bytes to learn from, ${number(found.held_back)} held back`}>
         <span style={{ flexGrow: found.bytes - found.held_back }}>learnt from: {number(found.bytes - found.held_back)} bytes</span>
         <span class="held" style={{ flexGrow: found.held_back }}>
           held back

@@ -28,7 +28,7 @@ function Write() {
     <div class="panel samples">
       <h2>Let it write</h2>
       <label class="prompt">
-        <span>Goes on after</span>
+        <span>Continue after</span>
         <textarea rows={2} value={train.prompt.value} onInput={(e) => (train.prompt.value = e.currentTarget.value)} />
       </label>
       <div class="fields">

@@ -9,11 +9,15 @@ import { must } from "../../gl/errors";
 import type { View } from "../../gl/program";
 
 const EDGE = 1100; // pixels that a grid may be wide or high
+const SAMPLED = 6; // rows that say how sharp a head is
 const SPARE = 1.2; // a growing grid has room for so many times the tokens, so that a token adds a line and moves nothing
 
 /** What the squares show: scores of all pairs, those that the mask leaves, or the weights that softmax makes of them. */
 export const KINDS = ["pattern", "scores", "raw"] as const;
 export type Kind = (typeof KINDS)[number];
+
+/** In place of a head: the mean of all heads of the layer. */
+export const MEAN = -1;
 
 type Entry = "attention" | "ahead";
 
@@ -87,11 +91,11 @@ export class Attention {
     return grid;
   }
 
-  /** One head, a pixel a pair of tokens. */
+  /** One head, or with `MEAN` the mean of the layer's, a pixel a pair of tokens. */
   drawHead(target: HTMLCanvasElement, layer: number, head: number, total: number, kind: Kind): void {
     const { n_head } = this.model.manifest.config;
     this.painter.present(target, total, total, () => {
-      this.each(layer, 0, total, kind, (slab) => this.painter.headRows(total, n_head, head, slab));
+      this.each(layer, 0, total, kind, (slab) => this.painter.headRows(total, n_head, head === MEAN ? -2 : head, slab));
     });
   }
 
@@ -103,6 +107,29 @@ export class Attention {
   /** The scores that tokens 0..s would give to token `s`, which for all but the last lies ahead of them. */
   ahead(layer: number, s: number): Promise<Float32Array[]> {
     return this.read("ahead", layer, s, "raw");
+  }
+
+  /**
+   * The head, [layer, head], whose rows look hardest at one token that is neither the first, nor their own, nor the one
+   * before: the mean over some rows of the greatest such weight.
+   */
+  async sharpest(total: number): Promise<[number, number]> {
+    const { n_layer, n_head } = this.model.manifest.config;
+    const rows = Array.from({ length: SAMPLED }, (_, i) => Math.floor((total - 1) * (0.5 + (0.5 * i) / (SAMPLED - 1))));
+    let best: [number, number] = [0, 0];
+    let most = 0;
+    for (let layer = 0; layer < n_layer; layer++) {
+      const means = new Float64Array(n_head);
+      for (const t of rows) {
+        (await this.row(layer, t, "pattern")).forEach((weights, h) => {
+          means[h]! += Math.max(0, ...weights.slice(1, Math.max(1, t - 1)));
+        });
+      }
+      means.forEach((mean, h) => {
+        if (mean > most) [most, best] = [mean, [layer, h]];
+      });
+    }
+    return best;
   }
 
   private async read(entry: Entry, layer: number, t: number, kind: Kind): Promise<Float32Array[]> {

@@ -110,7 +110,7 @@ export class Painter {
 
   // -- attention --------------------------------------------------------------------------------------------------
 
-  /** Starts (`clear`) or goes on with the grid of `layers` rows of cells; a new size starts it empty. */
+  /** Starts (`clear`) or continues the grid of `layers` rows of cells; a new size starts it empty. */
   grid(grid: Grid, layers: number, clear: boolean): void {
     const { gl } = this.device;
     const [width, height] = [grid.heads * grid.pitch, layers * grid.pitch];
@@ -150,7 +150,7 @@ export class Painter {
     this.slab(slab, [0, bottom, atlas.width, grid.cell], [grid.cell, grid.pitch, grid.capacity, grid.heads], -1);
   }
 
-  /** Draws a slab of one head onto the canvas that `present` is drawing, a pixel a pair of tokens. */
+  /** Draws a slab of one head (`MEAN`: of the mean of all) onto the canvas that `present` is drawing, a pixel a pair of tokens. */
   headRows(tokens: number, heads: number, head: number, slab: Slab): void {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
     this.slab(slab, [0, 0, tokens, tokens], [tokens, tokens, tokens, heads], head);

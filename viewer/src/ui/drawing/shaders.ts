@@ -17,18 +17,24 @@ export const ATTENTION = `${COMMON}${SIGNED}
 out vec4 color;
 uniform FLOAT_SAMPLER u_x;
 uniform ivec4 u_cell;  // pixels of a cell, pixels from one cell to the next, tokens across a cell, heads
-uniform ivec4 u_rows;  // first row, rows, rows of a tile, head (-1: all)
+uniform ivec4 u_rows;  // first row, rows, rows of a tile, head (-1: all side by side, -2: their mean)
 uniform ivec2 u_origin;
 uniform bool u_scores;
 uniform bool u_transposed; // rows are keys: what lies above the diagonal
-float at(int row, int column, int head) {
+float of_head(int row, int column, int head) {
   row = (row - u_rows.x) * u_cell.w + head;
   return TO_FLOAT(texelFetch(u_x, ivec3(column / 4, row % u_rows.z, row / u_rows.z), 0))[column % 4];
+}
+float at(int row, int column, int head) {
+  if (u_rows.w != -2) return of_head(row, column, head);
+  float sum = 0.0;
+  for (int h = 0; h < u_cell.w; h++) sum += of_head(row, column, h);
+  return sum / float(u_cell.w);
 }
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy) - u_origin;
   p.y = u_cell.x - 1 - p.y;
-  int head = u_rows.w < 0 ? p.x / u_cell.y : u_rows.w, x = u_rows.w < 0 ? p.x % u_cell.y : p.x;
+  int head = u_rows.w == -1 ? p.x / u_cell.y : max(u_rows.w, 0), x = u_rows.w == -1 ? p.x % u_cell.y : p.x;
   if (x >= u_cell.x || head >= u_cell.w) discard;
   if (u_transposed) { int y = p.y; p.y = x; x = y; }
   ivec2 first = ivec2(x, p.y) * u_cell.z / u_cell.x;

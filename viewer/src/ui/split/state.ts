@@ -1,6 +1,7 @@
-// What the strip shows of a split page: which blocks are where, and what a token's way takes.
+// What the strip shows of a page with a server: which blocks are where, and what a token's way takes.
 
 import { signal } from "@preact/signals";
+import type { Model } from "../../engine/model";
 import type { Crossing, Split } from "../../engine/split";
 
 export const status = signal<Split["status"]>("connecting");
@@ -8,16 +9,38 @@ export const problem = signal("");
 /** The way of the last token, and the sums of all. */
 export const last = signal<Crossing | null>(null);
 export const total = signal({ tokens: 0, sent: 0, received: 0, reconnects: 0 });
-/** Means over the latest tokens, in milliseconds. */
-export const mean = signal({ here: 0, wire: 0, there: 0 });
+/** What a token took on its way, in the mean of the latest: milliseconds, and bytes both ways. */
+export interface Way {
+  here: number;
+  wire: number;
+  there: number;
+  bytes: number;
+}
+const NONE: Way = { here: 0, wire: 0, there: 0, bytes: 0 };
+export const mean = signal<Way>(NONE);
+/** How many blocks run in the page, and the ways of the numbers that were tried. */
+export const here = signal(0);
+export const tried = signal<ReadonlyMap<number, Way>>(new Map());
 
 const LATEST = 32; // tokens that the means are over
-const latest: Crossing[] = [];
+let latest: Crossing[] = [];
 let watched: Split | null = null;
 
-export function watch(split: Split): void {
+/** Moves the cut to behind so many blocks. */
+export function move(model: Model, blocks: number): void {
+  model.here = blocks;
+  here.value = model.here;
+  latest = [];
+  mean.value = tried.value.get(blocks) ?? NONE;
+  last.value = null;
+  if (model.here < model.manifest.config.n_layer) model.split!.connect().catch(() => {}); // the strip says why
+}
+
+export function watch(model: Model): void {
+  const split = model.split!;
   if (watched === split) return;
   watched = split;
+  here.value = model.here;
   const tell = () => {
     status.value = split.status;
     problem.value = split.status === "connected" ? "" : split.problem;
@@ -26,7 +49,7 @@ export function watch(split: Split): void {
   split.onStatus = tell;
   split.onCrossing = (crossing) => {
     const { tokens, sent, received } = total.value;
-    last.value = crossing;
+    last.value = crossing.sent ? crossing : null;
     total.value = {
       ...total.value,
       tokens: tokens + crossing.rows,
@@ -36,8 +59,10 @@ export function watch(split: Split): void {
     if (crossing.rows > 1) return; // a prompt's chunk is no token's way
     latest.push(crossing);
     if (latest.length > LATEST) latest.shift();
-    const of = (key: "hereMs" | "wireMs" | "thereMs") => latest.reduce((sum, c) => sum + c[key], 0) / latest.length;
-    mean.value = { here: of("hereMs"), wire: of("wireMs"), there: of("thereMs") };
+    const of = (value: (c: Crossing) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
+    const [own, wire, there] = [of((c) => c.hereMs), of((c) => c.wireMs), of((c) => c.thereMs)];
+    mean.value = { here: own, wire, there, bytes: of((c) => c.sent + c.received) };
+    tried.value = new Map(tried.value).set(here.value, mean.value);
   };
   tell();
 }

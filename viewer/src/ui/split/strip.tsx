@@ -1,4 +1,4 @@
-// Above the views of a split page: where each block runs, what crosses, and how long each side takes.
+// Above the views of a page with a server: where each block runs, what crosses, and how long each side takes.
 
 import { useSignal } from "@preact/signals";
 import type { Model } from "../../engine/model";
@@ -11,35 +11,117 @@ const bytes = (n: number) => (n < 2048 ? `${n} B` : n < 2 << 20 ? `${(n / 1024).
 export function SplitStrip({ model }: { model: Model }) {
   const about = model.manifest.split;
   if (!about || !model.split) return null;
-  split.watch(model.split);
-  const here = model.manifest.config.n_layer;
+  split.watch(model);
+  const blocks = about.stream.length - 1;
+  const here = model.movable ? split.here.value : model.manifest.config.n_layer;
+  const whole = here === blocks;
   const { tokens, sent, received, reconnects } = split.total.value;
   const last = split.last.value;
+  const head = about.head === "page" ? ["head"] : [];
   return (
     <section class="split" aria-label="Where the blocks run">
-      <div class="way">
-        <Side label="in this page" names={["embedding", ...range(0, here)]} busy={split.mean.value.here} kind="here" />
-        <span class={`wire ${split.status.value}`}>
-          <b>{last ? `${bytes(last.sent)} →` : "→"}</b>
-          <small>{last ? `← ${bytes(last.received)}` : "←"}</small>
-        </span>
-        <Side label={`on ${host(about.server)}`} names={[...range(here, about.stream.length - 1), "head"]} busy={split.mean.value.there} kind="there" />
+      {model.movable && <Slider model={model} here={here} blocks={blocks} />}
+      <div class={whole ? "way whole" : "way"}>
+        <Side
+          label="in this page"
+          names={["embedding", ...range(0, here), ...(whole ? ["head"] : [])]}
+          busy={split.mean.value.here}
+          kind="here"
+          behind={head}
+        />
+        {!whole && (
+          <>
+            <span class={`wire ${split.status.value}`}>
+              <b>{last ? `${bytes(last.sent)} →` : "→"}</b>
+              <small>{last ? `← ${bytes(last.received)}` : "←"}</small>
+            </span>
+            <Side
+              label={`on ${host(about.server)}`}
+              names={[...range(here, blocks), ...(head.length ? [] : ["head"])]}
+              busy={split.mean.value.there}
+              kind="there"
+              behind={[]}
+            />
+          </>
+        )}
       </div>
       <Bars />
+      {model.movable && <Tried blocks={blocks} here={here} />}
       <p class="said">
-        <span role="status" class={split.status.value}>
-          {split.status.value === "connected" ? "Connected" : split.problem.value || "Connecting…"}
-        </span>
+        {!whole && (
+          <span role="status" class={split.status.value}>
+            {split.status.value === "connected" ? "Connected" : split.problem.value || "Connecting…"}
+          </span>
+        )}
         <span>
           {tokens} tokens, {bytes(sent)} sent, {bytes(received)} received
           {reconnects > 0 && `, connected again ${reconnects === 1 ? "once" : `${reconnects} times`}`}
         </span>
       </p>
-      {split.status.value === "refused" && <Token model={model} />}
+      {!whole && split.status.value === "refused" && <Token model={model} />}
       <p class="dim">
-        Hidden states travel as {about.wire}. They hide nothing: whoever runs the server can read the text from them.
+        {whole
+          ? "Nothing leaves this page while all blocks run in it."
+          : `Hidden states travel as ${about.wire}. They hide nothing: whoever runs the server can read the text from them.`}
       </p>
     </section>
+  );
+}
+
+/** How many blocks run in the page. */
+function Slider({ model, here, blocks }: { model: Model; here: number; blocks: number }) {
+  const cut = model.cuts.length > 0;
+  return (
+    <label class="inline slider">
+      Blocks in this page
+      <input
+        type="range"
+        min={0}
+        max={blocks}
+        value={here}
+        disabled={cut}
+        title={cut ? "All blocks run here while parts are switched off" : undefined}
+        aria-valuetext={`${here} here, ${blocks - here} on the server`}
+        onInput={(e) => split.move(model, Number(e.currentTarget.value))}
+      />
+      <output>
+        <b>{here}</b> here, <b>{blocks - here}</b> there
+      </output>
+    </label>
+  );
+}
+
+/** What each position of the slider that was tried costs. */
+function Tried({ blocks, here }: { blocks: number; here: number }) {
+  const tried = [...split.tried.value].sort(([a], [b]) => a - b);
+  if (!tried.length) return <p class="dim">Generate some text, then move the slider: what each choice costs stands here.</p>;
+  return (
+    <table class="tried" aria-label="What a token takes">
+      <thead>
+        <tr>
+          <th scope="col">here / there</th>
+          <th scope="col">tokens/s</th>
+          <th scope="col">bytes</th>
+          <th scope="col">ms here</th>
+          <th scope="col">wire</th>
+          <th scope="col">there</th>
+        </tr>
+      </thead>
+      <tbody>
+        {tried.map(([at, way]) => (
+          <tr key={at} aria-current={at === here ? "true" : undefined}>
+            <th scope="row">
+              {at} / {blocks - at}
+            </th>
+            <td>{(1000 / (way.here + way.wire + way.there)).toFixed(1)}</td>
+            <td>{Math.round(way.bytes).toLocaleString("en")}</td>
+            <td>{ms(way.here)}</td>
+            <td>{ms(way.wire)}</td>
+            <td>{ms(way.there)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   );
 }
 
@@ -58,15 +140,22 @@ interface SideProps {
   names: string[];
   busy: number;
   kind: "here" | "there";
+  /** What comes here again, behind the other side. */
+  behind: string[];
 }
 
-function Side({ label, names, busy, kind }: SideProps) {
+function Side({ label, names, busy, kind, behind }: SideProps) {
   return (
-    <div class={`side ${kind}`} data-blocks={names.join()}>
+    <div class={`side ${kind}`} data-blocks={[...names, ...behind].join()}>
       <span class="name">{label}</span>
       <ol>
         {names.map((name) => (
           <li key={name} title={/^\d/.test(name) ? `block ${name}` : name}>
+            {name}
+          </li>
+        ))}
+        {behind.map((name) => (
+          <li key={name} class="behind" title={`${name}, behind the server's blocks`}>
             {name}
           </li>
         ))}

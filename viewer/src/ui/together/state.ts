@@ -5,7 +5,7 @@ import { signal } from "@preact/signals";
 import type { Federation } from "../../training/federate";
 import { engine } from "../state";
 
-const KEY = "glgpt together"; // of this tab: a reload goes on
+const KEY = "glgpt together"; // of this tab: a reload continues
 const FRAME = 100; // ms between two changes of the figures
 
 export const link = signal("");

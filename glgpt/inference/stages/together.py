@@ -1,0 +1,199 @@
+"""Several texts on one stage: each has caches of its own, and those that need one row more are decoded side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glgpt.errors import GlgptError
+from glgpt.gl.player import Player
+from glgpt.inference.batch import SPARE, Member, SharedCaches
+from glgpt.inference.chunks import Rows
+from glgpt.inference.sampling import NOT_FINITE, Sampler
+from glgpt.inference.stages.stage import Answer, Stage, sampler_of, weighed
+from glgpt.ops import MOST_ROWS
+from glgpt.wire.messages import Ask
+
+
+@dataclass(eq=False)
+class Caches(Member):
+    """A text's keys and values: the first `own` rows in the caches of `stage`, the first `len(rows)` in shared ones.
+
+    What is in neither is not there. Prefills work on the own caches, steps beside other texts on the shared ones; rows
+    are copied as they are needed.
+    """
+
+    stage: Stage | None = None
+    own: int = 0
+
+    @property
+    def held(self) -> int:
+        """How many rows the text has."""
+        return max(self.own, len(self.rows))
+
+
+@dataclass(frozen=True)
+class Fed:
+    """Rows from position `pos` for a text, and what is asked for behind them."""
+
+    caches: Caches
+    pos: int
+    x: Rows
+    ask: Ask | None = None
+
+    @property
+    def may_join(self) -> bool:
+        """Whether it may share a pass with rows of other texts: it is one row."""
+        return len(self.x) == 1 and not (self.ask and self.ask.guesses)
+
+
+class Together(SharedCaches[Caches]):
+    """Runs rows of up to `texts` texts on a stage: of one text alone, or one row of each of several in one pass.
+
+    The shared caches are made when two texts first have a row at the same time; where `most` bytes of textures do not
+    allow that, texts run one after another.
+    """
+
+    def __init__(self, stage: Stage, texts: int, most: int | None = None) -> None:
+        super().__init__(stage.player, stage.config, stage.kernel, stage.dtype, most, stage.part)
+        self.stage, self.texts = stage, texts
+        self._bridges: dict[Caches, Player] = {}
+        self.alone = texts == 1
+        self.passes = 0  # that ran rows of several texts
+
+    @property
+    def open(self) -> bool:
+        """Whether the stage is still there."""
+        return bool(self.main.textures)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the shared caches get."""
+        return min(self.most_rows, min(self.texts, MOST_ROWS) * self.config.n_positions + SPARE)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Texture memory that the shared caches get, in bytes; 0 where they never come to be."""
+        return 0 if self.alone else self.stage.session_bytes // self.config.n_positions * self.rows
+
+    def caches(self) -> Caches:
+        """Caches for another text."""
+        return Caches(stage=self.stage.session())
+
+    def answer(self, fed: Fed) -> Answer:
+        """Runs rows of one text. Raises GlgptError as `Stage.answer`; the text then ends before them."""
+        caches, n = fed.caches, len(fed.x)
+        assert caches.stage
+        self._back(caches, fed.pos)
+        if fed.may_join and len(caches.rows) > caches.own:
+            found = self.answers([fed])[0]
+            if isinstance(found, GlgptError):
+                raise found
+            return found
+        self._restore(caches)
+        answer = caches.stage.answer(fed.pos, fed.x, fed.ask)
+        caches.own = fed.pos + (len(answer.tokens) if fed.ask and fed.ask.guesses and answer.tokens else n)
+        return answer
+
+    def answers(self, steps: Sequence[Fed]) -> list[Answer | GlgptError]:
+        """Runs one row of each of up to eight texts, no text twice: the bits that `answer` gives."""
+        if (len(steps) == 1 and not steps[0].caches.rows) or not self._reserved():
+            return [self._alone(fed) for fed in steps]
+        for fed in steps:
+            self._back(fed.caches, fed.pos)
+        self.step([fed.caches for fed in steps], self._rows_of(steps))
+        self.passes += len(steps) > 1
+        if not self.part.head:
+            return [Answer(hidden=row[None]) for row in self.hidden()]
+        if not any(fed.ask for fed in steps):
+            return [Answer() for _ in steps]
+        asks = [fed.ask or Ask() for fed in steps]
+        samplers = [sampler_of(ask) for ask in asks]
+        tokens = self.choose(samplers, [ask.draw for ask in asks])
+        logits = self.logits() if any(ask.alternatives or ask.logits for ask in asks) else None
+        return [
+            self._chosen(fed.ask, samplers[i], tokens[i], None if logits is None else logits[i])
+            for i, fed in enumerate(steps)
+        ]
+
+    def _rows_of(self, steps: Sequence[Fed]) -> Any:
+        """The rows of all steps, below each other."""
+        if self.part.embed:
+            return [int(fed.x[0]) for fed in steps]
+        return np.concatenate([np.asarray(fed.x, np.float32) for fed in steps])
+
+    @staticmethod
+    def _chosen(ask: Ask | None, sampler: Sampler, token: int | None, logits: Any) -> Answer | GlgptError:
+        if ask is None:
+            return Answer()
+        if token is None:
+            return GlgptError(NOT_FINITE)
+        top = [weighed(logits, sampler, token, ask.alternatives)] if ask.alternatives else []
+        return Answer(tokens=[token], top=top, logits=logits if ask.logits else None)
+
+    def _alone(self, fed: Fed) -> Answer | GlgptError:
+        try:
+            return self.answer(fed)
+        except GlgptError as error:
+            return error
+
+    def _reserved(self) -> bool:
+        """Makes the shared caches; False where there is no memory for them."""
+        if not self.alone:
+            try:
+                self.reserve(self.rows)
+            except GlgptError:
+                self.alone = True
+        return not self.alone
+
+    # -- caches -------------------------------------------------------------------------------------------------
+
+    def release(self, caches: Caches) -> None:
+        """Releases the caches of a text that has ended."""
+        self.forget(caches)
+        if bridge := self._bridges.pop(caches, None):
+            bridge.close()
+        if caches.stage:
+            caches.stage.close()
+
+    def forget(self, caches: Caches) -> None:
+        """The caches are of no text any more."""
+        self._back(caches, 0)
+
+    def _back(self, caches: Caches, pos: int) -> None:
+        """Takes the rows from `pos` on back."""
+        caches.own = min(caches.own, pos)
+        if len(caches.rows) > pos:
+            self.cut(caches, pos)
+
+    def refill(self, text: Caches, keep: Sequence[Caches]) -> None:
+        """Adopts what only the text's own caches have."""
+        if len(text.rows) < text.own:
+            self.adopt([text], text.own, keep, self._bridge(text))
+
+    def lose(self, text: Caches) -> None:
+        """Takes the text's rows into its own caches."""
+        self._restore(text)
+
+    def _restore(self, text: Caches) -> None:
+        for position in range(text.own, len(text.rows)):
+            self._bridge(text).play("restore_1", pos=text.rows[position], row=position)
+        text.own = text.held
+
+    def _bridge(self, text: Caches) -> Player:
+        """What copies between the shared caches and the text's own."""
+        if text not in self._bridges:
+            assert text.stage
+            textures = text.stage.player.textures
+            self._bridges[text] = self.player.fork(given={name: textures[name] for name in self.stage.caches})
+        return self._bridges[text]
+
+    def close(self) -> None:
+        """Releases the shared caches, before the texts' own are closed; these have all rows."""
+        super().close()
+        for bridge in self._bridges.values():
+            bridge.close()
+        self._bridges.clear()

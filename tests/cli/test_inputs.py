@@ -1,0 +1,72 @@
+"""Texts and references that are no files, are too deep, too long, or not what their names say: one line, at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glgpt.cli import main
+
+WIDE = str(Path(__file__).parents[1] / "goldens/wide")
+Capture = pytest.CaptureFixture[str]
+
+
+def refused(capsys: Capture, *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("glgpt: error: ")
+    assert said.err.count("\n") == 1 and len(said.err) < 500 and said.err[:-1].isprintable(), said.err
+    return said.err
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command", ["eval pipe", f"compare --model {WIDE} --reference pipe", "data clean pipe --out a"]
+)
+def test_a_pipe_is_not_waited_for(command: str, capsys: Capture) -> None:
+    os.mkfifo("pipe")
+    assert "is a named pipe" in refused(capsys, *command.split())
+
+
+@pytest.mark.parametrize("command", ["eval zero", f"compare --model {WIDE} --reference zero"])
+def test_a_link_to_a_device_is_not_read(command: str, capsys: Capture) -> None:
+    Path("zero").symlink_to("/dev/zero")
+    assert "is a device" in refused(capsys, *command.split())
+
+
+def test_long_names_are_shortened_and_control_characters_written_out(capsys: Capture) -> None:
+    for name in ("x/" * 900, "a\n\x1b[2J.npz"):
+        for command in (("eval",), ("compare", "--model", WIDE, "--reference")):
+            refused(capsys, *command, name)
+    np.savez("r.npz", **{"tokens\x1b[2J": np.array("x")})
+    refused(capsys, "compare", "--model", WIDE, "--reference", "r.npz")
+
+
+def test_a_byte_order_mark_is_no_text(capsys: Capture) -> None:
+    Path("plain.txt").write_bytes(b"To be, or not to be.")
+    Path("marked.txt").write_bytes(b"\xef\xbb\xbfTo be, or not to be.")
+    found = []
+    for name in ("plain.txt", "marked.txt"):
+        assert main(["eval", name, "--device", "software"]) == 0
+        found.append(capsys.readouterr().out.splitlines()[0])
+    assert found[0] == found[1]
+
+
+def test_a_preset_that_no_page_trains_is_refused_before_the_work(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glgpt.page.export._viewer", lambda: pytest.fail("the work began"))
+    assert "preset 'huge' is not one of" in refused(capsys, *"export --out page --train --preset huge".split())
+
+
+def test_books_come_by_http_alone(capsys: Capture) -> None:
+    assert "is no http address" in refused(
+        capsys, "data", "fetch", "book:1", "--mirror", "file:///etc", "--out", "a.txt"
+    )
