@@ -39,6 +39,16 @@ export function* blocks(view: View, layer: number, y: number, rows: number): Gen
   }
 }
 
+/** One row of numbers as the texels of each layer of `view`, which holds one row in f32. */
+export function packRow(view: View, row: Float32Array): Float32Array[] {
+  const { width, groups } = shape(view);
+  return Array.from({ length: groups }, (_, i) => {
+    const texels = new Float32Array(4 * width);
+    texels.set(row.subarray(4 * width * i, Math.min(view.cols, 4 * width * (i + 1))));
+    return texels;
+  });
+}
+
 /** Uploads a matrix of floats, row by row in `values`, to a texture without panels: one float a texel, or four of a row. */
 export function upload(player: Player, name: string, values: Float32Array): void {
   const { rows, cols, tiles } = must(player.program.views[name], `view of ${name}`);
@@ -56,16 +66,6 @@ export function upload(player: Player, name: string, values: Float32Array): void
     }
     player.write(name, layer, 0, height, new Uint8Array(texels.buffer, texels.byteOffset, texels.byteLength));
   }
-}
-
-/** One row of numbers as the texels of each layer of `view`, which holds one row in f32. */
-export function packRow(view: View, row: Float32Array): Float32Array[] {
-  const { width, groups } = shape(view);
-  return Array.from({ length: groups }, (_, i) => {
-    const texels = new Float32Array(4 * width);
-    texels.set(row.subarray(4 * width * i, Math.min(view.cols, 4 * width * (i + 1))));
-    return texels;
-  });
 }
 
 /** Texels of all layers to `[rows, cols]`. */
