@@ -274,14 +274,18 @@ def run_bench(args: argparse.Namespace) -> int:
 def run_export(args: argparse.Namespace) -> int:
     """`glgpt export`."""
     from glgpt.page.export import export
+    from glgpt.page.reading import Reading
     from glgpt.page.training import OFFERED
 
     if args.preset and not args.train:
         raise GlgptError("--preset names what the page can train; give --train with it")
+    if (args.books or args.fetch_from) and not args.train:
+        raise GlgptError("--books and --fetch-from are for the page's Train tab; give --train with them")
     out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
     wanted["trained_on"] = args.trained_on
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
+    wanted["reading"] = Reading(args.books, args.fetch_from or ())
     wanted["split"] = split_page(args)
     options = wanted | device_options(args)
     with progress("exporting", "B") as show:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from glgpt.cli.commands import report
 from glgpt.cli.options import Parser, names, not_negative, size
 from glgpt.cli.progress import progress
+from glgpt.data.books import BOOKS
 from glgpt.data.bundled import SETS, bundled
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.fetching import MIRROR, MOST, fetch
@@ -31,7 +32,7 @@ def add_data_commands(p: Parser) -> None:
         command.add_argument("--json", action="store_true", help="print the figures as JSON")
         return command
 
-    add("list", run_list, "the sets that come with glgpt", "glgpt data list")
+    add("list", run_list, "the sets that come with glgpt, and some books", "glgpt data list")
     example = "glgpt data fetch addition --out sums.txt\n  glgpt data fetch book:1342 --out novel.txt"
     c = add("fetch", run_fetch, "write a set, a book or the text at an address to a file", example)
     c.add_argument("name", metavar="NAME", help="a set of glgpt data list, book:N of Project Gutenberg, or an address")
@@ -52,12 +53,24 @@ def add_data_commands(p: Parser) -> None:
 
 def run_list(args: argparse.Namespace) -> int:
     """`glgpt data list`."""
-    rows = [
+    rows: list[dict[str, object]] = [
         {"name": name, "about": s.about, "source": s.source, "bytes": len(s.make().encode())}
         for name, s in SETS.items()
     ]
     lines = [f"{row['name']:<9}{row['bytes']:>9,} bytes  {row['about']} ({row['source']})" for row in rows]
-    report(args, rows, "\n".join([*lines, "write one to a file: glgpt data fetch NAME --out FILE"]))
+    rows += [{"name": f"book:{b.number}", "about": f"{b.title}, {b.author}", "source": b.url()} for b in BOOKS]
+    lines += [f"book:{b.number:<5}{'':>14}  {b.title}, {b.author}" for b in BOOKS]
+    report(
+        args,
+        rows,
+        "\n".join(
+            [
+                *lines,
+                "any other book of Project Gutenberg has a number too",
+                "write one to a file: glgpt data fetch NAME --out FILE",
+            ]
+        ),
+    )
     return 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from glgpt import __version__
 from glgpt.cli import commands, data, federate, split, train
 from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
+from glgpt.data.books import NO_BOOKS, OPEN_MIRROR
 
 MODEL = "a folder, RUN@400 for a kept step, or a Hub name such as gpt2; 'shakespeare' is the embedded model"
 
@@ -196,6 +197,12 @@ def _export(add: Add) -> None:
         metavar="NAME,NAME,...",
         help="the sizes that the page can train (default nano,tiny)",
     )
+    books = (
+        f"a mirror laid out as gutenberg.org, for the Train tab's books; {NO_BOOKS}: no books (default {OPEN_MIRROR})"
+    )
+    p.add_argument("--books", metavar="URL", help=books)
+    hosts = "let the Train tab fetch texts from this server too, if its visitor asks for one; may repeat"
+    p.add_argument("--fetch-from", action="append", metavar="URL", help=hosts)
     _figures(p, memory=False)
     split.add_page_options(p)
 

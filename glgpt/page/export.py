@@ -27,6 +27,7 @@ from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.programs import Cuts, capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
 from glgpt.page.split import SplitPage, described
 from glgpt.page.training import Size, check_sizes, training_files
@@ -69,6 +70,7 @@ def export(
     prompt: str = PROMPT,
     train: Sequence[str | Size] = (),
     trained_on: str | None = None,
+    reading: Reading | None = None,
     split: SplitPage | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -76,7 +78,8 @@ def export(
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
     `train` names the presets that the page can train, or other sizes. `trained_on` says in a few words what the model
-    was trained on, for the page's first line; of the embedded model that is known.
+    was trained on, for the page's first line; of the embedded model that is known. `reading` says which texts a page
+    that trains may fetch for its visitor, and from where (default: the books of `data.books`).
 
     With `split`, a server runs some of the blocks, and the page holds the others alone, or all.
 
@@ -114,8 +117,11 @@ def export(
             shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
         with Checkpoint.open(name_or_path) as checkpoint:
             about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
-            wishes = _Wishes(dtype, shard_size, prompt, train, about, split)
+            reading = reading or Reading()
+            wishes = _Wishes(dtype, shard_size, prompt, train, about, reading, split)
             manifest = _write(checkpoint, folder, wishes, progress, options)
+            if train and not embed:
+                reading.allow(folder / "index.html")
             if split:
                 split.allow(folder / "index.html")
         if single_file:
@@ -199,6 +205,7 @@ class _Wishes:
     prompt: str
     train: Sequence[str | Size]
     trained_on: str | None
+    reading: Reading
     split: SplitPage | None = None
 
 
@@ -225,7 +232,7 @@ def _write(
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
     texts: dict[str, str] = {}
     if train:
-        trained, texts, index = training_files(train)
+        trained, texts, index = training_files(train, wishes.reading)
         packed |= trained
         documents["training.json"] = _json(index)
     programs |= packed

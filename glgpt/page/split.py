@@ -9,13 +9,12 @@ from typing import Any
 
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import ArgumentError, GlgptError
+from glgpt.errors import ArgumentError
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
+from glgpt.page.reading import allow_connections
 from glgpt.wire.client import checked_url
 from glgpt.wire.hidden import FORMATS
-
-_CONNECT = re.compile(r"connect-src 'self'")
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,7 @@ class SplitPage:
 
     def allow(self, index: Path) -> None:
         """Lets the page connect to the server, and to nothing else: its Content-Security-Policy names it."""
-        origin = self.server.rstrip("/")
-        page, found = _CONNECT.subn(f"connect-src 'self' {origin}", index.read_text(encoding="utf-8"))
-        if found != 1:
-            raise GlgptError("the built page has no Content-Security-Policy; build it anew: make viewer")
-        index.write_text(page, encoding="utf-8")
+        allow_connections(index, [self.server.rstrip("/")])
 
 
 def described(part: Part, config: ModelConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from glgpt.errors import GlgptError
 from glgpt.models.network import Batch
 from glgpt.models.spec import ModelConfig, Parameter
 from glgpt.page.programs import Cuts, Recording, capture_recording, generate_program, page_recordings
+from glgpt.page.reading import Reading
 from glgpt.program.kernel import Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
@@ -38,7 +39,9 @@ class Size:
     settings: Settings
 
 
-def training_files(sizes: Sequence[str | Size]) -> tuple[dict[str, Program], dict[str, str], dict[str, Any]]:
+def training_files(
+    sizes: Sequence[str | Size], reading: Reading | None = None
+) -> tuple[dict[str, Program], dict[str, str], dict[str, Any]]:
     """The programs by file, the bundled sets by file, and the content of training.json.
 
     A preset's name stands for its sizes.
@@ -60,7 +63,8 @@ def training_files(sizes: Sequence[str | Size]) -> tuple[dict[str, Program], dic
         }
         for (name, found), (file, text) in zip(SETS.items(), texts.items(), strict=True)
     ]
-    return files, texts, {"schema": SCHEMA, "texts": listed, "look": LOOK, "sizes": offers}
+    books = (reading or Reading()).listed()
+    return files, texts, {"schema": SCHEMA, "texts": listed, "books": books, "look": LOOK, "sizes": offers}
 
 
 def check_sizes(sizes: Sequence[str | Size]) -> None:

@@ -2,115 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import fake_trainer
 import pytest
+from stranger import BYTES, TEXT, Stranger
 
 import glgpt
 from glgpt import data
 from glgpt.cli import main
 from glgpt.data import fetching
+from glgpt.data.books import BOOKS, NO_BOOKS, OPEN_MIRROR
 from glgpt.errors import GlgptError
+from glgpt.page.reading import Reading
 
 Capture = pytest.CaptureFixture[str]
-TEXT = "Shall I compare thee to a summer's day? naïve – 漢字\n" * 400
-BYTES = TEXT.encode()
-
-
-class Stranger(BaseHTTPRequestHandler):
-    """A server for every way in which a text may not come."""
-
-    protocol_version = "HTTP/1.1"
-    asked: list[str] = []  # noqa: RUF012, over all requests
-    ranges: list[str | None] = []  # noqa: RUF012
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def send(self, status: int, body: bytes, length: int | None = None, **headers: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body)
-        self.close_connection = True
-
-    def do_GET(self) -> None:
-        Stranger.asked.append(self.path)
-        Stranger.ranges.append(self.headers.get("Range"))
-        getattr(self, "on_" + self.path.split("/")[1].replace("-", "_"), self.on_missing)()
-
-    def on_missing(self) -> None:
-        self.send(404, b"no")
-
-    def on_cache(self) -> None:
-        self.on_text()
-
-    def on_text(self) -> None:
-        self.send(200, BYTES, Content_Type="text/plain")
-
-    def on_moved(self) -> None:
-        self.send(302, b"", Location="/text")
-
-    def on_round(self) -> None:
-        self.send(302, b"", Location="/round")
-
-    def on_file(self) -> None:
-        self.send(302, b"", Location="file:///etc/hostname")
-
-    def on_busy(self) -> None:
-        self.send(200, BYTES) if Stranger.asked.count("/busy") > 2 else self.send(503, b"later")
-
-    def on_page(self) -> None:
-        self.send(200, b"<html>hello</html>", Content_Type="text/html")
-
-    def on_dressed(self) -> None:
-        self.send(200, b"  <!DOCTYPE html><p>hello", Content_Type="text/plain")
-
-    def on_latin(self) -> None:
-        self.send(200, "naïve café".encode("latin-1"))
-
-    def on_zeros(self) -> None:
-        self.send(200, b"PK\0\0")
-
-    def on_empty(self) -> None:
-        self.send(200, b"")
-
-    def on_cut(self) -> None:
-        self.send(200, BYTES[: len(BYTES) // 2], len(BYTES))
-
-    def on_resumed(self) -> None:
-        """Cuts off after a third, and continues from there where it is asked to."""
-        begin = int((self.headers.get("Range") or "bytes=0-")[6:-1])
-        end = min(len(BYTES), begin + len(BYTES) // 3 + 1)
-        rest = len(BYTES) - begin
-        self.send(206 if begin else 200, BYTES[begin:end], rest, ETag='"one"')
-
-    def on_endless(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            while True:
-                self.wfile.write(b"x" * 65536)
-
-    def on_stalls(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "100")
-        self.end_headers()
-        self.wfile.write(b"some")
-        self.wfile.flush()
-        time.sleep(1)
-        self.close_connection = True
 
 
 @pytest.fixture
@@ -231,7 +143,7 @@ def test_the_command_writes_a_set_and_never_over_a_file(tmp_path: Path, capsys: 
     assert main(["data", "fetch", "names", "--out", str(out)]) == 2
     assert "exists" in capsys.readouterr().err and out.read_text() == data.bundled("addition")
     assert main(["data", "list", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(data.SETS)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)][: len(data.SETS)] == list(data.SETS)
 
 
 def test_cleaning_takes_away_what_it_says(tmp_path: Path, capsys: Capture) -> None:
@@ -262,3 +174,30 @@ def test_inspecting_counts(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "text.txt").write_text(text)
     assert main(["data", "inspect", str(tmp_path / "text.txt")]) == 0
     assert "Latin 42.9%" in capsys.readouterr().out
+
+
+def test_the_books_of_a_page_come_from_its_mirror_alone() -> None:
+    usual = Reading().listed()
+    assert [b["title"] for b in usual] == [b.title for b in BOOKS] and all(
+        b["url"].startswith(OPEN_MIRROR) for b in usual
+    )
+    own = Reading("https://books.example:8080/mirror/").listed()
+    assert own[0]["url"] == "https://books.example:8080/mirror/cache/epub/1342/pg1342.txt"
+    assert Reading(NO_BOOKS).listed() == []
+    for wrong in ("books.example", "file:///books", "https://a b", "https://x;script-src", "https://x'"):
+        with pytest.raises(GlgptError, match="no address of a server"):
+            Reading(hosts=[wrong])
+        with pytest.raises(GlgptError):
+            Reading(wrong)
+
+
+def test_a_pages_policy_names_what_it_may_read(tmp_path: Path) -> None:
+    index = tmp_path / "index.html"
+    policy = "<meta content=\"default-src 'none'; connect-src 'self'; img-src 'self'\">"
+    index.write_text(policy)
+    Reading("https://books.example/mirror", ["http://127.0.0.1:8000/x"]).allow(index)
+    wanted = "connect-src 'self' https://books.example http://127.0.0.1:8000; img-src"
+    assert wanted in index.read_text()
+    index.write_text(policy)
+    Reading(NO_BOOKS).allow(index)
+    assert index.read_text() == policy

@@ -6,7 +6,7 @@ import { Queue } from "./gl/wait";
 import { Model, type ModelOptions, type Token } from "./engine/model";
 import { parity, type Parity } from "./engine/parity";
 import { PageError } from "./gl/errors";
-import { EmbeddedSource, folder, HOST } from "./document";
+import { connections, EmbeddedSource, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
 import { HttpSource, type Source } from "./engine/source";
 import { Store } from "./training/store";
@@ -14,6 +14,7 @@ import { otherFigures, type Score, type ScoreProgress } from "./training/score";
 import type { Session } from "./training/session";
 import { Training, type Trained, type TrainOptions } from "./training/training";
 import { Federation, type FederateOptions } from "./training/federate";
+import { allowed, fetchText, type FetchedText, type FetchOptions } from "./training/fetching";
 import type { Files } from "./training/files";
 import type { Values } from "./engine/capture";
 
@@ -263,6 +264,11 @@ export class Glgpt {
       };
       void session.start();
     });
+  }
+
+  /** Fetches a text from an address that the page's policy allows; rejects with a message for people. */
+  async fetchText(address: string, options: FetchOptions = {}): Promise<FetchedText> {
+    return fetchText(allowed(address, connections()), options);
   }
 
   /** This page's part in a federation; null: none yet. */

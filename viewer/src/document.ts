@@ -15,6 +15,13 @@ export function folder(): URL {
   return new URL(".", document.baseURI);
 }
 
+/** Other addresses that this document's own policy lets it connect to; null: it has none. */
+export function connections(): string[] | null {
+  const policy = document.querySelector<HTMLMetaElement>('meta[http-equiv="Content-Security-Policy"]')?.content;
+  const found = policy && /connect-src ([^;]*)/.exec(policy)?.[1];
+  return found ? found.split(" ").filter((source) => source.startsWith("http")) : null;
+}
+
 /** Files in `<script data-file>` elements of this document: base64 of gzip. */
 export class EmbeddedSource implements Source {
   readonly cache = null;

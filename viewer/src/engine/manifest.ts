@@ -205,6 +205,8 @@ export interface TrainingIndex {
   schema: number;
   /** Sets to train on, each in a file of its own; the first to begin with. */
   texts: BundledText[];
+  /** What a visitor may ask to be fetched. */
+  books: { title: string; author: string; url: string }[];
   /** Tokens of the entry `look`. */
   look: number;
   sizes: Offer[];

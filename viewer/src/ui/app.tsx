@@ -41,8 +41,6 @@ export function App() {
         <header>
           <Mark />
           <h1>glgpt</h1>
-          {phase === "ready" && trains && <ModelSwitch />}
-          <TrainingChip />
           {phase === "ready" && <CopyLink />}
           {phase === "ready" && state.tour.value === 0 && (
             <button class="quiet take" title="Ten cards beside the views" onClick={() => openCard(1)}>
@@ -51,20 +49,26 @@ export function App() {
           )}
           <p class="about">{<About />}</p>
         </header>
-        <nav aria-label="Views">
-          {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
-            <button
-              key={name}
-              aria-current={view === name ? "page" : undefined}
-              onClick={(e) => {
-                e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
-                state.show(name);
-              }}
-            >
-              {state.TITLES[name]}
-            </button>
-          ))}
-        </nav>
+        <div class="tabs">
+          <nav aria-label="Views">
+            {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
+              <button
+                key={name}
+                aria-current={view === name ? "page" : undefined}
+                onClick={(e) => {
+                  e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
+                  state.show(name);
+                }}
+              >
+                {state.TITLES[name]}
+              </button>
+            ))}
+          </nav>
+          <div class="shown">
+            <TrainingChip />
+            {phase === "ready" && trains && <ModelSwitch />}
+          </div>
+        </div>
       </div>
       <p class="lost" role="status" hidden={!state.lost.value}>
         The browser lost the graphics context. Work continues when it is restored.

@@ -508,11 +508,11 @@ function another(): void {
   void write();
 }
 
-/** The end of a prompt, within half the context, so that there is room to write. */
+/** The last lines of a prompt, within half the context, so that there is room to write. */
 function shorter(text: string): string {
   const ids = glgpt.encode(text);
   const most = Math.floor(glgpt.model.manifest.config.n_positions / 2);
-  return ids.length > most ? glgpt.decode(ids.slice(-most)).replace(/^\ufffd+/, "") : text;
+  return ids.length > most ? glgpt.decode(ids.slice(-most)).replace(/^[^\n]*\n+(?=.)/, "") : text;
 }
 
 export async function stop(): Promise<void> {

@@ -4,6 +4,7 @@ import { throttled } from "./tools";
 import { effect, signal } from "@preact/signals";
 import type { Offer, Schedule, TrainingIndex } from "../engine/manifest";
 import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../training/cleaning";
+import type { FetchedText } from "../training/fetching";
 import { chosenFiles } from "../training/files";
 import { prepared } from "../training/prepare";
 import type { Session } from "../training/session";
@@ -151,6 +152,37 @@ export const takeSet = (name: string) =>
     await put([await engine().training.bundled(name)], about, name);
   });
 
+/** A text on its way: bytes that have come, of how many (0: unknown), and why it is tried again. */
+export const fetching = signal<{ what: string; done: number; total: number; again: string } | null>(null);
+export const encoding = signal("utf-8");
+let stopFetching: AbortController | null = null;
+let fetched: FetchedText | null = null; // what the text is, where it was fetched
+
+/** Fetches a text that the visitor asks for, in place of the one there is. */
+export const fetchFrom = (address: string, title = "", read = encoding.value) =>
+  attempt(async () => {
+    if (fetching.value) return;
+    const stop = (stopFetching = new AbortController());
+    const show = (change: Partial<{ done: number; total: number; again: string }>) =>
+      (fetching.value = { what: title || address, done: 0, total: 0, again: "", ...fetching.value, ...change });
+    show({});
+    try {
+      const found = await engine().fetchText(address, {
+        encoding: read,
+        signal: stop.signal,
+        onBytes: (done, total) => show({ done, total, again: "" }),
+        onRetry: (again) => show({ again }),
+      });
+      if (session.value) throw new Error("Reset the training first; another text begins another one.");
+      fetched = found;
+      await put([found.text], title || found.source);
+    } finally {
+      fetching.value = stopFetching = null;
+    }
+  });
+
+export const cancelFetching = () => stopFetching?.abort();
+
 /** Takes a size's own settings. */
 export function choose(offer: Offer): void {
   preset.value = offer.name;
@@ -184,7 +216,9 @@ async function made(): Promise<Session> {
   const what = tokenizer.value === "bytes" ? "Compiling the shaders" : "Making the tokenizer";
   preparing.value = { what, share: null };
   await cleaned;
-  const origin = { source: set.value ? `glgpt ${set.value}` : source.value || "typed", date: null, cleaned: [...cleaning.value] };
+  const came = fetched && documents.value[0] === fetched.text ? fetched : null;
+  const named = set.value ? `glgpt ${set.value}` : source.value || "typed";
+  const origin = { source: came?.source ?? named, date: came?.date ?? null, cleaned: [...cleaning.value] };
   const { steps, lr, min_lr, warmup, seed, evalEvery, sampleEvery } = schedule;
   return training.create({
     text: text.value,

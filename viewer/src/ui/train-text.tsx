@@ -33,6 +33,7 @@ export function TextStage() {
         </p>
         <Sets fixed={fixed} />
         <Own fixed={fixed} />
+        <Fetched fixed={fixed} />
         {fixed && <p class="dim">Reset the training to take another text.</p>}
       </div>
       <div class="panel preview">
@@ -82,6 +83,64 @@ function Own({ fixed }: { fixed: boolean }) {
     </div>
   );
 }
+
+const ENCODINGS = { "utf-8": "UTF-8", "windows-1252": "Latin-1", "utf-16le": "UTF-16" };
+
+/** Books and texts of other addresses, which nothing but a click fetches. */
+function Fetched({ fixed }: { fixed: boolean }) {
+  const address = useSignal("");
+  const { books } = train.index.value!;
+  const now = train.fetching.value;
+  const busy = fixed || now !== null;
+  return (
+    <details class="fetched">
+      <summary>Fetch a book, or the text at an address</summary>
+      {books.length > 0 && (
+        <div class="buttons">
+          {books.map(({ title, author, url }) => (
+            <button key={url} disabled={busy} title={`${author}; fetched from ${new URL(url).host}`} onClick={() => void train.fetchFrom(url, title, "utf-8")}>
+              {title}
+            </button>
+          ))}
+        </div>
+      )}
+      <form
+        class="buttons"
+        onSubmit={(e) => {
+          e.preventDefault();
+          void train.fetchFrom(address.value);
+        }}
+      >
+        <label class="field address">
+          <span>Address</span>
+          <input type="text" inputMode="url" placeholder="https://…/text.txt" value={address.value} disabled={busy} onInput={(e) => (address.value = e.currentTarget.value)} />
+        </label>
+        <label class="field">
+          <span>Encoding</span>
+          <select value={train.encoding.value} disabled={busy} onChange={(e) => (train.encoding.value = e.currentTarget.value)}>
+            {Object.entries(ENCODINGS).map(([name, title]) => (
+              <option key={name} value={name}>
+                {title}
+              </option>
+            ))}
+          </select>
+        </label>
+        <button disabled={busy || !address.value.trim()}>Fetch</button>
+      </form>
+      {now && (
+        <p role="status" class="busy">
+          {now.again ? `Again: ${now.again}. ` : ""}
+          {now.what}: {megabytes(now.done)}
+          {now.total > 0 && ` of ${megabytes(now.total)}`}
+          <progress value={now.total ? now.done : undefined} max={now.total || 1} aria-label="Fetching" />
+          <button onClick={train.cancelFetching}>Cancel</button>
+        </p>
+      )}
+    </details>
+  );
+}
+
+const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(2)} MB`;
 
 function Choose({ label, fixed, folder = false }: { label: string; fixed: boolean; folder?: boolean }) {
   return (

@@ -1,0 +1,39 @@
+"""Books in the public domain that a page offers, from a mirror that lets pages of other addresses read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glgpt.data.fetching import address
+
+OPEN_MIRROR = "https://raw.githubusercontent.com/GITenberg"  # gutenberg.org itself lets no other page read its texts
+
+NO_BOOKS = "none"  # in place of a mirror's address
+
+
+@dataclass(frozen=True)
+class Book:
+    """A book by its number at Project Gutenberg, and the repository of GITenberg that has its text."""
+
+    number: int
+    title: str
+    author: str
+    repository: str
+
+    def url(self, mirror: str | None = None) -> str:
+        """Where its text is: at OPEN_MIRROR, or at a mirror laid out as gutenberg.org."""
+        if mirror is None:
+            return f"{OPEN_MIRROR}/{self.repository}_{self.number}/master/{self.number}.txt"
+        return address(f"book:{self.number}", mirror)
+
+
+BOOKS = (
+    Book(1342, "Pride and Prejudice", "Jane Austen", "Pride-and-Prejudice"),
+    Book(11, "Alice's Adventures in Wonderland", "Lewis Carroll", "Alice-s-Adventures-in-Wonderland"),
+    Book(84, "Frankenstein", "Mary Shelley", "Frankenstein"),
+    Book(1661, "The Adventures of Sherlock Holmes", "Arthur Conan Doyle", "The-Adventures-of-Sherlock-Holmes"),
+    Book(35, "The Time Machine", "H. G. Wells", "The-Time-Machine"),
+    Book(36, "The War of the Worlds", "H. G. Wells", "The-War-of-the-Worlds"),
+    Book(345, "Dracula", "Bram Stoker", "Dracula"),
+    Book(2701, "Moby Dick", "Herman Melville", "Moby-Dick--Or-The-Whale"),
+)

@@ -1,0 +1,59 @@
+"""What a page may read from other addresses: texts that its visitor asks for, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from glgpt.data.books import BOOKS, NO_BOOKS
+from glgpt.errors import ArgumentError, GlgptError, quoted
+
+_CONNECT = re.compile(r"connect-src 'self'")
+_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """`books`: a mirror laid out as gutenberg.org, None for the usual one, NO_BOOKS for none; `hosts`: further origins.
+
+    Raises ArgumentError for an address that is none.
+    """
+
+    books: str | None = None
+    hosts: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for address in (*self.hosts, *(book["url"] for book in self.listed())):
+            _origin(address)
+
+    def listed(self) -> list[dict[str, str]]:
+        """The books that the page offers."""
+        if self.books == NO_BOOKS:
+            return []
+        if self.books is not None:
+            _origin(self.books)
+        return [{"title": b.title, "author": b.author, "url": b.url(self.books)} for b in BOOKS]
+
+    def allow(self, index: Path) -> None:
+        """Lets the page connect to these addresses: its Content-Security-Policy names them."""
+        allow_connections(index, dict.fromkeys(map(_origin, (*(b["url"] for b in self.listed()), *self.hosts))))
+
+
+def _origin(address: Any) -> str:
+    parts = urlsplit(str(address))
+    origin = f"{parts.scheme}://{parts.netloc}"
+    if not _ORIGIN.fullmatch(origin):
+        raise ArgumentError(f"{quoted(address, 300)} is no address of a server, such as https://books.example")
+    return origin
+
+
+def allow_connections(index: Path, origins: Iterable[str]) -> None:
+    """Adds origins to those that a page's policy lets it connect to. Raises GlgptError for a page without a policy."""
+    page, found = _CONNECT.subn(" ".join(["connect-src 'self'", *origins]), index.read_text(encoding="utf-8"))
+    if found != 1:
+        raise GlgptError("the built page has no Content-Security-Policy; build it anew: make viewer")
+    index.write_text(page, encoding="utf-8")

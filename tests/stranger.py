@@ -1,0 +1,97 @@
+"""A server on this machine that answers in every way in which a text may not come."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from http.server import BaseHTTPRequestHandler
+
+TEXT = "Shall I compare thee to a summer's day? naïve – 漢字\n" * 400
+BYTES = TEXT.encode()
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """A server for every way in which a text may not come."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[str] = []  # noqa: RUF012, over all requests
+    ranges: list[str | None] = []  # noqa: RUF012
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def send(self, status: int, body: bytes, length: int | None = None, **headers: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = True
+
+    def do_GET(self) -> None:
+        Stranger.asked.append(self.path)
+        Stranger.ranges.append(self.headers.get("Range"))
+        getattr(self, "on_" + self.path.split("/")[1].replace("-", "_"), self.on_missing)()
+
+    def on_missing(self) -> None:
+        self.send(404, b"no")
+
+    def on_cache(self) -> None:
+        self.on_text()
+
+    def on_text(self) -> None:
+        self.send(200, BYTES, Content_Type="text/plain")
+
+    def on_moved(self) -> None:
+        self.send(302, b"", Location="/text")
+
+    def on_round(self) -> None:
+        self.send(302, b"", Location="/round")
+
+    def on_file(self) -> None:
+        self.send(302, b"", Location="file:///etc/hostname")
+
+    def on_busy(self) -> None:
+        self.send(200, BYTES) if Stranger.asked.count("/busy") > 2 else self.send(503, b"later")
+
+    def on_page(self) -> None:
+        self.send(200, b"<html>hello</html>", Content_Type="text/html")
+
+    def on_dressed(self) -> None:
+        self.send(200, b"  <!DOCTYPE html><p>hello", Content_Type="text/plain")
+
+    def on_latin(self) -> None:
+        self.send(200, "naïve café".encode("latin-1"))
+
+    def on_zeros(self) -> None:
+        self.send(200, b"PK\0\0")
+
+    def on_empty(self) -> None:
+        self.send(200, b"")
+
+    def on_cut(self) -> None:
+        self.send(200, BYTES[: len(BYTES) // 2], len(BYTES))
+
+    def on_resumed(self) -> None:
+        """Cuts off after a third, and goes on from there where it is asked to."""
+        begin = int((self.headers.get("Range") or "bytes=0-")[6:-1])
+        end = min(len(BYTES), begin + len(BYTES) // 3 + 1)
+        rest = len(BYTES) - begin
+        self.send(206 if begin else 200, BYTES[begin:end], rest, ETag='"one"')
+
+    def on_endless(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"x" * 65536)
+
+    def on_stalls(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "100")
+        self.end_headers()
+        self.wfile.write(b"some")
+        self.wfile.flush()
+        time.sleep(1)
+        self.close_connection = True

@@ -1,0 +1,254 @@
+// Fetching a text: what the visitor asks for and nothing else, in several tries that resume where the last was cut off.
+
+import { PageError } from "../gl/errors";
+import { pause } from "../gl/wait";
+
+/** Bytes of a text at most: what works in a gigabyte of script memory. */
+export const MOST = 100_000_000;
+const TRIES = 4;
+const WAIT = 500; // ms before the second try, doubled for each further one
+const PATIENCE = 20_000; // ms without a byte
+
+export interface FetchOptions {
+  /** `utf-8`, or another name that the browser decodes, such as `windows-1252`. */
+  encoding?: string;
+  /** Hears of the bytes that have come, and of how many there will be; 0: not known. */
+  onBytes?: (done: number, total: number) => void;
+  /** Hears why another try follows. */
+  onRetry?: (why: string) => void;
+  signal?: AbortSignal;
+  most?: number;
+  /** Milliseconds before the second try, and without a byte. */
+  wait?: number;
+  patience?: number;
+}
+
+export interface FetchedText {
+  text: string;
+  /** Where it is from, when it came, and its bytes as they came. */
+  source: string;
+  date: string;
+  bytes: number;
+}
+
+/** What another try would not change. */
+class Given extends PageError {}
+
+/** Raised where the bytes are no text of the encoding; they are held, so that another encoding needs no fetch. */
+export class WrongEncoding extends Given {}
+
+const mb = (bytes: number) => `${(bytes / 1e6).toFixed(bytes < 1e6 ? 2 : 1)} MB`;
+
+/** An address that this page may fetch from: its own, or one of `origins` (null: any). Throws for any other. */
+export function allowed(address: string, origins: readonly string[] | null): URL {
+  let url: URL;
+  try {
+    url = new URL(address.trim());
+  } catch {
+    throw new PageError(`${address.trim() || "This"} is no address; one begins with https://.`);
+  }
+  if (!/^https?:$/.test(url.protocol)) throw new PageError(`${url.href} is no web address; one begins with https://.`);
+  if (!origins || url.origin === location.origin || origins.includes(url.origin)) return url;
+  throw new PageError(
+    `This page may fetch from ${[...origins, "its own address"].join(", ")} only, not from ${url.origin}. ` +
+      `Download the text and drop the file here, or export the page with --fetch-from ${url.origin}.`,
+  );
+}
+
+/** What became of one try: no byte came for too long; the server answered. */
+interface Seen {
+  stalled: boolean;
+  answered: boolean;
+}
+
+/** The bytes of one address, over all tries. */
+class Download {
+  private chunks: Uint8Array<ArrayBuffer>[] = [];
+  size = 0;
+  private unanswered = 0; // tries that asked for a range
+  private mark = ""; // what tells this version of the text from another
+
+  constructor(
+    private readonly url: URL,
+    private readonly options: FetchOptions,
+  ) {}
+
+  async attempt(): Promise<void> {
+    const { signal, patience = PATIENCE } = this.options;
+    const stop = new AbortController();
+    const given = () => stop.abort();
+    signal?.addEventListener("abort", given);
+    const seen: Seen = { stalled: false, answered: false };
+    let timer = 0;
+    const alive = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => {
+        seen.stalled = true;
+        stop.abort();
+      }, patience);
+    };
+    alive();
+    try {
+      await this.take(stop.signal, seen, alive);
+    } catch (error) {
+      if (signal?.aborted) throw new Given("Stopped.");
+      if (seen.stalled) throw new PageError(`no byte came for ${patience / 1000} s`);
+      if (error instanceof PageError) throw error;
+      if (this.size && seen.answered) throw new PageError(`the connection broke after ${mb(this.size)}`);
+      throw await this.unreachable();
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", given);
+    }
+  }
+
+  private async take(signal: AbortSignal, seen: Seen, alive: () => void): Promise<void> {
+    const headers: Record<string, string> = this.size && this.mark ? { Range: `bytes=${this.size}-` } : {};
+    const response = await fetch(this.url, { headers, signal, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
+    alive();
+    seen.answered = true;
+    this.unanswered = 0;
+    const { status } = response;
+    const again = status === 206 && markOf(response) === this.mark;
+    if (status === 206 && !again) throw this.fresh("the text has changed on the server");
+    if (status === 416) throw this.fresh("the server cannot resume");
+    if (!response.ok) {
+      const said = `the server answers ${status}${response.statusText && ` ${response.statusText}`}`;
+      throw status < 500 && status !== 408 && status !== 429 ? new Given(`${this.url.href}: ${said}.`) : new PageError(said);
+    }
+    if (/^(text\/html|application\/xhtml\+xml)/.test(response.headers.get("Content-Type") ?? "")) throw this.page();
+    if (!again) this.forget();
+    this.mark = markOf(response);
+    const announced = response.headers.has("Content-Encoding") ? 0 : Number(response.headers.get("Content-Length") ?? 0);
+    const total = announced ? this.size + announced : 0;
+    const reader = response.body!.getReader();
+    for (;;) {
+      this.fits(Math.max(total, this.size));
+      const { done, value } = await reader.read();
+      if (done) break;
+      alive();
+      this.chunks.push(value);
+      this.size += value.length;
+      this.options.onBytes?.(this.size, Math.max(total, this.size));
+    }
+    if (this.size < total) throw new PageError(`it ended after ${mb(this.size)} of ${mb(total)}`);
+    if (!this.size) throw new Given(`${this.url.href} is empty.`);
+  }
+
+  private fits(size: number): void {
+    const { most = MOST } = this.options;
+    if (size > most) throw new Given(`${this.url.href} has ${mb(size)}; this page takes up to ${mb(most)}.`);
+  }
+
+  private page(): Given {
+    return new Given(`${this.url.href} is a web page, not a text: give the address of its plain text.`);
+  }
+
+  private fresh(why: string): PageError {
+    this.forget();
+    return new PageError(why);
+  }
+
+  private forget(): void {
+    this.chunks = [];
+    this.size = 0;
+    this.mark = "";
+  }
+
+  /** Why no answer came: no network, nobody there, or a server that lets no page of another address read. */
+  private async unreachable(): Promise<PageError> {
+    if (this.size && ++this.unanswered > 1) this.forget(); // it may be the range that the server does not allow
+    if (!navigator.onLine) return new PageError("this device is offline");
+    const { host } = this.url;
+    if (await this.answers("cors")) return new PageError("the connection broke");
+    if (this.url.origin === location.origin || !(await this.answers("no-cors"))) {
+      return new PageError(`${host} cannot be reached from here: it is away, leads elsewhere, or lets no other page read it (CORS)`);
+    }
+    return new Given(`${host} answers, but lets no page of another address read it (CORS). Download the text and drop the file here.`);
+  }
+
+  private async answers(mode: RequestMode): Promise<boolean> {
+    const signal = AbortSignal.timeout(this.options.patience ?? PATIENCE);
+    try {
+      await fetch(this.url, { mode, method: "HEAD", credentials: "omit", cache: "no-store", signal });
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  /** Takes the bytes of an earlier fetch, to read them in another encoding. */
+  like({ chunks, size }: Download): void {
+    this.chunks = chunks;
+    this.size = size;
+  }
+
+  /** The text; the page draws meanwhile. */
+  async decoded(): Promise<string> {
+    const { encoding = "utf-8" } = this.options;
+    const decoder = new TextDecoder(encoding, { fatal: true });
+    const parts: string[] = [];
+    for (const chunk of [...this.chunks, null]) {
+      let part: string;
+      try {
+        part = chunk ? decoder.decode(chunk, { stream: true }) : decoder.decode();
+      } catch {
+        throw new WrongEncoding(`${this.url.href} is not ${encoding} text. Choose another encoding, such as Latin-1, and fetch it again.`);
+      }
+      if (!parts.length && /^\s*<(!doctype\s+html|html)/i.test(part.slice(0, 1024))) throw this.page();
+      if (part.includes("\0")) throw new Given(`${this.url.href} is no text: it holds a zero byte.`);
+      if (parts.push(part) % 64 === 0) await pause();
+    }
+    return parts.join("");
+  }
+}
+
+/** The ETag where the server lets it be read, else when it was changed: which of a text's versions came. */
+function markOf(response: Response): string {
+  return response.headers.get("ETag") ?? response.headers.get("Last-Modified") ?? "";
+}
+
+let held: { address: string; download: Download } | null = null; // bytes that another encoding may read
+
+/** Fetches a text; throws a PageError that says, for people, what the network, the server or the text refused. */
+export async function fetchText(url: URL, options: FetchOptions = {}): Promise<FetchedText> {
+  const { wait = WAIT, signal } = options;
+  const earlier = held?.address === url.href && options.encoding ? held.download : null;
+  held = null;
+  const download = new Download(url, options);
+  if (earlier) download.like(earlier);
+  else {
+    let most = 0; // bytes that a try got as far as
+    for (let tries = 1; ; tries++) {
+      try {
+        await download.attempt();
+        break;
+      } catch (error) {
+        if (error instanceof Given || !(error instanceof PageError)) throw error;
+        if (download.size > most) tries = 1; // it gets on
+        most = Math.max(most, download.size);
+        if (tries === TRIES) throw new PageError(`${url.href} cannot be fetched, tried ${TRIES} times: ${error.message}.`);
+        options.onRetry?.(error.message);
+        await waited(wait * 2 ** (tries - 1), signal);
+      }
+    }
+  }
+  try {
+    const text = await download.decoded();
+    return { text, source: url.href, date: new Date().toISOString().replace(/\.\d+Z$/, "Z"), bytes: download.size };
+  } catch (error) {
+    if (error instanceof WrongEncoding) held = { address: url.href, download };
+    throw error;
+  }
+}
+
+/** Resolves after some milliseconds; rejects at once where the visitor stops it. */
+function waited(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(new Given("Stopped."));
+    });
+  });
+}
