@@ -270,6 +270,7 @@ def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
     assert aria.startswith(f"{taken[0]}, ") and abs(float(aria.split(", ")[-1].rstrip("%")) - 100 * taken[1]) < 0.51
     words = "[...document.querySelectorAll('.token')].map((t) => t.textContent)"
     whole = page.evaluate(words)
+    page.keyboard.press("Escape")  # on a phone the sheet of alternatives lies over the buttons
     page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function("!document.querySelector('.caret')")
     assert page.evaluate(words) == whole  # a look back changes nothing of what comes
