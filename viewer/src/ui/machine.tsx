@@ -178,8 +178,8 @@ function Word() {
           <b>{tok.label}</b>
           {tok.p !== undefined && <span>{percent(tok.p)}</span>}
           <ol aria-hidden="true">
-            {tok.top?.slice(0, WORDS).map((c) => (
-              <li key={c.id} class={c.id === tok.id ? "taken" : ""}>
+            {tok.top?.slice(0, WORDS).map((c, i) => (
+              <li key={i} class={c.id === tok.id ? "taken" : ""}>
                 <i style={{ width: `${(100 * c.p) / (tok.top?.[0]?.p ?? 1)}%` }} />
                 {state.label(c.id)}
               </li>

@@ -177,7 +177,7 @@ function Text() {
           ))}
         </span>
         <span title="Minus the logarithm of the probability that the model gave the token: 1 bit is a coin's toss">
-          bits{mean !== null && `, on average ${mean.toFixed(1)}`}
+          bits, on average {mean === null ? "–" : mean.toFixed(1)}
         </span>
         <span class="rate" role="status">
           {note.value && <b>{note.value} </b>}
