@@ -16,12 +16,12 @@ from glgpt.cli.commands import report
 from glgpt.cli.options import Parser, count, device, not_negative, positive
 from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.federation.protocol import DTYPES
 from glgpt.system.files import read_json
 from glgpt.system.outputs import output_folder
 from glgpt.training.settings import PRESETS
 
 STRATEGIES = ("diloco", "fedavg", "fedadam", "median", "trimmed")
-DTYPES = ("f16", "f32", "int8", "exact")
 EVAL_TOKENS = 1 << 14  # a validation a round: fewer tokens than `glgpt train` takes
 EXTRA = ("flwr", "websockets", "httpx")
 

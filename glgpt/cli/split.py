@@ -15,13 +15,13 @@ from glgpt.cli.options import Parser, add_device_options, device_options, not_ne
 from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, quoted, written
 from glgpt.system.files import named_errors
+from glgpt.wire import hidden
 
 if TYPE_CHECKING:
     from glgpt.inference.model import GPT2
     from glgpt.page.split import SplitPage
     from glgpt.split.engine import Front
 
-WIRES = ("f32", "f16", "int8")
 TOKEN = "GLGPT_SPLIT_TOKEN"  # the environment variable that gives --token where the option is absent
 
 
@@ -78,7 +78,9 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
         "--split", metavar="URL", help="a server (glgpt split serve) runs its blocks, this machine the others"
     )
     group.add_argument("--plan", metavar="PLAN", help="several: 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043")
-    group.add_argument("--wire", choices=WIRES, default="f32", help="how hidden states travel (default f32, exact)")
+    group.add_argument(
+        "--wire", choices=hidden.FORMATS, default="f32", help="how hidden states travel (default f32, exact)"
+    )
     group.add_argument("--token", metavar="TEXT", help=f"what the servers ask for (default: ${TOKEN})")
     group.add_argument("--speculate", action="store_true", help="check guesses from the text several at a time")
 
@@ -104,7 +106,9 @@ def add_page_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--head", choices=("server", "page"), default="server", help="where the logits are computed (default server)"
     )
-    group.add_argument("--wire", choices=WIRES, default="f32", help="how hidden states travel (default f32, exact)")
+    group.add_argument(
+        "--wire", choices=hidden.FORMATS, default="f32", help="how hidden states travel (default f32, exact)"
+    )
 
 
 def split_page(args: argparse.Namespace) -> SplitPage | None:
@@ -188,7 +192,7 @@ def _announce(args: argparse.Namespace, engine: Front, url: str) -> None:
         "event": "ready",
         "url": url,
         **about,
-        "bytes_per_token": {"f32": 4 * width, "f16": 2 * width, "int8": width + 4},
+        "bytes_per_token": {kind: hidden.nbytes(1, width, kind) for kind in hidden.FORMATS},
         **takes,
         "sessions": engine.most,
     }

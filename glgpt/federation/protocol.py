@@ -8,7 +8,7 @@ round to train. The client announces its `update`, sends the frames that the gat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,8 @@ MOST_TEXT = 1 << 16  # bytes of a JSON text from a client
 BLOCK = 1024  # values of an int8 change that share a scale
 
 Vector = NDArray[np.float32]
-Dtype = Literal["f32", "f16", "int8", "exact"]
-DTYPES = ("f16", "f32", "int8", "exact")
+Dtype = Literal["f16", "f32", "int8", "exact"]
+DTYPES = get_args(Dtype)
 
 # Codes of a closed socket, beside the standard's
 NO_TOKEN, FULL, TOO_MUCH, REMOVED = 4403, 4429, 4413, 4410

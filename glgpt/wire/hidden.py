@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 
-FORMATS = ("f32", "f16", "int8")
+Format = Literal["f32", "f16", "int8"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 Floats = NDArray[np.float32]
 _LARGEST_HALF = 65504.0
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from glgpt.errors import GlgptError, quoted, written
+from glgpt.wire.hidden import Format
 
 PROTOCOL = 1
 MOST_HEADER = 16384  # bytes of a message's JSON
@@ -66,7 +67,7 @@ class Open(_Message):
     token: Annotated[str, Field(max_length=1024)] | None = None
     model: Annotated[str, Field(max_length=64)] | None = None
     session: Annotated[str, Field(max_length=64)] | None = None
-    wire: Literal["f32", "f16", "int8"] = "f32"
+    wire: Format = "f32"
     part: Annotated[str, Field(max_length=40)] | None = None
 
 

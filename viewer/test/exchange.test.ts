@@ -2,7 +2,8 @@
 
 import { expect, test } from "vitest";
 import { starts } from "../src/training/batches";
-import { encode, half, shardStarts } from "../src/training/exchange";
+import { half } from "../src/engine/formats";
+import { encode, shardStarts } from "../src/training/exchange";
 import { readLink } from "../src/training/federate";
 
 test("halves are NumPy's", () => {

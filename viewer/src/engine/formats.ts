@@ -43,3 +43,22 @@ export function fromHalf(bits: number): number {
   if (exponent === 31) return fraction ? NaN : sign * Infinity;
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
+
+const scratch = new DataView(new ArrayBuffer(4));
+
+/** The bits of the half nearest to a number; halfway, of the even one. */
+export function half(value: number): number {
+  scratch.setFloat32(0, value);
+  const word = scratch.getUint32(0);
+  const sign = (word >>> 16) & 0x8000;
+  const size = word & 0x7fffffff;
+  if (size >= 0x47800000) return sign | (size > 0x7f800000 ? 0x7e00 : 0x7c00);
+  if (size < 0x38800000) {
+    const steps = Math.abs(value) * 2 ** 24; // subnormal: multiples of 2^-24
+    const whole = Math.floor(steps);
+    const rest = steps - whole;
+    return sign | (whole + (rest > 0.5 || (rest === 0.5 && whole & 1) ? 1 : 0));
+  }
+  const rounded = size + 0xfff + ((size >>> 13) & 1);
+  return sign | (rounded >= 0x47800000 ? 0x7c00 : (rounded - 0x38000000) >>> 13);
+}

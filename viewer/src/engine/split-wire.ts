@@ -1,6 +1,7 @@
 // The messages of docs/split.md: a line of JSON and a payload, and hidden states as bytes.
 
 import { PageError } from "../gl/errors";
+import { fromHalf, half } from "./formats";
 
 export const PROTOCOL = 1;
 export type Wire = "f32" | "f16" | "int8";
@@ -39,6 +40,9 @@ export function packStates(states: Float32Array, rows: number, kind: Wire): Uint
   if (kind === "f16") {
     const halves = new Uint16Array(states.length);
     for (let i = 0; i < states.length; i++) halves[i] = half(states[i]!);
+    if (halves.some((bits) => (bits & 0x7c00) === 0x7c00)) {
+      throw new PageError("A hidden state is beyond the range of f16; export the page with --wire f32.");
+    }
     return new Uint8Array(halves.buffer);
   }
   const out = new Uint8Array(rows * (4 + width));
@@ -71,43 +75,8 @@ export function unpackStates(data: Uint8Array<ArrayBuffer>, rows: number, width:
   return out;
 }
 
-/** The number of a half's bits. */
-export function fromHalf(bits: number): number {
-  const exponent = (bits >>> 10) & 31;
-  const mantissa = bits & 0x3ff;
-  const size = exponent === 31 ? (mantissa ? NaN : Infinity) : exponent ? (1 + mantissa / 1024) * 2 ** (exponent - 15) : mantissa * 2 ** -24;
-  return bits & 0x8000 ? -size : size;
-}
-
 function roundEven(x: number): number {
   const down = Math.floor(x);
   const over = x - down;
   return over > 0.5 || (over === 0.5 && down % 2 !== 0) ? down + 1 : down;
-}
-
-const floats = new Float32Array(1);
-const bits = new Uint32Array(floats.buffer);
-
-/** The bits of the nearest half, to even where two are as near. Throws beyond their range. */
-export function half(x: number): number {
-  floats[0] = x;
-  const f = bits[0]!;
-  const sign = (f >>> 16) & 0x8000;
-  const exponent = ((f >>> 23) & 0xff) - 112;
-  const mantissa = f & 0x7fffff;
-  if (exponent > 30) throw new PageError("A hidden state is beyond the range of f16; export the page with --wire f32.");
-  if (exponent > 0) {
-    const rest = mantissa & 0x1fff;
-    let found = (exponent << 10) | (mantissa >>> 13);
-    if (rest > 0x1000 || (rest === 0x1000 && found & 1)) found++;
-    if (found >= 0x7c00) throw new PageError("A hidden state is beyond the range of f16; export the page with --wire f32.");
-    return sign | found;
-  }
-  if (exponent < -10) return sign; // too small
-  const whole = mantissa | 0x800000;
-  const shift = 14 - exponent;
-  const rest = whole & ((1 << shift) - 1);
-  let found = whole >>> shift;
-  if (rest > 1 << (shift - 1) || (rest === 1 << (shift - 1) && found & 1)) found++;
-  return sign | found;
 }

@@ -1,5 +1,6 @@
 // How parameters travel between a page and a federation's gateway: one vector, in frames of at most 1 MiB.
 
+import { half } from "../engine/formats";
 import { PageError } from "../gl/errors";
 import { starts } from "./batches";
 
@@ -11,25 +12,6 @@ export type Dtype = "f16" | "f32" | "int8" | "exact";
 /** Where the windows of a step begin: the places that leave i when divided by m, of `count` places. */
 export function shardStarts(seed: number, step: number, rows: number, count: number, [i, m]: readonly [number, number]): number[] {
   return starts(seed, step, rows, Math.floor((count - i + m - 1) / m)).map((at) => i + m * at);
-}
-
-const bits = new DataView(new ArrayBuffer(4));
-
-/** The bits of the half nearest to a number; halfway, of the even one. */
-export function half(value: number): number {
-  bits.setFloat32(0, value);
-  const word = bits.getUint32(0);
-  const sign = (word >>> 16) & 0x8000;
-  const size = word & 0x7fffffff;
-  if (size >= 0x47800000) return sign | (size > 0x7f800000 ? 0x7e00 : 0x7c00);
-  if (size < 0x38800000) {
-    const steps = Math.abs(value) * 2 ** 24; // subnormal: multiples of 2^-24
-    const whole = Math.floor(steps);
-    const rest = steps - whole;
-    return sign | (whole + (rest > 0.5 || (rest === 0.5 && whole & 1) ? 1 : 0));
-  }
-  const rounded = size + 0xfff + ((size >>> 13) & 1);
-  return sign | (rounded >= 0x47800000 ? 0x7c00 : (rounded - 0x38000000) >>> 13);
 }
 
 function greatest(values: Float32Array): number {
