@@ -32,7 +32,8 @@ def add_split_commands(parser: Parser) -> None:
     example = 'glgpt split serve --blocks 4-5\n  glgpt generate --split ws://127.0.0.1:8043 "To be"'
     p = sub.add_parser("serve", help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False)
     p.set_defaults(run=run_split_serve)
-    p.add_argument("model", nargs="?", metavar="MODEL", help="a folder or a Hub name (default: the embedded model)")
+    p.most = 1  # a model's name, as an old form
+    p.add_argument("--model", metavar="MODEL", help="a folder or a Hub name (default: the embedded model)")
     p.add_argument(
         "--blocks",
         metavar="A-B",

@@ -38,7 +38,19 @@ def cluster() -> Iterator[dict[str, Any]]:
     """`glgpt split serve` of the golden's blocks 0 and 1 in two stages of two replicas, and what it said."""
     pytest.importorskip("ray")
     folder = Path(__file__).parents[1] / "goldens" / "llama-grouped"
-    command = [sys.executable, "-m", "glgpt", "split", "serve", str(folder), "--blocks", "+0-1", "--listen", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "glgpt",
+        "split",
+        "serve",
+        "--model",
+        str(folder),
+        "--blocks",
+        "+0-1",
+        "--listen",
+        "0",
+    ]
     command += ["--engine", "ray", "--stages", "2", "--replicas", "2", "--json", "--device", "software"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"LP_NUM_THREADS": "1"})
     assert process.stdout

@@ -21,7 +21,18 @@ GLGPT = [sys.executable, "-m", "glgpt"]
 @pytest.fixture
 def serving(goldens: Path) -> Iterator[Any]:
     """The process of a server of one block, and what it said when it was ready."""
-    command = [*GLGPT, "split", "serve", str(goldens / "llama-grouped"), "--blocks", "1", "--listen", "0", "--json"]
+    command = [
+        *GLGPT,
+        "split",
+        "serve",
+        "--model",
+        str(goldens / "llama-grouped"),
+        "--blocks",
+        "1",
+        "--listen",
+        "0",
+        "--json",
+    ]
     command += ["--device", "software", "--sessions", "2"]
     environment = os.environ | {"GLGPT_SPLIT_TOKEN": "open sesame"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
