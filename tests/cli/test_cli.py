@@ -116,7 +116,7 @@ def test_bad_input_is_one_clear_line(args: list[str], message: str, capsys: Capt
 def test_text_that_is_no_utf8_is_refused(tmp_path: Path, capsys: Capture) -> None:
     assert "the prompt is not UTF-8" in refused(capsys, "generate", "a\udcffb")
     (tmp_path / "latin").write_bytes("caf\u00e9 is".encode("latin-1"))
-    assert "not UTF-8" in refused(capsys, "eval", "--model", "shakespeare", str(tmp_path / "latin"))
+    assert "no UTF-8 text (byte 3)" in refused(capsys, "eval", "--model", "shakespeare", str(tmp_path / "latin"))
 
 
 @pytest.mark.parametrize(

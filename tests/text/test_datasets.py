@@ -161,7 +161,7 @@ def test_cleaning_takes_away_what_it_says(tmp_path: Path, capsys: Capture) -> No
         file.write_bytes(book.encode())
     assert main(["data", "clean", *map(str, files), "--out", str(tmp_path / "out.txt"), "--steps", "duplicates"]) == 0
     assert (tmp_path / "out.txt").read_bytes() == book.encode()
-    assert main(["data", "clean", str(files[0]), "--out", str(tmp_path / "out.txt"), "--steps", "polish"]) == 2
+    assert main(["data", "clean", str(files[0]), "--out", str(tmp_path / "no.txt"), "--steps", "polish"]) == 2
     assert "no step" in capsys.readouterr().err
 
 

@@ -79,4 +79,5 @@ def test_a_device_of_small_textures_is_probed(device: Device, monkeypatch: pytes
 def test_a_page_trains_the_preset_small() -> None:
     """The scores of six heads are beyond the textures of browsers."""
     files, _, _ = training_files(["small"])
-    assert len(files) == 9
+    kinds = [name.removesuffix(".bin").rpartition("-")[2] for name in files]
+    assert [kinds.count(kind) for kind in ("generate", "capture", "cut")] == [9, 9, 9] and len(files) == 36
