@@ -89,10 +89,6 @@ class Part:
         """The blocks' numbers."""
         return range(self.first, self.end)
 
-    def is_whole(self, config: ModelConfig) -> bool:
-        """Whether nothing is missing."""
-        return self == Part.whole(config)
-
     def contains(self, other: Part) -> bool:
         """Whether the other is this one, or less of it."""
         inside = self.first <= other.first and other.end <= self.end

@@ -132,10 +132,6 @@ class Stage:
         found: Floats = self._read(entry, LOGITS if self.part.head else HIDDEN)[: len(x)]
         return found
 
-    def fits_rows(self, pos: int) -> bool:
-        """Whether `rows` may run from a position: its rows must all be within the context."""
-        return pos + programs.ROWS <= self.config.n_positions
-
     def logits(self) -> Floats:
         """The logits `[vocab]` of the last row fed."""
         found: Floats = self._read("decode", LOGITS)[0]
