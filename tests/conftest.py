@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     - What Mesa compiles stays in the user's cache, as with every program that draws: compiling is most of the time of
       a run, and Mesa's key covers its own build, the processor and the shader. The workers, the commands that tests
       start and the browsers all share it.
-    - Each of n workers draws with 1/n of the processors.
+    - Each of n workers draws and computes with 1/n of the processors.
     - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,7 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CACHE_HOME"] = folder
     workers = config.getoption("numprocesses", None)
     if workers:
-        os.environ.setdefault("LP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+        share = str(max(1, (os.cpu_count() or 1) // workers))
+        for name in ("LP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # Mesa, torch, numpy
+            os.environ.setdefault(name, share)
 
 
 @pytest.fixture(scope="session")

@@ -262,7 +262,7 @@ def test_alternatives_are_those_of_the_logits(exported: Path, serve: Serve, brow
 
 
 def test_a_token_costs_a_few_texels_of_reading(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(exported) + "#tokens=1")
+    page = browse(serve(exported) + "#tokens=1&view=device")  # Text reads a row once, for its chart
     page.evaluate("glgpt.ready")
     script = """async (options) => {
       await glgpt.generate({prompt: 'To be', tokens: 1});  // behind what the page writes by itself

@@ -96,7 +96,7 @@ def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse, scheme
         if view == "train":  # with all that a training shows
             page.get_by_role("button", name="One step").click()
             page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.busy')")
-            page.get_by_text("Schedule").click()
+            page.get_by_text("Schedule", exact=True).click()
             page.get_by_role("button", name="Reset").click()
             faint["training"] = too_faint(page)
             for stage, shown in {"Tokens": ".vocabulary", "Write": ".write-stage", "Score": ".score"}.items():

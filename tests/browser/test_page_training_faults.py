@@ -21,7 +21,7 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve,
     page = browse(serve(site) + "#tokens=1&view=train&step=train")
     page.evaluate("glgpt.ready")
     step, points = page.evaluate(TRAIN, [{"text": PLAY, "config": QUIET, "steps": 40, "seed": SEED}, 5])
-    page.get_by_text("Schedule").click()
+    page.get_by_text("Schedule", exact=True).click()
     rate = page.get_by_label("Learning rate")
     rate.fill("1e30")
     rate.press("Tab")

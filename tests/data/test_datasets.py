@@ -70,7 +70,7 @@ def test_a_server_that_says_no_is_named_in_one_line(
 ) -> None:
     out = tmp_path / "out.txt"
     if path == "stalls":
-        monkeypatch.setattr(fetching, "TIMEOUT", 0.2)
+        monkeypatch.setattr(fetching, "TIMEOUT", 0.8)
     assert main(["data", "fetch", f"{stranger}/{path}", "--out", str(out), "--most", "1MB"]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1

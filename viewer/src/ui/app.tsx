@@ -64,7 +64,7 @@ export function App() {
               </button>
             ))}
           </nav>
-          <div class="shown">
+          <div class="shown" role="region" aria-label="Model">
             <TrainingChip />
             {phase === "ready" && trains && <ModelSwitch />}
           </div>
