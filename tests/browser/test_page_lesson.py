@@ -57,7 +57,7 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> 
     assert page.locator(".passes ol .on code").inner_text() == "h.2.mlp.act"
     page.go_back()
     page.get_by_role("button", name="Hide the machine").click()
-    assert page.locator(".machine .stage").count() == 0 and page.evaluate("glgpt.model.watcher") is None
+    page.wait_for_function("!document.querySelector('.machine .stage') && glgpt.model.watcher === null")
 
 
 def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:

@@ -262,6 +262,7 @@ export class Model {
     this.player = now.player;
     this.programs.generate = now.generate;
     this.cuts = [...parts];
+    this.watcher = null; // it watches textures of the program before
     this.cached = [];
     this.front = [];
   }

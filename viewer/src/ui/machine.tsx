@@ -55,7 +55,7 @@ function Cells() {
       if (!width.value || !canvas.current) return;
       const { painter } = await drawing(m);
       const target = there();
-      if (!target) return; // the view was left meanwhile
+      if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view was left, or parts were cut, meanwhile
       const height = Math.round(target.clientHeight / STAGES.length / COARSE) * STAGES.length;
       const made = new Strip(m, painter, list, target, [width.value, height]);
       made.onDrawn = () => {
@@ -68,7 +68,7 @@ function Cells() {
   );
   useDevice(
     async () => {
-      if (!busy && strip.current) await still(strip.current);
+      if (!busy && strip.current && model.programs.generate.entries[ENTRY] === entry) await still(strip.current);
     },
     [busy, busy ? "" : state.ids.value.join()],
   );

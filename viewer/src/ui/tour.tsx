@@ -41,7 +41,7 @@ const CARDS: readonly Card[] = [
   {
     title: "Attention",
     text: "Each head of each layer lets a token take something from the tokens before it. A row of a square says how much from whom; it adds up to 100%.",
-    question: "Find a head that only looks one token back.",
+    question: "Which head looks only one token back?",
     answer: "It has a bright line right below the diagonal. Look in the first layers.",
     go: () => {
       state.show("attention");
@@ -51,7 +51,7 @@ const CARDS: readonly Card[] = [
   {
     title: "A head with a job",
     text: "Some heads look for something: the name of who speaks, the last comma, the end of a line. Point at a row to read to whom it looks.",
-    question: "Find the head that looks at the speaker.",
+    question: "Which head looks at the speaker?",
     answer: "Bright columns stand under the names in capitals. In the model that comes with the page it is layer 3, head 5.",
     go: () => {
       state.show("attention");

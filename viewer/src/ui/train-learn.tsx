@@ -231,7 +231,10 @@ function Inside() {
   const plane = useRef<HTMLCanvasElement>(null);
   const drawn = useRef(0);
   const found = train.session.value;
-  const name = useSignal(found?.plan.offer.parameters.find(({ shape }) => shape.length > 1)?.name ?? "");
+  const offer = found?.plan.offer ?? train.offer();
+  const matrices = offer?.parameters.filter(({ shape }) => shape.length > 1).map(({ name }) => name) ?? [];
+  const chosen = useSignal("");
+  const name = matrices.includes(chosen.value) ? chosen.value : (matrices[0] ?? "");
   const kind = useSignal<keyof typeof KINDS>("");
   const wanted = useSignal(0); // drawn again at once where a choice was made
   const step = found?.step ?? -1;
@@ -239,11 +242,10 @@ function Inside() {
     const now = performance.now();
     if (!found || document.hidden || (found.status === "running" && now - drawn.current < LOOK_MS)) return;
     drawn.current = now;
-    draw(found, grid.current!, plane.current!, kind.value === "d." ? `d.${name.value}` : name.value + kind.value).catch(
+    draw(found, grid.current!, plane.current!, kind.value === "d." ? `d.${name}` : name + kind.value).catch(
       (error: unknown) => console.warn("drawing:", error),
     );
   });
-  const offer = found?.plan.offer ?? train.offer();
   const again = () => {
     drawn.current = 0;
     wanted.value++;
@@ -262,17 +264,15 @@ function Inside() {
         <figcaption class="dim">
           <select
             aria-label="Parameter"
-            value={name.value}
+            value={name}
             onChange={(e) => {
-              name.value = e.currentTarget.value;
+              chosen.value = e.currentTarget.value;
               again();
             }}
           >
-            {offer?.parameters
-              .filter((p) => p.shape.length > 1)
-              .map((p) => (
-                <option key={p.name}>{p.name}</option>
-              ))}
+            {matrices.map((matrix) => (
+              <option key={matrix}>{matrix}</option>
+            ))}
           </select>{" "}
           <select
             aria-label="What of it"
@@ -289,7 +289,7 @@ function Inside() {
             ))}
           </select>
         </figcaption>
-        <canvas ref={plane} class="matrix" role="img" aria-label={`${KINDS[kind.value]} of ${name.value}`} />
+        <canvas ref={plane} class="matrix" role="img" aria-label={`${KINDS[kind.value]} of ${name}`} />
       </figure>
     </div>
   );
