@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "split")]
 
 from proxies import Delaying  # noqa: E402
+from serving import running  # noqa: E402
 from websockets.asyncio.client import connect  # noqa: E402
 
 from glgpt import GPT2  # noqa: E402
@@ -125,15 +125,8 @@ def probe(name: str | None) -> None:
 def server(model: str | None = None, blocks: str = "4-5", **options: Any) -> Iterator[StageServer]:
     """A server of some blocks of a model, on software GL unless `options` say otherwise."""
     engine = Engine(model, blocks, **{"device": "software"} | options)
-    made = StageServer(engine, port=0)
-    thread = threading.Thread(target=made.run, daemon=True)
-    thread.start()
-    try:
+    with contextlib.closing(engine), running(StageServer(engine, port=0)) as made:
         yield made
-    finally:
-        made.stop()
-        thread.join()
-        engine.close()
 
 
 @contextlib.contextmanager

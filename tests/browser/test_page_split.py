@@ -90,6 +90,16 @@ def wanted(tokens: int, **settings: Any) -> str:
         return model.generate(PROMPT, tokens, **settings).read()
 
 
+def agrees_with_the_desktop(page: Any) -> None:
+    """Parity, and the logit lens ends with the token that the whole model likes best."""
+    parity = page.evaluate("glgpt.parity()")
+    assert parity["pass"], parity
+    ids = page.evaluate("glgpt.encode('To be, or not')")
+    blocks = page.evaluate(f"glgpt.borrow((model) => glgpt.lens(model, {ids}, 3))")
+    with GPT2.from_pretrained(None, device="software") as model:
+        assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
+
+
 def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
@@ -167,12 +177,7 @@ def test_a_page_with_the_head_draws_the_tokens(
     assert generated(page, 12, topP=0.9) == wanted(12, temperature=0.8, seed=5, top_p=0.9)
     assert page.locator(".split .side.here").get_attribute("data-blocks") == "embedding,0,1,head"
     assert page.locator(".split .side.there").get_attribute("data-blocks") == "2,3,4,5"
-    parity = page.evaluate("glgpt.parity()")
-    assert parity["pass"], parity
-    ids = page.evaluate("glgpt.encode('To be, or not')")
-    blocks = page.evaluate(f"glgpt.borrow((model) => glgpt.lens(model, {ids}, 3))")
-    with GPT2.from_pretrained(None, device="software") as model:
-        assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
+    agrees_with_the_desktop(page)
 
 
 def test_the_cut_moves_while_a_text_is_written(
@@ -204,12 +209,7 @@ def test_the_cut_moves_while_a_text_is_written(
     assert [row.split()[0] for row in rows] == ["0", "2", "3", "4", "5", "6"]
     assert rows[-1].split()[4] == "0", rows  # bytes, where all runs here
     assert all(int(row.split()[4].replace(",", "")) > 1024 for row in rows[:-1]), rows
-    parity = page.evaluate("glgpt.parity()")
-    assert parity["pass"], parity
-    ids = page.evaluate("glgpt.encode('To be, or not')")
-    blocks = page.evaluate(f"glgpt.borrow((model) => glgpt.lens(model, {ids}, 3))")
-    with GPT2.from_pretrained(None, device="software") as model:
-        assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
+    agrees_with_the_desktop(page)
     assert generated(page, 30) == text  # the views have used the caches meanwhile
     process.kill()
     slider.fill("6")
