@@ -104,7 +104,7 @@ class Steer(Intervention):
         """One edit."""
         (activation,) = _parts(config, self.name, False)
         values = np.asarray(self.direction, np.float32) * np.float32(self.factor)
-        width = activation.width * (activation.heads if activation.kind == "heads" else 1)
+        width = activation.row_width
         if activation.square or values.shape != (width,) or not np.isfinite(values).all():
             raise GlgptError(
                 f"a direction of {activation.name} is {width} finite numbers; this has shape {values.shape}"
@@ -139,7 +139,7 @@ class Patch(Intervention):
             shift[:, :count] = values.transpose(1, 0, 2).reshape(-1, count)
         else:
             count, shift = len(values), values
-            width = activation.width * (activation.heads if activation.kind == "heads" else 1)
+            width = activation.row_width
             if values.shape != (count, width) or not count or self.first + count > config.n_positions:
                 raise GlgptError(f"{shown} within the context; these have shape {values.shape}, from {self.first} on")
         gain = _natural(activation, 0.0, config)
@@ -212,7 +212,7 @@ def _natural(activation: Activation, value: float, config: ModelConfig) -> Float
     """One value for each of an activation's columns, and each head's row of a pattern, without padding."""
     if activation.square:
         return np.full((activation.heads, config.n_positions), value, np.float32)
-    width = activation.width * (activation.heads if activation.kind == "heads" else 1)
+    width = activation.row_width
     return np.full((1, width), value, np.float32)
 
 

@@ -174,6 +174,11 @@ class Activation:
         return self.layer is not None and self.name.endswith(".out")
 
     @property
+    def row_width(self) -> int:
+        """The number of values of a row, of all heads together where `kind` is `heads`, without padding."""
+        return self.width * (self.heads if self.kind == "heads" else 1)
+
+    @property
     def square(self) -> bool:
         """Whether its columns are tokens too."""
         return self.kind in ("scores", "pattern")
