@@ -198,6 +198,7 @@ async function still(strip: Strip): Promise<void> {
   const ids = state.ids.value.slice(0, n_positions);
   if (state.running.value || !ids.length) return;
   const given = ids.length > 1 ? ids.slice(0, -1) : ids; // what went in before the last word came out
+  await strip.prepare();
   await model.player.prepare(ENTRY);
   model.rewind(given, ENTRY);
   model.watched(ENTRY, strip);

@@ -1,7 +1,7 @@
 // The prompt, its settings, and the text as it comes.
 
 import { Component } from "preact";
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Compared } from "./cuts";
 import { Machine, MachineOutline } from "./machine";
 import * as state from "./state";
@@ -163,6 +163,13 @@ function Text() {
     focusNext.current = null;
     next.focus();
   });
+  useEffect(() => {
+    const leave = (event: KeyboardEvent) => {
+      if (event.key === "Escape") chosen.value = null; // wherever the focus is: a mouse opens alternatives without one
+    };
+    addEventListener("keydown", leave);
+    return () => removeEventListener("keydown", leave);
+  }, []);
   useLayoutEffect(() => {
     const box = stream.current; // follow the text, unless someone has scrolled up
     if (box && running.value && box.scrollHeight - box.scrollTop - box.clientHeight < 120) box.scrollTop = box.scrollHeight;
@@ -209,10 +216,9 @@ function surprise(p: number): number {
   return -Math.log2(Math.max(p, 1e-9));
 }
 
-/** Arrow keys walk over the tokens, Escape leaves them. */
+/** Arrow keys walk over the tokens. */
 function walk(event: KeyboardEvent): void {
   const target = event.target as HTMLElement;
-  if (event.key === "Escape") state.chosen.value = null;
   const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
   if (!step || !target.classList.contains("token")) return;
   const next = step < 0 ? target.previousElementSibling : target.nextElementSibling;

@@ -20,7 +20,7 @@ let tools: Tools | null = null;
 export async function drawing(model: Model): Promise<Tools> {
   const { generation } = model.device;
   if (tools?.model !== model || tools.generation !== generation) {
-    const painter = tools?.generation === generation ? tools.painter : new Painter(model.device, model.options);
+    const painter = tools?.model.device === model.device ? tools.painter : new Painter(model.device, model.options);
     tools = { model, generation, painter, attention: new Attention(model, painter) };
   }
   await tools.attention.prepare();

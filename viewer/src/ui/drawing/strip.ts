@@ -70,6 +70,11 @@ export class Strip implements Watcher {
     this.by = new Map(list.map((s, i) => [s.pass, i]));
   }
 
+  /** To be awaited before it draws; again after a lost context. */
+  prepare(): Promise<void> {
+    return this.painter.prepare();
+  }
+
   /** Whether a look at the token that begins now costs little enough, on the whole. */
   wants(): boolean {
     const now = performance.now();
