@@ -251,7 +251,7 @@ def test_alternatives_by_keyboard_and_going_on_from_one(page: Any) -> None:
 
 def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
     at = page.evaluate("document.querySelectorAll('.token.given').length") - 1
-    page.locator(".token").nth(at).hover()
+    page.locator(".token").nth(at).click()
     group = page.get_by_role("group", name="Alternatives to")
     group.get_by_role("button").nth(8).wait_for()
     script = """async (at) => {

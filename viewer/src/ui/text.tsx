@@ -244,6 +244,9 @@ class Token extends Component<TokenProps> {
   override render() {
     const { tok, at, chosen, focusable } = this.props;
     const pick = () => (state.chosen.value = at);
+    const point = () => {
+      if (matchMedia(WIDE).matches) pick(); // else a sheet opens, over what the mouse is on its way to
+    };
     return (
       <span
         class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}${tok.text.startsWith("\n") ? " newline" : ""}`}
@@ -251,7 +254,7 @@ class Token extends Component<TokenProps> {
         tabIndex={focusable || chosen ? 0 : -1}
         role="button"
         aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}
-        onMouseEnter={pick}
+        onMouseEnter={point}
         onFocus={pick}
         onClick={pick}
       >
