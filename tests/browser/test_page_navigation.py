@@ -120,7 +120,7 @@ def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, brow
     page.evaluate("glgpt.ready")
     page.wait_for_function(DONE)
     page.evaluate(f"{axe}; 0")
-    page.locator(".token").last.hover()
+    page.locator(".token").last.click()
     page.wait_for_function("document.querySelector('.alternatives')")
     waits = {
         "Attention": "document.querySelector('.arcs button')",

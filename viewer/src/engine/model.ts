@@ -397,6 +397,7 @@ export class Model {
   /** The device chooses: several tokens are under way at once, and some texels of each are read. */
   private async *stream(text: number[], count: number, run: Run, sampler: Sampler, drawn: number): AsyncGenerator<Token> {
     let under: Promise<Token | null>[] = [];
+    const { here } = this;
     const first = text.length;
     let before = performance.now();
     try {
@@ -411,7 +412,7 @@ export class Model {
         }
         let token = await under.shift()!;
         if (taken) this.cached.push(text.at(-1)!);
-        if (taken) this.report(performance.now() - before);
+        if (taken) this.report(here, performance.now() - before);
         before = performance.now();
         if (!token) {
           await Promise.allSettled(under); // in vain
@@ -462,9 +463,9 @@ export class Model {
     return { id: draw.id, ...(weighed ? alternatives(logits, weighed, draw.id, draw) : {}) };
   }
 
-  /** Tells the strip of a token that took this page alone so many milliseconds. */
-  private report(hereMs: number): void {
-    this.split?.onCrossing({ rows: 1, sent: 0, received: 0, hereMs, wireMs: 0, thereMs: 0 });
+  /** Tells the strip of a token that this page alone computed, with so many blocks, in so many milliseconds. */
+  private report(blocks: number, hereMs: number): void {
+    this.split?.onCrossing({ blocks, rows: 1, sent: 0, received: 0, hereMs, wireMs: 0, thereMs: 0 });
   }
 
   /** Each token's hidden state goes to the server; the token behind it comes back, or where the head is here is drawn. */
@@ -489,6 +490,7 @@ export class Model {
     const split = this.split!;
     for (;;) {
       await split.connect(signal);
+      const { here: blocks } = this;
       const from = Math.min(this.held(ids, this.movable ? this.front : this.cached), split.common(ids));
       try {
         const answers: Promise<Stepped>[] = [];
@@ -497,7 +499,7 @@ export class Model {
           const start = performance.now();
           const states = await this.hidden(ids, chunk);
           const last = chunk === chunks.at(-1) && !this.headHere ? ask : null;
-          const answer = split.step(ids, chunk.start, chunk.valid, states, performance.now() - start, last);
+          const answer = split.step(ids, chunk.start, chunk.valid, states, { blocks, ms: performance.now() - start }, last);
           answer.catch(() => {}); // awaited below; the next chunk is computed meanwhile
           answers.push(answer);
         }

@@ -51,6 +51,8 @@ export interface Stepped {
 
 /** What one step took: bytes both ways, and milliseconds here, on the wire, there. */
 export interface Crossing {
+  /** How many blocks ran in the page. */
+  blocks: number;
   rows: number;
   sent: number;
   received: number;
@@ -259,7 +261,7 @@ export class Split {
     pos: number,
     n: number,
     states: Float32Array,
-    hereMs: number,
+    own: { blocks: number; ms: number },
     ask: Ask | null,
   ): Promise<Stepped> {
     const header: Message = { op: "step", pos, n };
@@ -268,7 +270,7 @@ export class Split {
     const answer = await this.ask(header, packStates(states, n, this.settings.wire));
     this.held = ids.slice(0, pos + n);
     const thereMs = Number(answer.header["ms"] ?? 0);
-    const crossing = { rows: n, sent: answer.sent, received: answer.bytes, hereMs, wireMs: answer.wireMs, thereMs };
+    const crossing = { blocks: own.blocks, rows: n, sent: answer.sent, received: answer.bytes, hereMs: own.ms, wireMs: answer.wireMs, thereMs };
     if (this.settings.head === "page") {
       const { wire } = this.settings;
       return { chosen: null, hidden: unpackStates(answer.payload, n, states.length / n, wire), crossing };

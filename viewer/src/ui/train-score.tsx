@@ -192,7 +192,7 @@ function Copied({ score: { copies, sample, task } }: { score: Score }) {
           )}
         </dl>
       )}
-      <pre class="sample">{sample}</pre>
+      <pre class="sample" tabIndex={0}>{sample}</pre>
     </>
   );
 }

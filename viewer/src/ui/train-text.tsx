@@ -239,7 +239,7 @@ function Preview() {
           held back
         </span>
       </div>
-      <pre class="sample">
+      <pre class="sample" tabIndex={0}>
         {text.slice(0, Math.min(SHOWN, at))}
         {at > SHOWN && <i class="dim">{"\n⋯\n"}</i>}
         {at > 2 * SHOWN && text.slice(at - SHOWN / 4, at)}

@@ -54,7 +54,7 @@ function Write() {
         )}
         {!found && <span class="dim">Start a training first.</span>}
       </div>
-      <pre class="sample" aria-live="off">
+      <pre class="sample" tabIndex={0} aria-live="off">
         {shown && writing === null && <b>{shown.prompt}</b>}
         {writing ?? shown?.text ?? "Nothing is written yet."}
       </pre>

@@ -56,7 +56,7 @@ export function watch(model: Model): void {
       sent: sent + crossing.sent,
       received: received + crossing.received,
     };
-    if (crossing.rows > 1) return; // a prompt's chunk is no token's way
+    if (crossing.rows > 1 || crossing.blocks !== here.value) return; // a prompt's chunk; a token from before the cut was moved
     latest.push(crossing);
     if (latest.length > LATEST) latest.shift();
     const of = (value: (c: Crossing) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;

@@ -132,7 +132,7 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
       {sampled && (
         <figure>
           <figcaption class="dim">What the shared model writes after round {sampled.round}</figcaption>
-          <pre class="sample">{sampled.sample}</pre>
+          <pre class="sample" tabIndex={0}>{sampled.sample}</pre>
         </figure>
       )}
     </div>
