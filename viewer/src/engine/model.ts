@@ -45,7 +45,7 @@ export interface Watcher {
   readonly stops: readonly number[];
   /** Called when the pass has been issued. */
   look(pass: number): void;
-  /** Called when all have been. */
+  /** Called when all have been issued: it shows what it has seen. */
   done(): void;
   /** Called when a text begins: the time since the last token is no token's. */
   rest(): void;
@@ -228,6 +228,9 @@ export class Model {
     this.player.onCompiled = () => {};
     this.times.compileMs = performance.now() - start;
     device.still(generation);
+    for (const name of ["token", this.programs.generate.views["logits"]?.texture]) {
+      if (name !== undefined && name in this.programs.generate.textures) this.player.layers(name);
+    }
     this.player.play("prepare");
     device.still(generation);
     this.whole = { player: this.player, generate: this.programs.generate };
@@ -581,8 +584,12 @@ export class Model {
 
   private decode(position: number, end = Infinity): void {
     this.player.set("pos", position);
-    if (this.watcher?.wants()) this.watched("decode", this.watcher, end);
-    else this.player.play("decode", 0, end);
+    if (this.watcher?.wants()) {
+      this.watched("decode", this.watcher, end);
+      this.watcher.done();
+    } else {
+      this.player.play("decode", 0, end);
+    }
   }
 
   /** Plays an entry with a look after each of the watcher's stops. */
@@ -595,7 +602,6 @@ export class Model {
       from = stop + 1;
     }
     this.player.play(entry, from, end);
-    watcher.done();
   }
 
   /** How many of these tokens the caches hold, of all but the last, whose logits are wanted. */

@@ -6,7 +6,9 @@ import type { Pass, Program, TextureSpec } from "./program";
 import type { Device, Options } from "./device";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
+import { pause } from "./wait";
 
+const TASK = 15; // ms of laying out commands after which the page gets a frame
 const BLOCKS = 8; // uniform buffers used in rotation, so that writing one never waits for a draw that reads it
 
 export type Texels = Float32Array | Uint32Array;
@@ -137,9 +139,18 @@ export class Player {
   async read(name: string, y = 0, rows = this.spec(name).height): Promise<Texels> {
     const t = this.spec(name);
     const out = new Uint8Array(t.width * rows * t.layers * 16);
-    const layers = Array.from({ length: t.layers }, (_, layer) => this.framebuffer([[name, layer]]));
-    await this.reader.read(layers, [0, y, t.width, rows], this.stored(t) === "uint", out);
+    await this.reader.read(this.layers(name), [0, y, t.width, rows], this.stored(t) === "uint", out);
     return t.format === "float" ? new Float32Array(out.buffer) : new Uint32Array(out.buffer);
+  }
+
+  /** Makes what a read needs: asked for while passes are under way, it waits for them. */
+  layers(name: string): WebGLFramebuffer[] {
+    return Array.from({ length: this.spec(name).layers }, (_, layer) => this.framebuffer([[name, layer]]));
+  }
+
+  /** Resolves when the device has done all that was issued. */
+  passed(): Promise<void> {
+    return this.reader.passed();
   }
 
   /**
@@ -182,35 +193,60 @@ export class Player {
       }
     }
     const compiled = await compileAll(this.device, texts, this.options, (n, all) => this.onCompiled(n, all));
-    for (const [name, program] of compiled) this.shaders.set(name, program);
     this.device.still(generation);
-    for (const name of todo) this.laidOut(name, texts);
+    const breath = this.breath(generation);
+    for (const name of todo) {
+      for (const p of this.program.entries[name]!.passes) {
+        const program = this.shaders.has(p.shader) ? undefined : compiled.get(p.shader);
+        if (!program) continue;
+        this.bound(program, p);
+        this.shaders.set(p.shader, program);
+        await breath();
+      }
+    }
+    for (const name of todo) {
+      this.laidOut(name);
+      await breath();
+    }
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
 
-  /** An entry's commands for the current state of its ping-pong pairs, built once for each; `fresh`: shaders not used before. */
-  private laidOut(entry: string, fresh = new Map<string, string>()): Step[] {
+  /** Lets the page have a frame where the last was long ago: each question to the driver waits for its answer. */
+  private breath(generation: number): () => Promise<void> {
+    let since = performance.now();
+    return async () => {
+      if (performance.now() - since > TASK) {
+        await pause();
+        since = performance.now();
+      }
+      this.device.still(generation);
+    };
+  }
+
+  /** Binds a new shader's samplers to units in the order of a pass's inputs, and its scalars to block 0. */
+  private bound(program: WebGLProgram, { inputs }: Pass): void {
+    const { gl } = this.device;
+    gl.useProgram(program);
+    inputs.forEach(([sampler], unit) => gl.uniform1i(gl.getUniformLocation(program, sampler), unit));
+    const block = gl.getUniformBlockIndex(program, "Scalars");
+    if (block !== gl.INVALID_INDEX) gl.uniformBlockBinding(program, block, 0);
+  }
+
+  /** An entry's commands for the current state of its ping-pong pairs, built once for each. */
+  private laidOut(entry: string): Step[] {
     const key = this.key(entry);
     let found = this.steps.get(key);
     if (!found) {
       const { passes } = must(this.program.entries[entry], `entry ${entry}`);
-      this.steps.set(key, (found = passes.map((p) => this.step(p, fresh.delete(p.shader)))));
+      this.steps.set(key, (found = passes.map((p) => this.step(p))));
     }
     return found;
   }
 
-  private step(p: Pass, fresh: boolean): Step {
-    const { gl } = this.device;
-    const program = must(this.shaders.get(p.shader), `shader ${p.shader}`);
-    if (fresh) {
-      gl.useProgram(program);
-      p.inputs.forEach(([sampler], unit) => gl.uniform1i(gl.getUniformLocation(program, sampler), unit));
-      const block = gl.getUniformBlockIndex(program, "Scalars");
-      if (block !== gl.INVALID_INDEX) gl.uniformBlockBinding(program, block, 0);
-    }
+  private step(p: Pass): Step {
     const [width, height] = p.viewport;
     return {
-      program,
+      program: must(this.shaders.get(p.shader), `shader ${p.shader}`),
       units: p.inputs.map(([, name]) => this.texture(name)),
       framebuffer: this.framebuffer(p.outputs),
       width,

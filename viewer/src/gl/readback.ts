@@ -11,9 +11,9 @@ interface Slot {
 }
 
 interface Waiting {
-  slot: Slot;
   fence: WebGLSync | null;
-  into: Uint8Array;
+  /** What is copied where once the fence is passed. */
+  copied: { slot: Slot; into: Uint8Array } | null;
   resolve: () => void;
   reject: (error: Error) => void;
 }
@@ -54,10 +54,16 @@ export class Reader {
       gl.readPixels(...box, format, type, (i * bytes) / framebuffers.length);
     }
     gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
+    return this.passed({ slot, into });
+  }
+
+  /** Resolves when the device has done all that was issued. */
+  passed(copied: Waiting["copied"] = null): Promise<void> {
+    const { gl } = this.device;
     const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
     gl.flush();
     return new Promise((resolve, reject) => {
-      this.queue.push({ slot, fence, into, resolve, reject });
+      this.queue.push({ fence, copied, resolve, reject });
       if (this.queue.length === 1) void this.poll();
     });
   }
@@ -85,13 +91,15 @@ export class Reader {
     }
   }
 
-  private finish({ slot, fence, into, resolve }: Waiting): void {
+  private finish({ fence, copied, resolve }: Waiting): void {
     const { gl } = this.device;
     gl.deleteSync(fence);
-    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, slot.buffer);
-    gl.getBufferSubData(gl.PIXEL_PACK_BUFFER, 0, into);
-    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
-    this.free.push(slot);
+    if (copied) {
+      gl.bindBuffer(gl.PIXEL_PACK_BUFFER, copied.slot.buffer);
+      gl.getBufferSubData(gl.PIXEL_PACK_BUFFER, 0, copied.into);
+      gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
+      this.free.push(copied.slot);
+    }
     resolve();
   }
 }

@@ -201,5 +201,8 @@ async function still(strip: Strip): Promise<void> {
   await strip.prepare();
   await model.player.prepare(ENTRY);
   model.rewind(given, ENTRY);
+  await model.player.passed(); // else showing the picture waits for all that, and the page with it
   model.watched(ENTRY, strip);
+  await model.player.passed();
+  strip.done();
 }

@@ -261,10 +261,16 @@ export class Painter {
     if (this.strip) this.show(target, this.strip);
   }
 
+  /** Gives the canvas that is drawn on a size: a driver may take 50 ms, so before a picture that a frame waits for. */
+  resize(width: number, height: number): void {
+    const { canvas } = this.device;
+    if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  }
+
   /** Runs `draw` on an image of this size and puts it on a canvas of the page. */
   present(target: HTMLCanvasElement, width: number, height: number, draw: () => void): void {
     const { gl, canvas } = this.device;
-    if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+    this.resize(width, height);
     gl.bindFramebuffer(gl.FRAMEBUFFER, null);
     gl.viewport(0, 0, width, height);
     this.clear();

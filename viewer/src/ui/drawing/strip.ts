@@ -3,6 +3,7 @@
 import { memoryView } from "../../engine/field";
 import type { Model, Watcher } from "../../engine/model";
 import type { Entry, View } from "../../gl/program";
+import { pause } from "../../gl/wait";
 import { inBlock, parts, STAGES } from "../names";
 import { CELLS, type Cell, type Painter } from "./painter";
 
@@ -71,8 +72,10 @@ export class Strip implements Watcher {
   }
 
   /** To be awaited before it draws; again after a lost context. */
-  prepare(): Promise<void> {
-    return this.painter.prepare();
+  async prepare(): Promise<void> {
+    await this.painter.prepare();
+    this.painter.resize(...this.size);
+    await pause();
   }
 
   /** Whether a look at the token that begins now costs little enough, on the whole. */
