@@ -3,10 +3,11 @@
 python docs/split_figures.py loss [MODEL]
 python docs/split_figures.py probe [MODEL]
 python docs/split_figures.py distance
+python docs/split_figures.py token [MODEL] [--device gpu] [--blocks 6-11] [--wire f16]
 python docs/split_figures.py sessions [MODEL] [--device gpu] [--blocks 1-11] [--dtype f16]
 
-MODEL is a folder or a Hub name. Without one, `loss` and `probe` take the embedded model, `sessions` takes
-random weights of GPT-2's 124M shape.
+MODEL is a folder or a Hub name. Without one, `loss` and `probe` take the embedded model, `token` and `sessions`
+take random weights of GPT-2's 124M shape.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import statistics
 import subprocess
 import sys
@@ -47,7 +49,7 @@ from glgpt.wire.messages import Ask, Open, Step  # noqa: E402
 
 TEXT = ROOT / "tests" / "data" / "shakespeare-validation.txt"
 JUDGED, LEARNED = 20, 100  # windows of a whole context each, for `probe`
-LOSS_WINDOWS = 5
+LOSS_WINDOWS = 20
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"
 ROUND_TRIPS = (0, 5, 50, 200)  # milliseconds
 CLIENTS = (1, 2, 4, 8)
@@ -139,6 +141,51 @@ def model_or_random(name: str | None) -> Iterator[str]:
         yield str(RandomCheckpoint(GPT2Config()).save(Path(folder)))
 
 
+@contextlib.contextmanager
+def serving(model: str, blocks: str, device: str, dtype: str) -> Iterator[str]:
+    """The address of `glgpt split serve` in a process of its own, as its users have it."""
+    call = [sys.executable, "-m", "glgpt", "split", "serve", "--model", model, "--blocks", blocks, "--listen", "0"]
+    call += ["--json", "--device", device, "--dtype", dtype]
+    process = subprocess.Popen(call, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        yield json.loads(process.stdout.readline())["url"]
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def token(name: str | None, device: str, blocks: str | None, dtype: str, wire: str, tokens: int) -> None:
+    """Milliseconds of a decoded token, unsplit and with some blocks on a server on this machine, by turns."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(model_or_random(name))
+        with Checkpoint.open(folder) as checkpoint:
+            config = checkpoint.config
+        blocks = blocks or f"{config.n_layer // 2}-{config.n_layer - 1}"
+        url = stack.enter_context(serving(folder, blocks, device, dtype))
+        whole = stack.enter_context(GPT2.from_pretrained(folder, dtype, device=device))
+        split = stack.enter_context(GPT2.from_pretrained(folder, dtype, rest=url, wire=wire, device=device))
+        print(f"{Path(folder).name if name else 'random 124M'}, {blocks} on the server, {wire} on the wire", flush=True)
+        prompt = np.random.default_rng(0).integers(0, config.vocab_size, 64).tolist()
+        for temperature in (0.0, 1.0):
+            taken: dict[str, list[float]] = {"unsplit": [], "split": []}
+            texts = set()
+            for round_ in range(ROUNDS + 1):  # the first compiles
+                for label, model in (("unsplit", whole), ("split", split)):
+                    stream = model.generate_ids(prompt, tokens, temperature=temperature, seed=1)
+                    texts.add(tuple(stream))
+                    if round_:
+                        taken[label].append(1000 * stream.stats.decode_s / stream.stats.decode_tokens)
+            ms = {label: statistics.median(found) for label, found in taken.items()}
+            more = ms["split"] - 1.15 * ms["unsplit"]
+            print(
+                f"temperature {temperature}: unsplit {ms['unsplit']:.2f} ms a token, split {ms['split']:.2f}, "
+                f"{ms['split'] / ms['unsplit']:.2f}x, {more:+.2f} ms beyond 1.15x"
+                + ("" if len(texts) == 1 else "  TEXTS DIFFER"),
+                flush=True,
+            )
+
+
 async def client(url: str, width: int, tokens: int) -> None:
     """A session that sends the same hidden state again and again."""
     states = np.random.default_rng(0).standard_normal((1, width)).astype("<f4").tobytes()
@@ -221,15 +268,16 @@ def main() -> None:
         p.add_argument("name", nargs="?", metavar="MODEL")
         p.set_defaults(run=figure)
     commands.add_parser("distance", help=distance.__doc__).set_defaults(run=distance)
-    p = commands.add_parser("sessions", help=sessions.__doc__)
-    p.add_argument("name", nargs="?", metavar="MODEL")
-    p.add_argument("--device", default="software")
-    p.add_argument(
-        "--blocks", metavar="A-B", help="what the server holds, without the embedding (default: all but the first)"
-    )
-    p.add_argument("--dtype", default="f32")
-    p.add_argument("--tokens", type=int, default=40, help="of each session and round")
-    p.set_defaults(run=sessions)
+    for served, held in ((token, "the latter half"), (sessions, "all but the first, without the embedding")):
+        p = commands.add_parser(served.__name__, help=served.__doc__)
+        p.add_argument("name", nargs="?", metavar="MODEL")
+        p.add_argument("--device", default="software")
+        p.add_argument("--blocks", metavar="A-B", help=f"what the server holds (default: {held})")
+        p.add_argument("--dtype", default="f32")
+        p.add_argument("--tokens", type=int, default=40, help="of each session and round")
+        p.set_defaults(run=served)
+        if served is token:
+            p.add_argument("--wire", default="f32")
     p = commands.add_parser("clients", help="what `sessions` starts")
     p.add_argument("url")
     for number in ("count", "width", "tokens"):

@@ -196,6 +196,10 @@ def test_the_cut_moves_while_a_text_is_written(
         assert page.locator(".split .side.there").get_attribute("data-blocks") == ",".join(
             [*map(str, range(here, 6)), "head"]
         )
+        columns = (
+            "[...document.querySelectorAll('.machine .stage.there')].map((s) => s.style.getPropertyValue('--column'))"
+        )
+        assert {int(c) - 2 for c in page.evaluate(columns)} == {*range(here, 7)}  # 6: the logits
     page.evaluate("globalThis.count = 0")
     wish = json.dumps({"prompt": PROMPT, "tokens": 30, "temperature": 0.8, "seed": 5})
     page.evaluate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -83,6 +84,40 @@ def test_the_text_is_the_unsplit_one_and_sessions_stay_where_their_caches_are(cl
             model.close()
     with GPT2.from_pretrained(folder, rest=cluster["url"], speculate=True, device="software") as split:
         assert list(split.generate_ids(prompts[0], TOKENS, temperature=1, seed=3)) == wanted[0]
+
+
+def replicas(ancestor: int, stage: str) -> list[int]:
+    """The processes of a stage's replicas below a process, as Ray titles them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f":{stage}" not in (folder / "cmdline").read_text().partition("ServeReplica")[2]:
+                continue
+            pid = int(folder.name)
+            while pid > 1 and pid != ancestor:
+                pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if pid == ancestor:
+                found.append(int(folder.name))
+    return found
+
+
+def test_a_killed_replica_costs_no_token(cluster: dict[str, Any]) -> None:
+    """Both of the stage, one after the other, so that each session's is among them."""
+    folder, ids, tokens = cluster["folder"], [3, 31, 6], 16
+    with GPT2.from_pretrained(folder, device="software") as model:
+        wanted = list(model.generate_ids(ids, tokens, temperature=1, seed=5))
+    with GPT2.from_pretrained(folder, rest=cluster["url"], device="software") as split:
+        stream = split.generate_ids(ids, tokens, temperature=1, seed=5)
+        text = [next(stream) for _ in range(3)]
+        before = replicas(cluster["process"].pid, "stage-1")
+        assert len(before) == 2
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+            text += [next(stream) for _ in range(3)]
+        assert text + list(stream) == wanted
+        assert split.traffic()[1]["replays"] >= 1
+    again = replicas(cluster["process"].pid, "stage-1")
+    assert again and not {*again} & {*before}
 
 
 def test_blocks_are_shared_out_evenly() -> None:

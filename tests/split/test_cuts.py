@@ -87,6 +87,30 @@ def test_every_cut_of_a_golden_gives_the_same_bits(
                 assert np.array_equal(ours, whole), f"cut before block {cut}"
 
 
+@pytest.mark.parametrize("name", GOLDENS)
+def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: Path, serve: Any) -> None:
+    """With both ends here, as `eval --window` and `logits_batch` read a text.
+
+    The unsplit model reads several texts in passes of their own, whose products add up in another order: to those the
+    split model's logits are close, and equal to the ones of a text by itself.
+    """
+    folder = goldens / name
+    with GPT2.from_pretrained(folder, device="software") as model:
+        most = model.config.n_positions
+        ids = np.random.default_rng(0).integers(0, model.config.vocab_size, 3 * most).tolist()
+        texts = [ids[at : at + size] for size in (most, max(1, most // 3)) for at in range(0, 2 * most, size)]
+        alone, batch = [model.logits(text) for text in texts], model.logits_batch(texts)
+        scored = [text for text in texts if len(text) > 1]
+        losses = list(model.losses(scored))
+    server = serve(folder, "+0")
+    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+        for ours, whole, beside in zip(split.logits_batch(texts), alone, batch, strict=True):
+            assert np.array_equal(ours, whole)
+            np.testing.assert_allclose(ours, beside, atol=1e-5 * np.abs(whole).max())
+        for ours, whole in zip(split.losses(scored), losses, strict=True):
+            np.testing.assert_allclose(ours, whole, atol=2e-5)
+
+
 def test_three_stages_with_both_ends_here(goldens: Path, stages: Callable[..., list[Stage]]) -> None:
     ids, wanted = unsplit(goldens / "llama-grouped")
     with Checkpoint.open(goldens / "llama-grouped") as checkpoint:

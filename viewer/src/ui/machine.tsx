@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { Strip, stages, type Stage } from "./drawing/strip";
 import { inBlock, meaning, parts, STAGES } from "./names";
+import * as split from "./split/state";
 import * as state from "./state";
 import { drawing, percent, useDevice } from "./tools";
 
@@ -141,11 +142,12 @@ function BlockNames({ columns }: { columns: number }) {
 function CellButton({ stage, at }: { stage: Stage; at: number }) {
   const block = parts(stage.label)[0];
   const where = block < 0 ? stage.name : `${stage.name} of block ${block}`;
+  const there = isThere(stage);
   return (
     <button
-      class={`stage${isCut(stage) ? " cut" : ""}`}
+      class={`stage${isCut(stage) ? " cut" : ""}${there ? " there" : ""}`}
       style={{ "--column": stage.column + 1, "--line": stage.line < 0 ? "1 / -1" : stage.line + 1, "--at": at }}
-      title={`${where}: ${meaning(stage.label) || stage.label}. Open its pass, texture and shader.`}
+      title={`${where}: ${meaning(stage.label) || stage.label}. ${there ? "The server runs it, so that this picture is from before. " : ""}Open its pass, texture and shader.`}
       aria-label={`${where}: open its pass`}
       onClick={() => {
         state.place.entry.value = ENTRY;
@@ -154,6 +156,12 @@ function CellButton({ stage, at }: { stage: Stage; at: number }) {
       }}
     />
   );
+}
+
+/** Whether a page that has all blocks leaves this one to its server, by the slider. */
+function isThere({ column }: Stage): boolean {
+  const { model } = state.engine();
+  return model.movable && split.here.value < model.manifest.config.n_layer && column > split.here.value;
 }
 
 /** Whether all or one head of what a stage shows is cut. */
