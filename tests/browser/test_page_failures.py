@@ -103,6 +103,28 @@ def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, brow
     assert page.evaluate("glgpt.parity().then((p) => p.pass)")
 
 
+def test_a_loss_that_is_heard_late_changes_no_token(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A fence of a lost context counts as passed, and its buffer reads as zeros, before the page hears of the loss."""
+    page = browse(serve(exported), LOSE)
+    page.evaluate("glgpt.ready")
+    expected = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0}).then((r) => r.ids)")
+    script = """async () => {
+      const {device} = glgpt.model, gl = device.gl, copy = gl.getBufferSubData.bind(gl), contexts = glgpt.info().contexts;
+      let reads = 0, away = false;
+      gl.getBufferSubData = (...args) => {
+        if (++reads === 4) {
+          away = true;
+          setTimeout(() => void lose(device).then(() => (away = false)), 10);
+        }
+        if (!away) copy(...args);
+      };
+      const {ids} = await glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0});
+      delete gl.getBufferSubData;
+      return [ids, reads > 4, glgpt.info().contexts - contexts];
+    }"""
+    assert page.evaluate(script) == [expected, True, 1]
+
+
 def test_a_loss_is_said_and_can_be_stopped(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported) + "#tokens=200")
     page.evaluate("glgpt.ready")

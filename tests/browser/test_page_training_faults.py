@@ -140,7 +140,7 @@ LOSE = """async () => {
 }"""
 
 
-def test_all_that_was_asked_for_survives_a_lost_context(page: Any, complaints: list[str]) -> None:
+def test_all_that_was_asked_for_survives_a_lost_context(page: Any) -> None:
     """Beside running steps, and of a training that waits: nothing is dropped, and each single step is kept."""
     script = """async (options) => {
       const session = await glgpt.training.create(options);
@@ -171,8 +171,6 @@ def test_all_that_was_asked_for_survives_a_lost_context(page: Any, complaints: l
     options = {"text": PLAY, "config": QUIET, "steps": 1000, "seed": SEED}
     page.evaluate(f"globalThis.lose = {LOSE}; 0")
     assert page.evaluate(script, options) == [2, 2, 3, 1, True]
-    # On a busy machine the browser's watchdog takes the context, too, which it logs.
-    complaints[:] = [said for said in complaints if "CONTEXT_LOST_WEBGL: loseContext" not in said]
 
 
 def test_a_pause_waits_for_the_training_that_is_being_made(page: Any) -> None:

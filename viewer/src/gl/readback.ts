@@ -3,6 +3,7 @@
 import { ContextLost, type Device } from "./device";
 import { pause } from "./wait";
 
+const HEARD = 50; // ms within which a page hears that its context is lost
 const LATEST = 600_000; // ms after which a fence is taken for lost: a step may take a minute on a slow device
 
 interface Slot {
@@ -10,10 +11,15 @@ interface Slot {
   bytes: number;
 }
 
+interface Copied {
+  slot: Slot;
+  into: Uint8Array;
+}
+
 interface Waiting {
   fence: WebGLSync | null;
   /** What is copied where once the fence is passed. */
-  copied: { slot: Slot; into: Uint8Array } | null;
+  copied: Copied | null;
   resolve: () => void;
   reject: (error: Error) => void;
 }
@@ -58,7 +64,7 @@ export class Reader {
   }
 
   /** Resolves when the device has done all that was issued. */
-  passed(copied: Waiting["copied"] = null): Promise<void> {
+  passed(copied: Copied | null = null): Promise<void> {
     const { gl } = this.device;
     const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
     gl.flush();
@@ -75,15 +81,23 @@ export class Reader {
     await pause();
     for (let head = this.queue[0]; head; head = this.queue[0]) {
       const waited = performance.now() - since;
-      if (!head.fence || this.device.lost || this.device.generation !== this.generation || waited > LATEST) {
+      if (!head.fence || this.gone() || waited > LATEST) {
         for (const each of this.queue.splice(0)) each.reject(new ContextLost());
         return;
       }
       if (gl.getSyncParameter(head.fence, gl.SYNC_STATUS) === gl.SIGNALED) {
         this.between += 0.2 * (Math.min(waited, 50) - this.between);
         since = performance.now();
+        if (head.copied) this.copy(head.copied);
+        if (head.copied && blank(head.copied.into)) {
+          // Fences of a lost context are passed and its buffers are zeros, before the page hears of the loss.
+          await this.device.sleep(HEARD);
+          if (this.gone()) continue;
+        }
         this.queue.shift();
-        this.finish(head);
+        gl.deleteSync(head.fence);
+        if (head.copied) this.free.push(head.copied.slot);
+        head.resolve();
       } else {
         await pause(); // a timer set from here is not among those that browsers slow down
         if (this.between > 3 || waited > this.between + 2) await this.device.sleep(1);
@@ -91,15 +105,20 @@ export class Reader {
     }
   }
 
-  private finish({ fence, copied, resolve }: Waiting): void {
-    const { gl } = this.device;
-    gl.deleteSync(fence);
-    if (copied) {
-      gl.bindBuffer(gl.PIXEL_PACK_BUFFER, copied.slot.buffer);
-      gl.getBufferSubData(gl.PIXEL_PACK_BUFFER, 0, copied.into);
-      gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
-      this.free.push(copied.slot);
-    }
-    resolve();
+  /** Whether the context that this reads from is lost. */
+  private gone(): boolean {
+    return this.device.lost || this.device.generation !== this.generation;
   }
+
+  private copy({ slot, into }: Copied): void {
+    const { gl } = this.device;
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, slot.buffer);
+    gl.getBufferSubData(gl.PIXEL_PACK_BUFFER, 0, into);
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
+  }
+}
+
+/** Whether all bytes, of whole texels, are zero. */
+function blank(bytes: Uint8Array): boolean {
+  return new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4).every((word) => word === 0);
 }
