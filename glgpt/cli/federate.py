@@ -16,12 +16,11 @@ from glgpt.cli.commands import report
 from glgpt.cli.options import Parser, count, device, not_negative, positive
 from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, GlgptError, quoted
-from glgpt.federation.protocol import DTYPES
+from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM, STRATEGIES
 from glgpt.system.files import read_json
 from glgpt.system.outputs import output_folder
 from glgpt.training.settings import PRESETS
 
-STRATEGIES = ("diloco", "fedavg", "fedadam", "median", "trimmed")
 EVAL_TOKENS = 1 << 14  # a validation a round: fewer tokens than `glgpt train` takes
 EXTRA = ("flwr", "websockets", "httpx")
 
@@ -91,8 +90,10 @@ def _serve_options(p: Parser) -> None:
         "--grace", type=not_negative, default=10.0, metavar="G", help="seconds after the quorum (default 10)"
     )
     g.add_argument("--strategy", choices=STRATEGIES, default="diloco", help="how updates are combined (default diloco)")
-    g.add_argument("--outer-lr", type=not_negative, default=0.7, metavar="R", help="of diloco (default 0.7)")
-    g.add_argument("--outer-momentum", type=not_negative, default=0.9, metavar="M", help="of diloco (default 0.9)")
+    for option, default, metavar in (("--outer-lr", OUTER_LR, "R"), ("--outer-momentum", OUTER_MOMENTUM, "M")):
+        g.add_argument(
+            option, type=not_negative, default=default, metavar=metavar, help=f"of diloco (default {default:g})"
+        )
     g.add_argument("--public", action="store_true", help="strangers may join: clip and trim what they send")
     g.add_argument("--dtype", choices=DTYPES, default="f16", help="how changes travel (default f16)")
     g.add_argument(

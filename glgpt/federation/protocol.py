@@ -23,6 +23,8 @@ BLOCK = 1024  # values of an int8 change that share a scale
 Vector = NDArray[np.float32]
 Dtype = Literal["f16", "f32", "int8", "exact"]
 DTYPES = get_args(Dtype)
+STRATEGIES = ("diloco", "fedavg", "fedadam", "median", "trimmed")  # how updates are combined
+OUTER_LR, OUTER_MOMENTUM = 1.0, 0.8  # of diloco: the best of those simulated, see docs/federation.md
 
 # Codes of a closed socket, beside the standard's
 NO_TOKEN, FULL, TOO_MUCH, REMOVED = 4403, 4429, 4413, 4410

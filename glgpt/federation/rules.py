@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
-from glgpt.federation.protocol import Update, Vector
+from glgpt.federation.protocol import OUTER_LR, OUTER_MOMENTUM, Update, Vector
 from glgpt.text.dataset import mixed, starts
 
 CLIP = 1.5  # times the median norm of a round's changes
@@ -103,8 +103,8 @@ class Outer:
     A rate of 1 without momentum takes the mean itself, bit for bit.
     """
 
-    lr: float = 0.7
-    momentum: float = 0.9
+    lr: float = OUTER_LR
+    momentum: float = OUTER_MOMENTUM
     velocity: Vector | None = None
 
     def step(self, before: Vector, mean: Vector) -> Vector:

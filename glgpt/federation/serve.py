@@ -56,8 +56,8 @@ class Terms:
     round_seconds: float = 120.0
     grace: float = 10.0
     strategy: str = "diloco"
-    outer_lr: float = 0.7
-    outer_momentum: float = 0.9
+    outer_lr: float = protocol.OUTER_LR
+    outer_momentum: float = protocol.OUTER_MOMENTUM
     public: bool = False
     dtype: str = "f16"
     shards: int = 256

@@ -31,7 +31,6 @@ from glgpt.training.records import validated
 from glgpt.training.settings import Settings
 
 FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
-STRATEGIES = ("diloco", "fedavg", "fedadam", "median", "trimmed")
 Strategy = Literal["diloco", "fedavg", "fedadam", "median", "trimmed"]
 
 

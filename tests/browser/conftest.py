@@ -20,9 +20,8 @@ from glgpt.system.files import data_path
 
 TOKENS = 12  # of the text that a page writes when it opens, unless its address says otherwise
 LOUD = ("warning", "error", "assert")  # of what a page writes to the console
-TAKEN = (
-    "CONTEXT_LOST_WEBGL: loseContext"  # Chromium took the context, as it may on a busy machine; the page must recover
-)
+# Chromium took the context, as it may on a busy machine: the page must recover.
+TAKEN = "CONTEXT_LOST_WEBGL: loseContext"
 
 
 class Quiet(SimpleHTTPRequestHandler):

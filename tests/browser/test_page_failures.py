@@ -109,7 +109,7 @@ def test_a_loss_that_is_heard_late_changes_no_token(exported: Path, serve: Serve
     page.evaluate("glgpt.ready")
     expected = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0}).then((r) => r.ids)")
     script = """async () => {
-      const {device} = glgpt.model, gl = device.gl, copy = gl.getBufferSubData.bind(gl), contexts = glgpt.info().contexts;
+      const {device} = glgpt.model, {gl} = device, copy = gl.getBufferSubData.bind(gl), {contexts} = glgpt.info();
       let reads = 0, away = false;
       gl.getBufferSubData = (...args) => {
         if (++reads === 4) {
