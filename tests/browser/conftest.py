@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -89,8 +90,30 @@ def complaints() -> list[str]:
     return []
 
 
+@pytest.fixture(scope="session")
+def probes() -> dict[str, str]:
+    """What pages have measured of their kernels, by the key under which a browser remembers it.
+
+    Each test has a fresh profile, but only the first page of a kind measures: the others are second visits.
+    """
+    return {}
+
+
+REMEMBER = """
+for (const [key, value] of Object.entries(%s)) {
+  try { if (localStorage.getItem(key) === null) localStorage.setItem(key, value); } catch { /* has no storage */ }
+}
+const set = Storage.prototype.setItem;
+Storage.prototype.setItem = function (key, value) {
+  if (key.startsWith("glgpt probe ")) void rememberProbe(key, value);
+  return set.call(this, key, value);
+};"""
+
+
 @pytest.fixture
-def browse(chromium: str, tmp_path: Path, complaints: list[str]) -> Iterator[Callable[..., Any]]:
+def browse(
+    chromium: str, tmp_path: Path, complaints: list[str], probes: dict[str, str]
+) -> Iterator[Callable[..., Any]]:
     """Opens an address in a fresh profile; fails the test for a complaint but those that match `provokes`."""
     expected = [TAKEN]
     with sync_playwright() as p:
@@ -109,6 +132,8 @@ def browse(chromium: str, tmp_path: Path, complaints: list[str]) -> Iterator[Cal
                 **options,
             )
             contexts.append(context)
+            context.expose_binding("rememberProbe", lambda _, key, value: probes.update({key: value}))
+            context.add_init_script(f"{{{REMEMBER % json.dumps(probes)}}}")
             page = wait_without_eval(context.pages[0])
             page.set_default_timeout(90_000)
             context.on("weberror", lambda event: complaints.append(str(event.error)))
