@@ -1,6 +1,6 @@
 """The figures of docs/split.md: what rounding hidden states costs, what they give away, how fast a split model is.
 
-python docs/split_figures.py loss [MODEL]
+python docs/split_figures.py loss [MODEL] [--windows 5]
 python docs/split_figures.py probe [MODEL]
 python docs/split_figures.py distance
 python docs/split_figures.py token [MODEL] [--device gpu] [--blocks 6-11] [--wire f16]
@@ -70,10 +70,10 @@ def nats(logits: Floats, ids: list[int]) -> Floats:
     return losses
 
 
-def loss(name: str | None) -> None:
+def loss(name: str | None, count: int) -> None:
     """Loss and greedy agreement by the depth of the cut and how states travel."""
     with GPT2.from_pretrained(name, device="software") as model:
-        texts, names = windows(model, LOSS_WINDOWS), model.config.stream()
+        texts, names = windows(model, count), model.config.stream()
         runs = [model.run_with_cache(ids, names) for ids in texts]
         config = model.config
     plain = float(np.mean([nats(run[0], ids).mean() for run, ids in zip(runs, texts, strict=True)]))
@@ -267,6 +267,8 @@ def main() -> None:
         p = commands.add_parser(figure.__name__, help=figure.__doc__)
         p.add_argument("name", nargs="?", metavar="MODEL")
         p.set_defaults(run=figure)
+        if figure is loss:
+            p.add_argument("--windows", type=int, default=LOSS_WINDOWS, dest="count", help="of a whole context each")
     commands.add_parser("distance", help=distance.__doc__).set_defaults(run=distance)
     for served, held in ((token, "the latter half"), (sessions, "all but the first, without the embedding")):
         p = commands.add_parser(served.__name__, help=served.__doc__)

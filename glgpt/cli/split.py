@@ -79,9 +79,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
         "--split", metavar="URL", help="a server (glgpt split serve) runs its blocks, this machine the others"
     )
     group.add_argument("--plan", metavar="PLAN", help="several: 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043")
-    group.add_argument(
-        "--wire", choices=hidden.FORMATS, default="f32", help="how hidden states travel (default f32, exact)"
-    )
+    group.add_argument("--wire", choices=hidden.FORMATS, help="how hidden states travel (default f32, exact)")
     group.add_argument("--token", metavar="TEXT", help=f"what the servers ask for (default: ${TOKEN})")
     group.add_argument("--speculate", action="store_true", help="check guesses from the text several at a time")
 
@@ -89,14 +87,14 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
 def client_options(args: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of `GPT2.from_pretrained` that say what is split; none where nothing is."""
     if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
-        for name in ("token", "speculate"):
+        for name in ("token", "speculate", "wire"):
             if getattr(args, name, None):
                 raise ArgumentError(f"--{name} goes with --split or --plan")
         return {}
     if args.split is not None and args.plan is not None:
         raise ArgumentError("--split and --plan both say what runs where; give one of them")
     where = {"rest": args.split} if args.plan is None else {"plan": args.plan}
-    return {**where, "wire": args.wire, "token": _token(args), "speculate": args.speculate}
+    return {**where, "wire": args.wire or "f32", "token": _token(args), "speculate": args.speculate}
 
 
 def add_page_options(parser: argparse.ArgumentParser) -> None:
@@ -107,21 +105,19 @@ def add_page_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--head", choices=("server", "page"), default="server", help="where the logits are computed (default server)"
     )
-    group.add_argument(
-        "--wire", choices=hidden.FORMATS, default="f32", help="how hidden states travel (default f32, exact)"
-    )
+    group.add_argument("--wire", choices=hidden.FORMATS, help="how hidden states travel (default f32, exact)")
 
 
 def split_page(args: argparse.Namespace) -> SplitPage | None:
     """What `add_page_options` filled in; None for a page that holds the whole model."""
     if args.server is None:
-        for name in ("split", "head"):
+        for name in ("split", "head", "wire"):
             if getattr(args, name) not in (None, "server"):
                 raise ArgumentError(f"--{name} goes with --server URL, which runs the blocks that the page leaves")
         return None
     from glgpt.page.split import SplitPage
 
-    return SplitPage(args.split, args.server, args.wire, args.head == "page")
+    return SplitPage(args.split, args.server, args.wire or "f32", args.head == "page")
 
 
 def split_figures(model: GPT2) -> list[dict[str, Any]]:

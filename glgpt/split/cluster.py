@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 import ray
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.config import RequestRouterConfig
+from ray.serve.exceptions import RayServeException
 
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
@@ -238,7 +239,9 @@ class RayEngine(Front):
         try:
             found: Sent = await method.remote(*arguments)
             return found
-        except RayError as error:
+        except RayTaskError as error:
+            raise GlgptError(f"a replica failed: {quoted(str(error.cause), 300)}") from None
+        except (RayError, RayServeException) as error:
             raise LapsedError(ORDER, f"a replica was lost: {type(error).__name__}") from None
 
     def close(self) -> None:

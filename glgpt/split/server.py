@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import ssl
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.part import Part
@@ -28,6 +29,7 @@ from glgpt.wire.messages import BAD, DRAINING, PROTOCOL, REFUSED, UNSUITABLE, Lo
 
 PORT = 8043
 GREETING = 10.0  # seconds in which a connection must say `open`
+TOLD = 2.0  # seconds in which a client must take the word that the server ends
 SLOW = 30.0  # seconds in which a client must take an answer
 DRAIN = 10.0  # seconds that steps under way have to end
 OPENS_PER_S, OPENS_AT_ONCE = 200.0, 400.0
@@ -46,7 +48,10 @@ class Access:
         """Whether a page of this origin may connect; programs that are no browser have none."""
         if origin is None or origin in self.origins:
             return True
-        return not self.origins and urlsplit(origin).hostname in LOCAL
+        try:
+            return not self.origins and urlsplit(origin).hostname in LOCAL
+        except ValueError:  # no address
+            return False
 
 
 class _Bucket:
@@ -173,6 +178,12 @@ class Application:
             await _refuse(socket, error.code, str(error))
         except GlgptError as error:
             await _refuse(socket, BAD, str(error))
+        except WebSocketDisconnect:
+            raise
+        except Exception as error:  # a fault of ours: the client must hear of it, or it asks for ever
+            if socket.client_state is socket.application_state is WebSocketState.CONNECTED:
+                print(f"glgpt split serve: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                await _refuse(socket, BAD, f"the server failed: {type(error).__name__}: {error}")
         finally:
             self.under_way -= 1
         return False
@@ -197,9 +208,11 @@ class Application:
         end = time.monotonic() + DRAIN
         while self.under_way and time.monotonic() < end:
             await asyncio.sleep(0.02)
-        for socket in list(self._holders.values()):
-            with contextlib.suppress(Exception):
-                await _refuse(socket, DRAINING, "the server is ending")
+        told = (
+            asyncio.wait_for(_refuse(socket, DRAINING, "the server is ending"), TOLD)
+            for socket in list(self._holders.values())
+        )
+        await asyncio.gather(*told, return_exceptions=True)
 
 
 async def _send(socket: WebSocket, message: bytes) -> None:

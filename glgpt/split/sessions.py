@@ -153,8 +153,9 @@ class Sessions:
                 return caches
         if self._made == self.most:  # another stage's must go
             self._release(*self._free.pop(0))
+        caches = texts.caches()  # may be refused
         self._made += 1
-        return texts.caches()
+        return caches
 
     def _release(self, texts: Together, caches: Caches) -> None:
         self._made -= 1

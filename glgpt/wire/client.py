@@ -15,6 +15,7 @@ from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Look, Open, Step
 
 PATIENCE = 30.0  # seconds in which a lost connection must come back
 ANSWER = 120.0  # seconds after which a server that says nothing counts as lost
+RESENDS = 20  # times that one message is sent again
 BACKOFF = (0.05, 2.0)  # seconds between attempts to connect: the first, and the longest
 
 
@@ -111,6 +112,7 @@ class Connection:
 
     def take(self) -> tuple[dict[str, Any], memoryview]:
         """The answer to the oldest step. Raises ForgottenError where the rows before it must be fed again."""
+        resends = 0
         while True:
             seq, _, sent, rows = self._unanswered[0]
             try:
@@ -118,7 +120,11 @@ class Connection:
                     raise LostError("the connection broke")
                 data = self._inbox.popleft() if self._inbox else self._receive(ANSWER)
                 header, payload = messages.decode(data)
-            except (LostError, TimeoutError, GlgptError):
+            except (LostError, TimeoutError, GlgptError) as error:
+                if resends == RESENDS:
+                    self.abandon()
+                    raise GlgptError(f"{self.url}: no answer after {RESENDS} connections: {error}") from None
+                resends += 1
                 self._resume()
                 continue
             if header.get("op") == "error":
@@ -147,10 +153,17 @@ class Connection:
     def _heed(self, header: dict[str, Any]) -> None:
         """What an error means: a session to begin anew, or the end."""
         if header.get("code") not in AGAIN:
+            self.abandon()  # else it would be sent again
             raise GlgptError(f"{self.url}: {quoted(header.get('message', 'refused'), 300)}")
         self._disconnect()
         self._session = None
         self._resume()
+
+    def abandon(self) -> None:
+        """Leaves what was not answered, and the session: the next text begins with another one."""
+        self._disconnect()
+        self._unanswered.clear()
+        self._session = None
 
     # -- the connection -----------------------------------------------------------------------------------------
 

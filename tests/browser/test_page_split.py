@@ -117,6 +117,8 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     process.start()
     found = page.evaluate("globalThis.text")
     assert found["text"] == wanted(40, temperature=0.8, seed=5)
+    assert generated(page, 12, minP=0.2) == wanted(12, temperature=0.8, seed=5, min_p=0.2)
+    assert len(page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2, alternatives: 50}).then((r) => r.ids)")) == 2
     assert page.locator(".split .side.here").get_attribute("data-blocks") == "embedding,0,1"
     assert page.locator(".split .side.there").get_attribute("data-blocks") == "2,3,4,5,head"
     assert "connected again" in page.locator(".split .said").inner_text()

@@ -134,8 +134,8 @@ def test_who_may_connect(serve: Any, folder: Path, raw: Any) -> None:
     for wrong in (None, "wrong"):
         assert raw(server).open(token=wrong)["code"] == "refused"
     assert raw(server).open(token="right")["op"] == "opened"
-    for origin, welcome in (("http://localhost:8042", True), ("https://example.org", False), ("null", False)):
-        if welcome:
+    for origin in ("http://localhost:8042", "https://example.org", "null", "http://["):
+        if origin.startswith("http://localhost"):
             raw(server, origin=origin)
         else:
             with pytest.raises(InvalidStatus, match="403"):
@@ -239,6 +239,52 @@ def test_cut_at_any_message_the_text_is_the_same(
             proxy.close()
             cuts += proxy.cuts
         assert cuts > TOKENS
+
+
+def test_an_interrupted_text_leaves_no_answer_to_the_next(
+    serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(folder, "1")
+    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+        split.decoder.sizes = (1,)  # several chunks
+        stage, taken = split._stages[1], 0
+        take = stage.take
+
+        def interrupted() -> Any:
+            nonlocal taken
+            taken += 1
+            if taken in (2, 9):
+                raise KeyboardInterrupt
+            return take()
+
+        monkeypatch.setattr(stage, "take", interrupted)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                list(split.generate_ids([7, *ids[1:]], TOKENS, temperature=0))
+        assert list(split.generate_ids(ids, TOKENS, temperature=0)) == whole["greedy"]
+        with pytest.raises(KeyboardInterrupt):
+            taken = 1
+            list(split.generate_ids(ids, TOKENS, temperature=0))
+        logits, _ = split.run_with_cache(ids, ["h.1.mlp.act"])
+        with GPT2.from_pretrained(folder, device="software") as model:
+            assert np.array_equal(logits, model.logits(ids))
+
+
+def test_a_fault_of_the_server_is_said(
+    serve: Any, folder: Path, ids: list[int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(folder, "1")
+
+    async def broken(_: Any) -> bytes:
+        raise RuntimeError("a fault")
+
+    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+        with monkeypatch.context() as patch:
+            patch.setattr(server.app.engine, "step", broken)
+            with pytest.raises(GlgptError, match="the server failed: RuntimeError: a fault"):
+                list(split.generate_ids(ids, 2, temperature=0))
+        assert "glgpt split serve: RuntimeError: a fault" in capsys.readouterr().err
+        assert len(list(split.generate_ids(ids, 2, temperature=0))) == 2
 
 
 def test_over_a_long_line_chunks_are_under_way_together(serve: Any, folder: Path) -> None:

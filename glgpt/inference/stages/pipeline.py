@@ -59,6 +59,10 @@ class Local:
         """The oldest answer."""
         return self._answers.popleft()
 
+    def abandon(self) -> None:
+        """Leaves answers that nobody waits for any more."""
+        self._answers.clear()
+
 
 class Pipeline:
     """Plays a text through stages, of which the first takes ids and the last chooses tokens.
@@ -126,6 +130,10 @@ class Pipeline:
 
         Raises GlgptError where a stage answers nothing, or a server cannot be reached again.
         """
+        for stage in self.stages:
+            if stage.pending:  # an interrupt or an error came before they were taken
+                stage.abandon()
+                self.held = 0
         for _ in range(REPLAYS):
             try:
                 return self._run(ids, ask)

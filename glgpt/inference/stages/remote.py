@@ -53,6 +53,10 @@ class RemoteStage:
         """Answers to come."""
         return self.connection.pending
 
+    def abandon(self) -> None:
+        """Leaves answers that nobody waits for any more, and the rows that it holds."""
+        self.connection.abandon()
+
     def take(self) -> Answer:
         """The oldest answer. Raises GlgptError for one that is none, and `ForgottenError` (see `Connection`)."""
         header, payload = self.connection.take()
@@ -73,6 +77,8 @@ class RemoteStage:
 
     def look(self, x: Rows, names: tuple[str, ...]) -> tuple[Floats, dict[str, Floats]]:
         """Hidden states (or with the head logits) of all rows, and these activations in their natural shapes."""
+        if self.pending:  # of a text that was interrupted
+            self.abandon()
         while True:
             self.connection.look(len(x), names, self._bytes(x))
             with contextlib.suppress(ForgottenError):  # a look needs nothing of the session

@@ -18,6 +18,8 @@ import { Forgotten, Split, type Ask, type Stepped } from "./split";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
+const MOST_FROM_SERVER = 32; // alternatives beside a token, as its messages allow
+const REPLAYS = 20; // times that a text is fed again for one token
 const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
 
 export interface ModelOptions {
@@ -473,8 +475,9 @@ export class Model {
 
   /** Each token's hidden state goes to the server; the token behind it comes back, or where the head is here is drawn. */
   private async *crossing(text: number[], count: number, run: Run, sampler: Sampler, drawn: number): AsyncGenerator<Token> {
-    const { temperature, topK, topP, seed } = sampler.settings;
-    const ask = { temperature, top_k: topK, top_p: topP, seed, alternatives: run.alternatives ?? 0 };
+    const { temperature, topK, topP, minP, seed } = sampler.settings;
+    const weighed = Math.min(run.alternatives ?? 0, MOST_FROM_SERVER);
+    const ask = { temperature, top_k: topK, top_p: topP, min_p: minP ?? 0, seed, alternatives: weighed };
     for (let taken = 0; taken < count; taken++) {
       try {
         const found = await this.cross(text, { ...ask, draw: drawn + taken }, run.signal);
@@ -491,7 +494,8 @@ export class Model {
   /** Feeds what the page and the server do not hold yet of `ids`; the token behind them. A lost session is fed again. */
   private async cross(ids: readonly number[], ask: Ask, signal?: AbortSignal): Promise<Stepped> {
     const split = this.split!;
-    for (;;) {
+    for (let replays = 0; ; replays++) {
+      if (replays > REPLAYS) throw new PageError(`The server lost the text ${REPLAYS} times while it read it. Is the way to it in order?`);
       await split.connect(signal);
       const { here: blocks } = this;
       const from = Math.min(this.held(ids, this.movable ? this.front : this.cached), split.common(ids));
@@ -510,7 +514,7 @@ export class Model {
         for (const earlier of found.slice(0, -1)) split.onCrossing(earlier.crossing);
         return must(found.at(-1), "an answer from the server");
       } catch (error) {
-        if (!(error instanceof Forgotten)) throw error;
+        if (!(error instanceof Forgotten) || signal?.aborted) throw error;
       }
     }
   }
@@ -644,7 +648,7 @@ export class Model {
   async weighed(ids: readonly number[], at: number, count: number): Promise<Token> {
     const id = must(ids[at], `token ${at}`);
     if (this.split && !this.movable) {
-      const wish = { temperature: 0, top_k: null, top_p: null, seed: 0, draw: 0, alternatives: 0, logits: true };
+      const wish = { temperature: 0, top_k: null, top_p: null, min_p: 0, seed: 0, draw: 0, alternatives: 0, logits: true };
       const { chosen, hidden } = await this.cross(ids.slice(0, at), wish);
       if (hidden) this.end(hidden);
       const logits = hidden ? await this.logitsRow() : must(chosen?.logits, "logits from the server");

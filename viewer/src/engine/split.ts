@@ -26,6 +26,7 @@ export interface Ask {
   temperature: number;
   top_k: number | null;
   top_p: number | null;
+  min_p: number;
   seed: number;
   draw: number;
   alternatives: number;
