@@ -156,7 +156,7 @@ def serving(model: str, blocks: str, device: str, dtype: str) -> Iterator[str]:
 
 
 def token(name: str | None, device: str, blocks: str | None, dtype: str, wire: str, tokens: int) -> None:
-    """Milliseconds of a decoded token, unsplit and with some blocks on a server on this machine, by turns."""
+    """Milliseconds of a decoded token, unsplit and with some blocks on a server on this machine, interleaved."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(model_or_random(name))
         with Checkpoint.open(folder) as checkpoint:

@@ -30,9 +30,8 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     for name, default in (("--clients", 100), ("--asked", 10), ("--local-steps", 10), ("--steps", 1000), ("--seed", 0)):
         parser.add_argument(name, type=int, default=default)
-    for name, default in (("--drop", 0.3), ("--lr", 3e-3)):
-        parser.add_argument(name, type=float, default=default)
-    for name, default in (("--outer-lr", protocol.OUTER_LR), ("--outer-momentum", protocol.OUTER_MOMENTUM)):
+    outer = (("--outer-lr", protocol.OUTER_LR), ("--outer-momentum", protocol.OUTER_MOMENTUM))
+    for name, default in (("--drop", 0.3), ("--lr", 3e-3), *outer):
         parser.add_argument(name, type=float, default=default)
     parser.add_argument("--dtype", choices=protocol.DTYPES, default="f16")
     parser.add_argument("--poisoned", type=int, default=0, help="so many of those asked send -10 times their change")

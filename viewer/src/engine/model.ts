@@ -231,7 +231,7 @@ export class Model {
     this.times.compileMs = performance.now() - start;
     device.still(generation);
     for (const name of ["token", this.programs.generate.views["logits"]?.texture]) {
-      if (name !== undefined && name in this.programs.generate.textures) this.player.layers(name);
+      if (name !== undefined && name in this.programs.generate.textures) this.player.readFramebuffers(name);
     }
     this.player.play("prepare");
     device.still(generation);

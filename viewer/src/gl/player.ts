@@ -8,7 +8,7 @@ import { Reader } from "./readback";
 import { compileAll } from "./shaders";
 import { pause } from "./wait";
 
-const TASK = 15; // ms of laying out commands after which the page gets a frame
+const TASK = 15; // ms of preparing commands after which the page gets a frame
 const BLOCKS = 8; // uniform buffers used in rotation, so that writing one never waits for a draw that reads it
 
 export type Texels = Float32Array | Uint32Array;
@@ -139,12 +139,12 @@ export class Player {
   async read(name: string, y = 0, rows = this.spec(name).height): Promise<Texels> {
     const t = this.spec(name);
     const out = new Uint8Array(t.width * rows * t.layers * 16);
-    await this.reader.read(this.layers(name), [0, y, t.width, rows], this.stored(t) === "uint", out);
+    await this.reader.read(this.readFramebuffers(name), [0, y, t.width, rows], this.stored(t) === "uint", out);
     return t.format === "float" ? new Float32Array(out.buffer) : new Uint32Array(out.buffer);
   }
 
-  /** Makes what a read needs: asked for while passes are under way, it waits for them. */
-  layers(name: string): WebGLFramebuffer[] {
+  /** A framebuffer for each layer, to read it. To be made before passes are under way: checking a new one waits for them. */
+  readFramebuffers(name: string): WebGLFramebuffer[] {
     return Array.from({ length: this.spec(name).layers }, (_, layer) => this.framebuffer([[name, layer]]));
   }
 
@@ -194,25 +194,25 @@ export class Player {
     }
     const compiled = await compileAll(this.device, texts, this.options, (n, all) => this.onCompiled(n, all));
     this.device.still(generation);
-    const breath = this.breath(generation);
+    const yieldIfLate = this.yielder(generation);
     for (const name of todo) {
       for (const p of this.program.entries[name]!.passes) {
         const program = this.shaders.has(p.shader) ? undefined : compiled.get(p.shader);
         if (!program) continue;
-        this.bound(program, p);
+        this.bindUniforms(program, p);
         this.shaders.set(p.shader, program);
-        await breath();
+        await yieldIfLate();
       }
     }
     for (const name of todo) {
       this.laidOut(name);
-      await breath();
+      await yieldIfLate();
     }
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
 
-  /** Lets the page have a frame where the last was long ago: each question to the driver waits for its answer. */
-  private breath(generation: number): () => Promise<void> {
+  /** A function that yields to the event loop after `TASK` ms of work: each query of the driver waits for its answer. */
+  private yielder(generation: number): () => Promise<void> {
     let since = performance.now();
     return async () => {
       if (performance.now() - since > TASK) {
@@ -224,7 +224,7 @@ export class Player {
   }
 
   /** Binds a new shader's samplers to units in the order of a pass's inputs, and its scalars to block 0. */
-  private bound(program: WebGLProgram, { inputs }: Pass): void {
+  private bindUniforms(program: WebGLProgram, { inputs }: Pass): void {
     const { gl } = this.device;
     gl.useProgram(program);
     inputs.forEach(([sampler], unit) => gl.uniform1i(gl.getUniformLocation(program, sampler), unit));

@@ -71,7 +71,7 @@ export class Strip implements Watcher {
     this.by = new Map(list.map((s, i) => [s.pass, i]));
   }
 
-  /** To be awaited before it draws; again after a lost context. */
+  /** Compiles and sizes what it draws with; to be awaited before it draws, and again after a lost context. */
   async prepare(): Promise<void> {
     await this.painter.prepare();
     this.painter.resize(...this.size);
