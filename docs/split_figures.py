@@ -194,9 +194,9 @@ async def client(url: str, width: int, tokens: int) -> None:
         await socket.recv()
         for pos in range(tokens):
             await socket.send(messages.encode(Step(seq=pos, pos=pos, n=1, ask=Ask()), states))
-            header, _ = messages.decode(await socket.recv())
-            if header["op"] != "stepped":
-                raise SystemExit(f"the server answered {header}")
+            said, _ = messages.decode_answer(await socket.recv())
+            if not isinstance(said, messages.Stepped):
+                raise SystemExit(f"the server answered {said}")
 
 
 def clients(url: str, count: int, width: int, tokens: int) -> None:

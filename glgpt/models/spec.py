@@ -193,6 +193,12 @@ class Activation:
         """Its natural shape in words: `head, T, T`, `head, T, d_head` or `T, width`."""
         return DIMS.get(self.kind, "T, width")
 
+    def shape(self, tokens: int) -> tuple[int, ...]:
+        """Its natural shape for a text of so many tokens."""
+        if self.square:
+            return self.heads, tokens, tokens
+        return (self.heads, tokens, self.width) if self.kind == "cache" else (tokens, self.row_width)
+
     def natural(self, matrix: Floats, start: int, valid: int, total: int) -> Floats:
         """The rows of tokens start .. start + valid - 1 of `total`, in the natural shape and without padding.
 

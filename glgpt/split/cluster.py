@@ -36,7 +36,7 @@ from glgpt.split.engine import Engine, Fed, Front
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.system.signals import NUMBERS
 from glgpt.wire import hidden
-from glgpt.wire.messages import ORDER, Ask, Look, Step, decode, encode
+from glgpt.wire.messages import ORDER, Ask, Look, Looked, Said, Step, Stepped, decode_answer, decode_request, encode
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 UNDER_WAY = 1000  # steps that a replica takes at once; it queues them itself
@@ -68,9 +68,8 @@ class Replica:
 
     async def step(self, key: str, step: bytes, wire: str) -> Sent:
         """Runs a step, which came as the message of the protocol; answers with one."""
-        header, payload = decode(step)
-        header.pop("op")
-        message = Step.model_validate(header)
+        message, payload = decode_request(step)
+        assert isinstance(message, Step), "the head of the chain sends steps here"
         session = self._session(key)
         try:
             if not session.evicted and message.pos > session.held:
@@ -85,9 +84,8 @@ class Replica:
 
     async def look(self, look: bytes, wire: str) -> Sent:
         """Answers a look."""
-        header, payload = decode(look)
-        header.pop("op")
-        message = Look.model_validate(header)
+        message, payload = decode_request(look)
+        assert isinstance(message, Look), "the head of the chain sends looks here"
         try:
             x = self.engine.rows(self.engine.part, payload, message.n, wire)
             return "", "", await self.engine.look(self.engine.part, message, x)
@@ -190,26 +188,27 @@ class RayEngine(Front):
             raise LapsedError(ORDER, f"a step at {step.pos} of a session that holds {session.held} rows")
         begun = time.perf_counter()
         session.held = step.pos  # in case it fails half way
-        header: dict[str, Any] = {}
+        said: Said | None = None
         for i, handle in enumerate(self._handles):
             last = i == len(self._handles) - 1
             message = step.model_copy(update={"ask": step.ask if last else _hint(step.ask)})
             sticky = handle.options(session_id=session.key)
             data = _taken(await self._call(sticky.step, session.key, encode(message, _packed(x)), "f32"))
-            header, payload = decode(data)
+            said, payload = decode_answer(data)
             if not self.parts[i].head:
                 x = hidden.unpack(payload, step.n, self.config.n_embd, "f32")
-        tokens = header.get("tokens", [])
-        session.held = step.pos + (len(tokens) if step.ask and step.ask.guesses and tokens else step.n)
+        assert isinstance(said, Stepped), "a stage answers a step with what it made of it"
+        guessed = step.ask and step.ask.guesses and said.tokens
+        session.held = step.pos + (len(said.tokens) if guessed else step.n)
         ms = round(1000 * (time.perf_counter() - begun), 3)
-        header |= {"ms": ms, "queue_ms": round(1000 * (begun - fed.came), 3)}
+        header = said.model_copy(update={"ms": ms, "queue_ms": max(0.0, round(1000 * (begun - fed.came), 3))})
         payload = payload if self.part.head else memoryview(hidden.pack(x, fed.wire))
         session.seq, session.reply = step.seq, encode(header, bytes(payload))
         return session.reply
 
     async def look(self, part: Part, look_: Look, x: Any) -> bytes:
         """The answer to a look: each stage looks inside its own blocks."""
-        arrays: list[list[Any]] = []
+        arrays: list[tuple[str, list[int]]] = []
         values, begun = b"", time.perf_counter()
         known = part.activations(self.config)
         for name in look_.names:
@@ -219,19 +218,20 @@ class RayEngine(Front):
         for i, (own, handle) in enumerate(chain[-1:] if look_.head else chain):
             names = tuple(name for name in look_.names if name in own.activations(self.config))
             message = look_.model_copy(update={"names": names})
-            header, payload = decode(_taken(await self._call(handle.look, encode(message, _packed(x)), "f32")))
+            said, payload = decode_answer(_taken(await self._call(handle.look, encode(message, _packed(x)), "f32")))
+            assert isinstance(said, Looked), "a stage answers a look with arrays"
             last = look_.head or i == len(chain) - 1
             at = 0
-            for name, shape in header["arrays"]:
+            for name, shape in said.arrays:
                 size = 4 * int(np.prod(shape))
                 if name == "hidden" and not last:
                     x = hidden.unpack(payload[at : at + size], look_.n, self.config.n_embd, "f32")
                 else:
-                    arrays.append([name, shape])
+                    arrays.append((name, shape))
                     values += payload[at : at + size]
                 at += size
         ms = round(1000 * (time.perf_counter() - begun), 3)
-        return encode({"op": "looked", "seq": look_.seq, "arrays": arrays, "ms": ms}, values)
+        return encode(Looked(seq=look_.seq, arrays=arrays, ms=ms), values)
 
     @staticmethod
     async def _call(method: Any, *arguments: Any) -> Sent:

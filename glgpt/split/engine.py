@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,11 +25,11 @@ from glgpt.program.formats import Floats
 from glgpt.split.sessions import Session, Sessions
 from glgpt.split.turns import Turns
 from glgpt.wire import hidden
-from glgpt.wire.messages import Look, Step, encode
+from glgpt.wire.messages import Look, Looked, Step, Stepped, encode
 
 T = TypeVar("T")
 NARROWED = 4  # parts of a part that are kept ready
-LOOK_BYTES = 64 << 20  # the most that one answer to a look may take
+LOOK_BYTES = 256 << 20  # the most that one answer to a look may take, its logits or hidden states included
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,13 +242,14 @@ class Engine(Front):
             payload = hidden.pack(answer.hidden, fed.wire)
         elif answer.logits is not None:
             payload = np.ascontiguousarray(answer.logits, "<f4").tobytes()
-        end = time.perf_counter()
-        header = {"op": "stepped", "seq": step.seq, "n": step.n, "ms": round(1000 * (end - begun), 3)}
-        header["queue_ms"] = round(1000 * (begun - fed.came), 3)
-        if answer.tokens:
-            header["tokens"] = answer.tokens
-        if answer.top:
-            header["top"] = [[[i, round(p, 6), round(d, 6)] for i, p, d in candidates] for candidates in answer.top]
+        header = Stepped(
+            seq=step.seq,
+            n=step.n,
+            ms=round(1000 * (time.perf_counter() - begun), 3),
+            queue_ms=max(0.0, round(1000 * (begun - fed.came), 3)),
+            tokens=answer.tokens,
+            top=[[(i, round(p, 6), round(d, 6)) for i, p, d in candidates] for candidates in answer.top],
+        )
         fed.session.seq, fed.session.reply = step.seq, encode(header, payload)
         return fed.session.reply
 
@@ -265,18 +267,16 @@ class Engine(Front):
             if name not in known or name == captures.end:
                 raise GlgptError(f"{name!r} is not an activation of {captures.part}")
         begun, n = time.perf_counter(), look_.n
-        size = 4 * sum(
-            known[name].heads * n * (n if known[name].kind in ("scores", "pattern") else known[name].width)
-            for name in look_.names
-        )
+        width = self.config.vocab_size if served.part.head else self.config.n_embd
+        size = 4 * (n * width + sum(prod(known[name].shape(n)) for name in look_.names))
         if size > LOOK_BYTES:
             raise GlgptError(
                 f"these activations take {size >> 20} MiB; one answer holds {LOOK_BYTES >> 20} MiB at most"
             )
         end, arrays = look(captures, x, look_.names)
         found: dict[str, Floats] = {**arrays, captures.end: end}
-        header = {"op": "looked", "seq": look_.seq, "arrays": [[name, list(a.shape)] for name, a in found.items()]}
-        header["ms"] = round(1000 * (time.perf_counter() - begun), 3)
+        shapes = [(name, list(a.shape)) for name, a in found.items()]
+        header = Looked(seq=look_.seq, arrays=shapes, ms=round(1000 * (time.perf_counter() - begun), 3))
         return encode(header, b"".join(np.ascontiguousarray(a, "<f4").tobytes() for a in found.values()))
 
     def close(self) -> None:

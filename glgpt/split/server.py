@@ -25,16 +25,30 @@ from glgpt.models.part import Part
 from glgpt.page.serve import Headers, bound_socket, settings
 from glgpt.split.engine import Fed, Front
 from glgpt.split.sessions import LapsedError, Session
-from glgpt.wire.messages import BAD, DRAINING, PROTOCOL, REFUSED, UNSUITABLE, Look, Open, decode_request, encode
+from glgpt.wire.messages import (
+    BAD,
+    DRAINING,
+    FULL,
+    PROTOCOL,
+    TOKEN,
+    UNSUITABLE,
+    Failed,
+    Look,
+    Open,
+    Opened,
+    decode_request,
+    encode,
+)
 
 PORT = 8043
 GREETING = 10.0  # seconds in which a connection must say `open`
+HEARD = 1.0  # seconds in which a client that is turned away may say `open`
 TOLD = 2.0  # seconds in which a client must take the word that the server ends
 SLOW = 30.0  # seconds in which a client must take an answer
 DRAIN = 10.0  # seconds that steps under way have to end
 OPENS_PER_S, OPENS_AT_ONCE = 200.0, 400.0
 LOCAL = ("localhost", "127.0.0.1", "::1")
-CLOSED = {DRAINING: 1012, REFUSED: 1008, UNSUITABLE: 1008, BAD: 1008}  # WebSocket close codes
+CLOSED = {DRAINING: 1012, FULL: 1013, TOKEN: 1008, UNSUITABLE: 1008, BAD: 1008}  # WebSocket close codes
 
 
 @dataclass(frozen=True)
@@ -55,18 +69,22 @@ class Access:
 
 
 class _Bucket:
-    """Lets `OPENS_PER_S` through a second, and `OPENS_AT_ONCE` at once; others wait."""
+    """Lets `OPENS_PER_S` through a second, and `OPENS_AT_ONCE` at once; others wait, as many at once at most."""
 
     def __init__(self) -> None:
         self.left, self.since = OPENS_AT_ONCE, time.monotonic()
 
-    async def take(self) -> None:
+    async def take(self) -> bool:
+        """Resolves when it is this one's turn; False: too many wait already."""
         now = time.monotonic()
         self.left = min(OPENS_AT_ONCE, self.left + (now - self.since) * OPENS_PER_S)
         self.since = now
+        if self.left <= -OPENS_AT_ONCE:
+            return False
         self.left -= 1
         if self.left < 0:
             await asyncio.sleep(-self.left / OPENS_PER_S)
+        return True
 
 
 class Application:
@@ -92,10 +110,15 @@ class Application:
         if not self.access.allows(origin):
             await socket.close(1008)  # before the handshake: answered with 403
             return
-        await self._bucket.take()
+        if not await self._bucket.take():
+            await socket.close(1013)
+            return
         await socket.accept()
         if self.connections >= self.most_connections:
-            await _refuse(socket, REFUSED, f"the server has {self.connections} connections, as many as it takes")
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # gone
+                with contextlib.suppress(asyncio.TimeoutError, KeyError):
+                    await asyncio.wait_for(socket.receive_bytes(), HEARD)  # else it is cut off while it sends
+                await _refuse(socket, FULL, f"the server has {self.connections} connections, as many as it takes")
             return
         self.connections += 1
         try:
@@ -136,7 +159,7 @@ class Application:
             (hello.token or "").encode(), self.access.token.encode()
         ):
             await asyncio.sleep(0.5)  # guessing takes time
-            await _refuse(socket, REFUSED, "the token is wrong" if hello.token else "a token is needed (--token)")
+            await _refuse(socket, TOKEN, "the token is wrong" if hello.token else "a token is needed (--token)")
             return None
         if hello.model is not None and hello.model != self.engine.digest:
             what = f"this server holds another model or checkpoint: {quoted(self.engine.name)}"
@@ -154,8 +177,8 @@ class Application:
             with contextlib.suppress(RuntimeError, OSError):
                 await before.close(1000)  # a client that connects again while its old connection lingers
         self._holders[session.key] = socket
-        header = {"op": "opened", "session": session.key, "held": session.held, "seq": session.seq}
-        await _send(socket, encode(header | self.engine.describe(part)))
+        about = self.engine.describe(part)
+        await _send(socket, encode(Opened(session=session.key, held=session.held, seq=session.seq, **about)))
         return session, part, hello.wire
 
     async def _answer(self, socket: WebSocket, session: Session, part: Part, wire: str) -> bool:
@@ -225,7 +248,7 @@ async def _send(socket: WebSocket, message: bytes) -> None:
 
 async def _refuse(socket: WebSocket, code: str, message: str) -> None:
     """Says why, and closes."""
-    await _send(socket, encode({"op": "error", "code": code, "message": quoted(message, 300)}))
+    await _send(socket, encode(Failed(code=code, message=quoted(message, 300))))
     await socket.close(CLOSED.get(code, 1000))
 
 

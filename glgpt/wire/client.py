@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from glgpt.errors import GlgptError, quoted, written
 from glgpt.wire import messages
-from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Look, Open, Step
+from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Failed, Look, Looked, Open, Opened, Step, Stepped
 
 PATIENCE = 30.0  # seconds in which a lost connection must come back
 ANSWER = 120.0  # seconds after which a server that says nothing counts as lost
@@ -29,6 +29,10 @@ class ForgottenError(Exception):
 
 class LostError(Exception):
     """The connection broke."""
+
+
+class BusyError(LostError):
+    """The server asks to come again later."""
 
 
 @dataclass
@@ -70,11 +74,13 @@ class Connection:
         self._opened = contextlib.ExitStack()  # closes it
         self._inbox: deque[bytes] = deque()
         self._unanswered: deque[tuple[int, bytes, float, int]] = deque()  # seq, message, when it was sent, rows
-        self._next, self._session, self._last = 0, None, 0.0
+        self._next, self._last = 0, 0.0
+        self._session: str | None = None
         self.traffic = Traffic()
-        self.opened: dict[str, Any] = {}
         try:
-            self._open()
+            self.opened = self._open()
+        except BusyError as error:
+            raise GlgptError(f"{self.url}: {error}; try again later") from None
         except LostError as error:
             raise GlgptError(f"{self.url}: {error}; is `glgpt split serve` running there?") from None
 
@@ -110,7 +116,7 @@ class Connection:
                 self._disconnect()
         return bool(self._inbox)
 
-    def take(self) -> tuple[dict[str, Any], memoryview]:
+    def take(self) -> tuple[Stepped | Looked, memoryview]:
         """The answer to the oldest step. Raises ForgottenError where the rows before it must be fed again."""
         resends = 0
         while True:
@@ -119,7 +125,9 @@ class Connection:
                 if self._socket is None:
                     raise LostError("the connection broke")
                 data = self._inbox.popleft() if self._inbox else self._receive(ANSWER)
-                header, payload = messages.decode(data)
+                header, payload = messages.decode_answer(data)
+                if isinstance(header, Opened):
+                    raise LostError("it opened the session a second time")
             except (LostError, TimeoutError, GlgptError) as error:
                 if resends == RESENDS:
                     self.abandon()
@@ -127,19 +135,23 @@ class Connection:
                 resends += 1
                 self._resume()
                 continue
-            if header.get("op") == "error":
+            if isinstance(header, Failed):
                 self._heed(header)
-            if header.get("seq") != seq:  # the answer to a message that a proxy sent twice, or out of order
-                if not isinstance(header.get("seq"), int) or header["seq"] > seq:
+                continue
+            if header.seq != seq:  # the answer to a message that a proxy sent twice, or out of order
+                if header.seq > seq:
                     self._disconnect()
                 continue
+            if isinstance(header, Stepped) and header.n != rows:
+                self.abandon()
+                raise GlgptError(f"{self.url}: it answered {rows} rows with {header.n}")
             self._unanswered.popleft()
             self._count(header, len(data), sent, rows)
             return header, payload
 
-    def _count(self, header: dict[str, Any], received: int, sent: float, rows: int) -> None:
+    def _count(self, header: Stepped | Looked, received: int, sent: float, rows: int) -> None:
         traffic, now = self.traffic, time.perf_counter()
-        there, queue = float(header.get("ms", 0)), float(header.get("queue_ms", 0))
+        there, queue = header.ms, header.queue_ms if isinstance(header, Stepped) else 0.0
         since = max(sent, self._last)  # steps under way together share the time
         self._last = now
         traffic.steps, traffic.rows, traffic.received = (
@@ -150,11 +162,11 @@ class Connection:
         traffic.there_ms, traffic.queue_ms = traffic.there_ms + there, traffic.queue_ms + queue
         traffic.wire_ms += max(0.0, 1000 * (now - since) - there - queue)
 
-    def _heed(self, header: dict[str, Any]) -> None:
+    def _heed(self, header: Failed) -> None:
         """What an error means: a session to begin anew, or the end."""
-        if header.get("code") not in AGAIN:
+        if header.code not in AGAIN:
             self.abandon()  # else it would be sent again
-            raise GlgptError(f"{self.url}: {quoted(header.get('message', 'refused'), 300)}")
+            raise GlgptError(f"{self.url}: {quoted(header.message, 300)}")
         self._disconnect()
         self._session = None
         self._resume()
@@ -174,7 +186,7 @@ class Connection:
         end, wait, session = time.monotonic() + self.patience, BACKOFF[0], self._session
         while True:
             try:
-                self._open()
+                self.opened = self._open()
                 break
             except LostError as error:
                 if time.monotonic() + wait > end:
@@ -182,7 +194,7 @@ class Connection:
                     raise GlgptError(f"{self.url}: {why}") from None
                 time.sleep(wait)
                 wait = min(2 * wait, BACKOFF[1])
-        done = int(self.opened["seq"])
+        done = self.opened.seq
         if session is not None and self._session == session and all(s >= done for s, *_ in self._unanswered):
             for _, message, *_ in self._unanswered:
                 self._transmit(message)
@@ -190,9 +202,10 @@ class Connection:
         self.traffic.replays += 1
         self._unanswered.clear()
         self._next = done + 1
-        raise ForgottenError(int(self.opened["held"]))
+        raise ForgottenError(self.opened.held)
 
-    def _open(self) -> None:
+    def _open(self) -> Opened:
+        """Connects. Raises LostError where that may work later, and GlgptError where it will not."""
         from websockets.exceptions import InvalidHandshake, InvalidURI
         from websockets.sync.client import connect
 
@@ -216,20 +229,22 @@ class Connection:
         )
         try:
             self._transmit(messages.encode(hello))
-            header, _ = messages.decode(self._receive(ANSWER))
+            header, _ = messages.decode_answer(self._receive(ANSWER))
         except (TimeoutError, GlgptError) as error:
             self._disconnect()
             raise LostError(str(error) or "no answer") from None
         if self._socket is None:
             raise LostError("the connection broke while it was opened")
-        if header.get("op") == "error":
+        if isinstance(header, Failed):
             self._disconnect()
-            if header.get("code") in AGAIN:
-                raise LostError(quoted(header.get("message", ""), 200))
-            raise GlgptError(f"{self.url}: {quoted(header.get('message', 'refused'), 300)}")
-        if header.get("op") != "opened" or not _whole(header, "held") or not _whole(header, "seq", -1):
-            raise GlgptError(f"{self.url} is no server of a split model: it answered {written(header)}")
-        self.opened, self._session = header, header.get("session")
+            if header.code in AGAIN:
+                raise BusyError(quoted(header.message, 200))
+            raise GlgptError(f"{self.url}: {quoted(header.message, 300)}")
+        if not isinstance(header, Opened):
+            self._disconnect()
+            raise GlgptError(f"{self.url} is no server of a split model: it answered `open` with `{header.op}`")
+        self._session = header.session
+        return header
 
     def _transmit(self, message: bytes) -> None:
         if self._socket is None:
@@ -276,7 +291,3 @@ def checked_url(url: str) -> str:
     if not good:
         raise GlgptError(f"{written(url)} is no address of a server; write ws://HOST:PORT or wss://HOST:PORT")
     return url
-
-
-def _whole(header: dict[str, Any], name: str, least: int = 0) -> bool:
-    return isinstance(header.get(name), int) and header[name] >= least

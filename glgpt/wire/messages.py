@@ -16,22 +16,23 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from glgpt.errors import GlgptError, quoted, written
+from glgpt.errors import GlgptError, quoted
 from glgpt.wire.hidden import Format
 
+T = TypeVar("T")
 PROTOCOL = 1
 MOST_HEADER = 16384  # bytes of a message's JSON
 MOST_GUESSES = 7
 _LENGTH = struct.Struct("<I")
 
-# Codes of errors. The first three end with a new session in which the client replays its ids; the others are final.
-EVICTED, DRAINING, ORDER = "evicted", "draining", "order"
-REFUSED, UNSUITABLE, BAD = "refused", "unsuitable", "bad"
-AGAIN = (EVICTED, DRAINING, ORDER)
+# Codes of errors. After the first four the client connects again and replays its ids; the others are final.
+EVICTED, DRAINING, ORDER, FULL = "evicted", "draining", "order", "full"
+TOKEN, UNSUITABLE, BAD = "token", "unsuitable", "bad"
+AGAIN = (EVICTED, DRAINING, ORDER, FULL)
 
 Count = Annotated[int, Field(ge=0, le=2**31)]
 
@@ -94,14 +95,74 @@ class Look(_Message):
     head: bool = False
 
 
+class _FromServer(_Message):
+    """What a server says: of what a newer one says besides, nothing is read."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+Rows = Annotated[int, Field(ge=1, le=2**31)]
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Candidate = tuple[Count, Annotated[float, Field(ge=0, le=1.001)], Annotated[float, Field(ge=0, le=1.001)]]
+
+
+class Opened(_FromServer):
+    """The answer to `open`: the session, the rows that it holds, its last step; what the server holds."""
+
+    op: Literal["opened"] = "opened"
+    session: Annotated[str, Field(max_length=64)]
+    held: Count
+    seq: Annotated[int, Field(ge=-1, le=2**31)]
+    holds: Annotated[str, Field(max_length=40)]
+    model: str = "a model"
+    digest: str = ""
+    shape: dict[str, Any] = {}
+    dtype: str = "f32"
+    sizes: Annotated[tuple[Rows, ...], Field(max_length=64, strict=False)] = ()
+    sessions: Count = 0
+
+
+class Stepped(_FromServer):
+    """The answer to a step of `n` rows: with the head the tokens and their alternatives, else hidden states follow.
+
+    A candidate is an id, its probability in the model and in what was drawn from.
+    """
+
+    op: Literal["stepped"] = "stepped"
+    seq: Count
+    n: Rows
+    ms: Milliseconds = 0.0
+    queue_ms: Milliseconds = 0.0
+    tokens: Annotated[list[Count], Field(max_length=MOST_GUESSES + 1)] = []
+    top: Annotated[list[list[Candidate]], Field(max_length=MOST_GUESSES + 1)] = []
+
+
+class Looked(_FromServer):
+    """The answer to a look: names and shapes of the arrays that follow."""
+
+    op: Literal["looked"] = "looked"
+    seq: Count
+    arrays: Annotated[list[tuple[Annotated[str, Field(pattern=r"^[\w.]+$")], list[Count]]], Field(max_length=257)]
+    ms: Milliseconds = 0.0
+
+
+class Failed(_FromServer):
+    """Why the server ends the connection."""
+
+    op: Literal["error"] = "error"
+    code: str
+    message: str
+
+
+Said = Opened | Stepped | Looked | Failed
 _CLIENT: TypeAdapter[Open | Step | Look] = TypeAdapter(Annotated[Open | Step | Look, Field(discriminator="op")])
+_SERVER: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="op")])
 
 
-def encode(header: dict[str, Any] | _Message, payload: bytes = b"") -> bytes:
+def encode(header: _Message, payload: bytes = b"") -> bytes:
     """A message as bytes."""
-    if isinstance(header, _Message):
-        header = header.model_dump(exclude_defaults=True) | {"op": getattr(header, "op", "")}
-    text = json.dumps(header, separators=(",", ":")).encode()
+    fields = {"op": getattr(header, "op", "")} | header.model_dump(exclude_defaults=True)
+    text = json.dumps(fields, separators=(",", ":")).encode()
     return _LENGTH.pack(len(text)) + text + payload
 
 
@@ -114,23 +175,24 @@ def _cut(data: bytes) -> tuple[bytes, memoryview]:
     return data[start : start + size], memoryview(data)[start + size :]
 
 
-def decode(data: bytes) -> tuple[dict[str, Any], memoryview]:
-    """What a server said. Raises GlgptError for what is no message."""
-    text, payload = _cut(data)
-    try:
-        header = json.loads(text)
-    except ValueError:
-        raise GlgptError("a message whose JSON cannot be read") from None
-    if not isinstance(header, dict):
-        raise GlgptError(f"a message whose JSON is {written(header)}")
-    return header, payload
+def decode_answer(data: bytes) -> tuple[Said, memoryview]:
+    """What a server said. Raises GlgptError, naming the field, for what is no such message."""
+    return _read(_SERVER, data)
 
 
 def decode_request(data: bytes) -> tuple[Open | Step | Look, memoryview]:
     """What a client said. Raises GlgptError, naming the field, for what is no such message."""
-    text, payload = _cut(data)
+    return _read(_CLIENT, data)
+
+
+def _read(kind: TypeAdapter[T], data: bytes) -> tuple[T, memoryview]:
+    """The message and its payload."""
+    size = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
+    start = _LENGTH.size
+    if not 2 <= size <= min(len(data) - start, MOST_HEADER):
+        raise GlgptError(f"a message of {len(data)} bytes has no whole JSON line")
     try:
-        return _CLIENT.validate_json(text), payload
+        return kind.validate_json(data[start : start + size]), memoryview(data)[start + size :]
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"])) or "message"

@@ -28,6 +28,16 @@ def find_chromium() -> str:
     return found
 
 
+# What a page is at: for whoever reads of a wait that did not end.
+STATE = """() => {
+  const session = window.glgpt?.training?.session;
+  const {status, doing, problem} = session ?? {};
+  const training = session && {status, doing, problem, step: session.step};
+  const said = [...document.querySelectorAll('[role=alert], [role=status]')].map((e) => e.innerText).filter(Boolean);
+  return JSON.stringify({training, said, text: document.body.innerText.slice(0, 2000)});
+}"""
+
+
 def wait_without_eval(page: Any) -> Any:
     """The page with another `wait_for_function`: Playwright's evals in the page, which its policy forbids."""
 
@@ -36,7 +46,7 @@ def wait_without_eval(page: Any) -> Any:
         asked = f"({expression})()" if expression.lstrip().startswith("()") else expression
         while not page.evaluate(f"Boolean({asked})"):
             if time.monotonic() > end:
-                raise TimeoutError(f"{expression} did not come true within {timeout:.0f} ms")
+                raise TimeoutError(f"{expression} did not come true within {timeout:.0f} ms. {page.evaluate(STATE)}")
             page.wait_for_timeout(polling)
         return SimpleNamespace(json_value=lambda: page.evaluate(asked))
 

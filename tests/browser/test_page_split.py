@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.sync.client import connect
 
 from glgpt.inference.model import GPT2
 from glgpt.page.export import export
 from glgpt.page.split import SplitPage
+from glgpt.wire import messages
 
 PROMPT = "First Citizen:\nBefore we"
 HERE = 2  # blocks of the page
@@ -122,6 +124,23 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     assert page.locator(".split .side.here").get_attribute("data-blocks") == "embedding,0,1"
     assert page.locator(".split .side.there").get_attribute("data-blocks") == "2,3,4,5,head"
     assert "connected again" in page.locator(".split .said").inner_text()
+
+
+def test_a_full_server_is_tried_again(
+    server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
+) -> None:
+    process = server("--sessions", "1")
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):  # as many as it takes
+            other = stack.enter_context(connect(process.url, compression=None, proxy=None))
+            other.send(messages.encode(messages.Open(protocol=messages.PROTOCOL)))
+            other.recv(timeout=20)
+        page = browse(split_page(process.url) + "#tokens=2", provokes=LOST)
+        page.evaluate("glgpt.ready")
+        page.wait_for_function("document.querySelector('.split .said').innerText.includes('as many as it takes')")
+        assert not page.get_by_label("Token", exact=True).count()
+    page.wait_for_function("document.querySelector('.split .said .connected')")
+    page.wait_for_function("document.querySelectorAll('.token:not(.given)').length === 2")
 
 
 def test_the_page_looks_inside_both_sides(

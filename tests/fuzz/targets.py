@@ -40,6 +40,7 @@ from glgpt.training.program import MOMENTS
 from glgpt.training.run_folder import RunFolder
 from glgpt.training.settings import settings_for
 from glgpt.tuning import choice
+from glgpt.wire import hidden, messages
 
 try:  # here, since a child has no time for it
     import torch
@@ -434,6 +435,56 @@ def _output(folder: Path) -> None:
     export_out(folder, False)
 
 
+def _messages() -> list[Files]:
+    ask = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 3, "draw": 2, "guesses": [1, 2], "alternatives": 4}
+    states = np.random.default_rng(0).standard_normal((2, WIDTH)).astype(np.float32)
+    asked: list[dict[str, Any]] = [
+        {"op": "open", "protocol": 1, "token": "t", "model": "d", "session": "s", "wire": "f16", "part": "4-11"},
+        {"op": "step", "seq": 0, "pos": 3, "n": 2, "ask": ask},
+        {"op": "look", "seq": 1, "n": 2, "names": ["h.4.attn.pattern"], "head": True},
+    ]
+    opened = {"session": "s", "held": 0, "seq": -1, "holds": "4-11", "model": "m", "digest": "d", "sizes": [64, 1]}
+    said: list[dict[str, Any]] = [
+        {"op": "opened", **opened, "shape": {"n_embd": WIDTH}, "dtype": "f32", "sessions": 8},
+        {"op": "stepped", "seq": 0, "n": 2, "ms": 1.5, "tokens": [3], "top": [[[3, 0.5, 0.25], [4, 0.125, 0.75]]]},
+        {"op": "looked", "seq": 1, "arrays": [["logits", [2, 4]]], "ms": 2.0},
+        {"op": "error", "code": "evicted", "message": "gone"},
+    ]
+    rows = {f"{kind}.bin": hidden.pack(states, kind) for kind in hidden.FORMATS}
+    return [
+        {"asked.json": json.dumps(a).encode(), "said.json": json.dumps(s).encode(), **rows}
+        for a, s in zip(asked * 2, said * 2, strict=False)
+    ]
+
+
+WIDTH = 8  # of the hidden states of `_messages`
+
+
+def _message(folder: Path) -> None:
+    """Each side reads what the other says, and hidden states."""
+    for kind in hidden.FORMATS:
+        data = (folder / f"{kind}.bin").read_bytes()
+        with contextlib.suppress(GlgptError):
+            states = hidden.unpack(data, 2, WIDTH, kind)
+            if states.shape != (2, WIDTH) or not np.isfinite(states).all():
+                raise Difference("hidden states that are none")
+            if kind == "f32" and hidden.pack(states, kind) != data:
+                raise Difference("hidden states are not what they were read from")
+    refused = 0
+    for name, decode in (("asked", messages.decode_request), ("said", messages.decode_answer)):
+        text = (folder / f"{name}.json").read_bytes()
+        try:
+            found, _ = decode(len(text).to_bytes(4, "little") + text + b"rest")
+        except GlgptError:
+            refused += 1
+            continue
+        again, rest = decode(messages.encode(found, b"rest"))
+        if again != found or bytes(rest) != b"rest":
+            raise Difference("a message is not what it writes")
+    if refused:
+        raise GlgptError("no message")
+
+
 TARGETS = [
     Parser("safetensors", _folder("vocab3-untied", "inverse-layer-f16"), _checkpoint),
     Parser("shards", _folder("dhead2-gelu", "llama-grouped"), _checkpoint),
@@ -451,4 +502,5 @@ TARGETS = [
     Parser("reference", _references, _reference),
     Parser("text", _texts, _text),
     Parser("earlier-output", _earlier, _output),
+    Parser("wire", _messages, _message),
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -49,6 +51,18 @@ def whole(folder: Path, ids: list[int]) -> dict[str, list[int]]:
         }
 
 
+def message_of(fields: dict[str, Any], payload: bytes = b"") -> bytes:
+    """A message as the protocol has it, whatever is in it."""
+    text = json.dumps(fields).encode()
+    return struct.pack("<I", len(text)) + text + payload
+
+
+def fields_of(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The JSON of a message, and its payload."""
+    end = 4 + struct.unpack_from("<I", data)[0]
+    return json.loads(data[4:end]), data[end:]
+
+
 class Raw:
     """A client that says what it is told to."""
 
@@ -60,8 +74,7 @@ class Raw:
 
     def say(self, message: Any, payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
         self.socket.send(messages.encode(message, payload) if not isinstance(message, (bytes, str)) else message)
-        header, rest = messages.decode(self.socket.recv(timeout=20))
-        return header, bytes(rest)
+        return fields_of(self.socket.recv(timeout=20))
 
     def open(self, **fields: Any) -> dict[str, Any]:
         return self.say(Open(protocol=messages.PROTOCOL, **fields))[0]
@@ -88,7 +101,7 @@ def test_what_is_no_message_is_refused_and_the_server_goes_on(serve: Any, folder
     server = serve(folder, "1")
     width = Checkpoint.open(folder).config.n_embd
     good = Open(protocol=messages.PROTOCOL)
-    for first in (b"", b"\xff" * 64, b"\x02\0\0\0[]", messages.encode({"op": "open"}), Step(seq=0, pos=0, n=1)):
+    for first in (b"", b"\xff" * 64, b"\x02\0\0\0[]", message_of({"op": "open"}), Step(seq=0, pos=0, n=1)):
         header, _ = raw(server).say(first)
         assert header["op"] == "error" and header["code"] in ("bad", "unsuitable"), first
     nan = np.full((1, width), np.nan, "<f4").tobytes()
@@ -103,8 +116,8 @@ def test_what_is_no_message_is_refused_and_the_server_goes_on(serve: Any, folder
         (Step(seq=0, pos=0, n=1, ask=Ask(guesses=(1, 2))), states(1, width)),
         (Look(seq=0, n=1, names=("embed",)), states(1, width)),
         (Look(seq=0, n=1, names=("nonsense",)), states(1, width)),
-        (messages.encode({"op": "step", "seq": 0, "pos": 0, "n": 1, "ask": {"temperature": -1}}), b""),
-        (messages.encode({"op": "step", "seq": 0, "pos": 0, "n": 1, "more": 1}), b""),
+        (message_of({"op": "step", "seq": 0, "pos": 0, "n": 1, "ask": {"temperature": -1}}), b""),
+        (message_of({"op": "step", "seq": 0, "pos": 0, "n": 1, "more": 1}), b""),
     ):
         client = raw(server)
         assert client.open()["op"] == "opened"
@@ -132,7 +145,7 @@ def test_who_may_connect(serve: Any, folder: Path, raw: Any) -> None:
 
     server = serve(folder, "1", token="right")
     for wrong in (None, "wrong"):
-        assert raw(server).open(token=wrong)["code"] == "refused"
+        assert raw(server).open(token=wrong)["code"] == "token"
     assert raw(server).open(token="right")["op"] == "opened"
     for origin in ("http://localhost:8042", "https://example.org", "null", "http://["):
         if origin.startswith("http://localhost"):
@@ -148,6 +161,42 @@ def test_who_may_connect(serve: Any, folder: Path, raw: Any) -> None:
         GPT2.from_pretrained(folder, rest=server.url, device="software")
     with pytest.raises(ArgumentError, match="--token"):
         StageServer(server.app.engine, Access(), "0.0.0.0", 0)
+
+
+def test_a_full_server_says_so_and_is_tried_again(serve: Any, folder: Path, raw: Any, ids: list[int]) -> None:
+    server = serve(folder, "1")
+    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+        expected = list(split.generate_ids(ids, 2, temperature=0))
+        server.app.most_connections = 1
+        assert raw(server).open()["code"] == "full"
+        with pytest.raises(GlgptError, match=r"has 1 connections, as many as it takes; try again later"):
+            Connection(server.url)
+        split._connections[0]._disconnect()
+        while server.app.connections:
+            time.sleep(0.01)
+        first = raw(server)
+        first.open()
+        threading.Timer(0.5, first.stack.close).start()
+        assert list(split.generate_ids(ids, 2, temperature=0)) == expected
+
+
+def test_openings_beyond_what_may_wait_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glgpt.split.server import OPENS_AT_ONCE, _Bucket
+
+    waited: list[float] = []
+
+    async def run() -> list[bool]:
+        async def sleep(seconds: float) -> None:
+            waited.append(seconds)
+
+        monkeypatch.setattr("glgpt.split.server.asyncio.sleep", sleep)
+        monkeypatch.setattr("glgpt.split.server.time.monotonic", lambda: 7.0)
+        bucket = _Bucket()
+        return [await bucket.take() for _ in range(int(3 * OPENS_AT_ONCE))]
+
+    taken = asyncio.run(run())
+    assert sum(taken) == 2 * OPENS_AT_ONCE and taken == sorted(taken, reverse=True)
+    assert len(waited) == OPENS_AT_ONCE and max(waited) == 2.0
 
 
 def test_another_model_is_refused(serve: Any, goldens: Path, raw: Any) -> None:
@@ -313,6 +362,106 @@ def test_a_server_that_is_not_there(folder: Path) -> None:
             GPT2.from_pretrained(folder, rest=url, device="software")
 
 
+@pytest.fixture
+def hostile() -> Iterator[Any]:
+    """A server that opens a session of a part and then answers every message as it is told to."""
+    from websockets.sync.server import ServerConnection
+    from websockets.sync.server import serve as listen
+
+    with contextlib.ExitStack() as stack:
+
+        def start(opened: dict[str, Any], answer: Any) -> str:
+            def handle(socket: ServerConnection) -> None:
+                holds = fields_of(socket.recv())[0]["part"]
+                said = {"op": "opened", "session": "s", "held": 0, "seq": -1, "holds": holds}
+                socket.send(message_of(said | opened))
+                for data in socket:
+                    asked, _ = fields_of(data)
+                    socket.send(answer(asked))
+
+            server = stack.enter_context(listen(handle, "127.0.0.1", 0, compression=None))
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+            return f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+
+        yield start
+
+
+LIES: list[tuple[dict[str, Any], dict[str, Any], bytes]] = [
+    ({"held": "many"}, {}, b""),
+    ({"holds": 7}, {}, b""),
+    ({"holds": "1-head" * 3}, {}, b""),
+    ({"shape": []}, {}, b""),
+    ({"shape": {"n_embd": 10**30}}, {}, b""),
+    ({"sizes": ["x"]}, {}, b""),
+    ({}, {}, b""),  # no token
+    ({}, {"n": 10**9}, b""),
+    ({}, {"tokens": [-1]}, b""),
+    ({}, {"tokens": [10**9]}, b""),
+    ({}, {"tokens": [1, 2, 3]}, b""),
+    ({}, {"tokens": {"0": 1}}, b""),
+    ({}, {"tokens": [1], "top": [[[1, "p", 0.5]]]}, b""),
+    ({}, {"tokens": [1], "ms": "soon"}, b""),
+    ({}, {"tokens": [1], "queue_ms": -1}, b""),
+    ({}, {"tokens": [1]}, b"\0" * 7),
+    ({}, {"op": "opened", "session": "s", "held": 0, "seq": 0, "holds": "1"}, b""),
+    ({}, {"op": "looked", "arrays": []}, b""),
+    ({}, {"op": "looked", "arrays": [["logits", [10**6, 10**6]]]}, b""),
+    ({}, {"op": "error", "code": ["bad"], "message": 1}, b""),
+    ({}, {"op": "error", "code": "bad", "message": "x" * 10_000}, b""),
+]
+
+
+@pytest.mark.parametrize("opened, answer, payload", LIES, ids=str)
+def test_a_server_that_lies_is_told_by_a_sentence(
+    folder: Path, hostile: Any, monkeypatch: pytest.MonkeyPatch, opened: dict[str, Any], answer: Any, payload: bytes
+) -> None:
+    monkeypatch.setattr("glgpt.wire.client.RESENDS", 1)
+    with Checkpoint.open(folder) as checkpoint:
+        about = {"shape": checkpoint.config.shape()} | opened
+
+    def say(asked: dict[str, Any]) -> bytes:
+        fields = {"op": "stepped", "seq": asked["seq"], "n": asked["n"], **answer}
+        return message_of(fields, payload)
+
+    url = hostile(about, say)
+    with (
+        pytest.raises(GlgptError) as refused,
+        GPT2.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model,
+    ):
+        list(model.generate_ids([1, 2], 2, temperature=0))
+    assert len(str(refused.value)) < 1000
+
+
+def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> None:
+    with Checkpoint.open(folder) as checkpoint:
+        about = {"shape": checkpoint.config.shape()}
+        vocab = checkpoint.config.vocab_size
+    good = [["logits", [2, vocab]], ["h.1.attn.pattern", [checkpoint.config.n_head, 2, 2]]]
+    size = 4 * (2 * vocab + checkpoint.config.n_head * 4)
+    for arrays, length, wrong in (
+        (good, size, None),
+        (good, size - 1, "bytes"),
+        (good, size - 4, "cut"),
+        (good[:1], size, "without h.1.attn.pattern"),
+        ([good[0], ["h.1.attn.pattern", [1, 2, 2]]], size, "without h.1.attn.pattern"),
+        ([["logits", [2**31, 2**31]]], size, "cut"),
+        ([["lo<b>gits", [2, vocab]]], size, "lo"),
+    ):
+        url = hostile(
+            about,
+            lambda asked, arrays=arrays, length=length: message_of(
+                {"op": "looked", "seq": asked["seq"], "arrays": arrays}, bytes(length)
+            ),
+        )
+        with GPT2.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model:
+            if wrong is None:
+                assert model.run_with_cache([1, 2], ["h.1.attn.pattern"])
+                continue
+            with pytest.raises(GlgptError):
+                model.run_with_cache([1, 2], ["h.1.attn.pattern"])
+
+
 def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int]) -> None:
     from serving import running
 
@@ -464,6 +613,6 @@ def test_draining_lets_the_step_under_way_end_and_refuses_others(
     assert second.say(Step(seq=0, pos=0, n=2), states(2, width))[0]["code"] == "draining"
     assert not drained.done()
     held.set()
-    assert messages.decode(first.socket.recv(timeout=20))[0]["op"] == "stepped"
+    assert fields_of(first.socket.recv(timeout=20))[0]["op"] == "stepped"
     drained.result(20)
-    assert messages.decode(first.socket.recv(timeout=20))[0]["code"] == "draining"
+    assert fields_of(first.socket.recv(timeout=20))[0]["code"] == "draining"

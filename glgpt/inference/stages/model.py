@@ -98,9 +98,7 @@ class SplitGPT2(GPT2):
         for stage in self._stages:
             if isinstance(stage, Local):
                 return stage.stage.sizes
-        said = self._connections[0].opened.get("sizes")
-        sizes = sorted({int(s) for s in said if isinstance(s, int) and s > 0} | {1}, reverse=True) if said else [1]
-        return tuple(sizes)
+        return tuple(sorted({*self._connections[0].opened.sizes, 1}, reverse=True))
 
     # -- public -------------------------------------------------------------------------------------------------
 

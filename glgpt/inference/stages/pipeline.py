@@ -189,6 +189,7 @@ class Pipeline:
         for at in range(len(self.stages)):
             while under[at]:
                 collect(at)
-        if not final or not final[0].tokens:
-            raise GlgptError("the last stage of the plan answered without a token")
+        if not final or not 1 <= len(final[0].tokens) <= len(ask.guesses) + 1:
+            count = len(final[0].tokens) if final else 0
+            raise GlgptError(f"the last stage of the plan answered with {count} tokens where one was asked for")
         return final[0]

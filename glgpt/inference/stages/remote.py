@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from typing import Any
+from math import prod
 
 import numpy as np
 
-from glgpt.errors import GlgptError, quoted, written
+from glgpt.errors import GlgptError, quoted
 from glgpt.inference.chunks import Rows
 from glgpt.inference.stages.stage import Answer
-from glgpt.models.part import Part
+from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.wire import hidden
 from glgpt.wire.client import Connection, ForgottenError
-from glgpt.wire.messages import MOST_GUESSES, Ask
+from glgpt.wire.messages import Ask, Looked, Stepped
 
 
 class RemoteStage:
@@ -28,10 +27,10 @@ class RemoteStage:
     def __init__(self, connection: Connection, config: ModelConfig, wire: str = "f32") -> None:
         self.connection, self.config, self.wire = connection, config, wire
         said = connection.opened
-        self.name = quoted(said.get("model", "a model"))
-        if said.get("shape") != config.shape():
+        self.name = quoted(said.model)
+        if said.shape != config.shape():
             raise GlgptError(f"{connection.url} holds another model ({self.name}); both sides must load the same one")
-        self.part = Part.parse(str(said.get("holds")), config)
+        self.part = Part.parse(said.holds, config)
 
     def submit(self, pos: int, x: Rows, ask: Ask | None) -> None:
         """Sends rows pos..; the answer comes with `take`."""
@@ -59,18 +58,18 @@ class RemoteStage:
 
     def take(self) -> Answer:
         """The oldest answer. Raises GlgptError for one that is none, and `ForgottenError` (see `Connection`)."""
-        header, payload = self.connection.take()
-        rows, width = header.get("n"), self.config.n_embd
-        answer = Answer(ms=float(header.get("ms", 0)))
+        said, payload = self.connection.take()
+        if not isinstance(said, Stepped):
+            raise GlgptError(f"{self.connection.url} answered a step with `{said.op}`")
+        answer = Answer(ms=said.ms)
         if not self.part.head:
-            if not isinstance(rows, int) or rows < 1:
-                raise GlgptError(f"{self.connection.url} answered without rows")
-            answer.hidden = hidden.unpack(payload, rows, width, self.wire)
+            answer.hidden = hidden.unpack(payload, said.n, self.config.n_embd, self.wire)
             return answer
-        tokens, vocab = header.get("tokens", []), self.config.vocab_size
-        if not _are_tokens(tokens, vocab) or len(tokens) > MOST_GUESSES + 1:
-            raise GlgptError(f"{self.connection.url} answered with {written(tokens)}, which are no tokens")
-        answer.tokens, answer.top = tokens, header.get("top", [])
+        vocab = self.config.vocab_size
+        known = [*said.tokens, *(id_ for candidates in said.top for id_, *_ in candidates)]
+        if any(id_ >= vocab for id_ in known):
+            raise GlgptError(f"{self.connection.url} answered with {max(known)}, which is no token of this model")
+        answer.tokens, answer.top = said.tokens, said.top
         if payload:
             answer.logits = hidden.unpack(payload, 1, vocab, "f32")[0]
         return answer
@@ -82,36 +81,26 @@ class RemoteStage:
         while True:
             self.connection.look(len(x), names, self._bytes(x))
             with contextlib.suppress(ForgottenError):  # a look needs nothing of the session
-                header, payload = self.connection.take()
+                said, payload = self.connection.take()
                 break
+        if not isinstance(said, Looked) or len(payload) % 4:
+            raise GlgptError(f"{self.connection.url} answered a look with `{said.op}` of {len(payload)} bytes")
         arrays: dict[str, Floats] = {}
         values, at = np.frombuffer(payload, "<f4"), 0
-        for name, shape in _listed(header.get("arrays")):
-            count = int(np.prod(shape))
+        for name, shape in said.arrays:
+            count = prod(shape)
             if at + count > values.size:
                 raise GlgptError(f"{self.connection.url} cut {quoted(name)} off")
             arrays[name] = values[at : at + count].reshape(shape)
             at += count
-        end = "logits" if self.part.head else "hidden"
-        if end not in arrays or not set(names) <= set(arrays):
-            raise GlgptError(f"{self.connection.url} answered without {end}")
+        end, width = ("logits", self.config.vocab_size) if self.part.head else (HIDDEN, self.config.n_embd)
+        known = self.part.activations(self.config)
+        shapes = {name: known[name].shape(len(x)) for name in names} | {end: (len(x), width)}
+        for name, wanted in shapes.items():
+            if name not in arrays or arrays[name].shape != wanted:
+                raise GlgptError(f"{self.connection.url} answered without {name} {list(wanted)}")
         return arrays[end], {name: arrays[name] for name in names}
 
     def close(self) -> None:
         """Ends the connection."""
         self.connection.close()
-
-
-def _are_tokens(tokens: Any, vocab: int) -> bool:
-    return isinstance(tokens, list) and all(isinstance(t, int) and 0 <= t < vocab for t in tokens)
-
-
-def _listed(arrays: Any) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the arrays in an answer. Raises GlgptError for what is no such list."""
-    found = []
-    for item in arrays if isinstance(arrays, list) else []:
-        name, shape = item if isinstance(item, list) and len(item) == 2 else (None, None)
-        if not isinstance(name, str) or not re.fullmatch(r"[\w.]+", name) or not isinstance(shape, list):
-            raise GlgptError("an answer that lists no arrays")
-        found.append((name, tuple(int(n) for n in shape)))
-    return found

@@ -86,13 +86,15 @@ interface Waiting {
   reject: (error: Error) => void;
 }
 
-const AGAIN = ["evicted", "draining", "order"];
+const AGAIN = ["evicted", "draining", "order", "full"]; // as in glgpt/wire/messages.py: the connection is made again
 
 export class Split {
   /** Token ids whose rows the server holds. */
   held: number[] = [];
-  status: "connected" | "connecting" | "refused" = "connecting";
+  status: "connected" | "connecting" | "idle" | "refused" = "idle";
   problem = "";
+  /** Whether the server refused for want of the right token. */
+  wantsToken = false;
   /** Asked for where the server wants one. */
   token: string | null = null;
   reconnects = 0;
@@ -135,14 +137,20 @@ export class Split {
     return held;
   }
 
-  /** Connects where there is no connection, for as long as it takes or `PATIENCE` allows. */
+  /** Connects where there is no connection, for as long as it takes, `PATIENCE` or `signal` allows. */
   async connect(signal?: AbortSignal): Promise<void> {
     if (this.socket) return;
-    this.opening ??= this.reach(signal).finally(() => (this.opening = null));
-    await this.opening;
+    this.opening ??= this.reach().finally(() => (this.opening = null));
+    if (!signal) return this.opening;
+    const stopped = new Promise<never>((_, reject) => {
+      const stop = () => reject(new PageError(this.problem || "Stopped."));
+      if (signal.aborted) stop();
+      else signal.addEventListener("abort", stop, { once: true });
+    });
+    return Promise.race([this.opening, stopped]);
   }
 
-  private async reach(signal?: AbortSignal): Promise<void> {
+  private async reach(): Promise<void> {
     const end = performance.now() + PATIENCE;
     let wait: number = BACKOFF[0];
     for (;;) {
@@ -154,14 +162,17 @@ export class Split {
       } catch (error) {
         const said = error instanceof Error ? error.message : String(error);
         if (error instanceof Refused && !AGAIN.includes(error.code)) {
+          this.wantsToken = error.code === "token";
           this.say("refused", said);
           throw error;
         }
+        if (performance.now() + wait > end) {
+          this.say("idle", said);
+          throw new PageError(said);
+        }
         this.say("connecting", said);
-        if (signal?.aborted || performance.now() + wait > end) throw new PageError(said);
         await new Promise((resolve) => setTimeout(resolve, wait));
         wait = Math.min(2 * wait, BACKOFF[1]);
-        if (signal?.aborted) throw new PageError(said);
       }
     }
   }
@@ -174,7 +185,7 @@ export class Split {
       try {
         socket = new WebSocket(server);
       } catch {
-        reject(new Refused(`This page cannot connect to ${server}: its address or its policy forbids it.`, "refused"));
+        reject(new Refused(`This page cannot connect to ${server}: its address or its policy forbids it.`, "unsuitable"));
         return;
       }
       socket.binaryType = "arraybuffer";
@@ -196,7 +207,7 @@ export class Split {
           clearTimeout(late);
           if (header.op === "error") throw new Refused(`The server says: ${String(header["message"])}.`, String(header["code"]));
           if (header["holds"] !== part) {
-            throw new Refused(`The server holds ${String(header["holds"])} and this page needs ${part}.`, "refused");
+            throw new Refused(`The server holds ${String(header["holds"])} and this page needs ${part}.`, "unsuitable");
           }
           if (part !== this.part) throw new PageError("Another part is wanted now.");
           opened = true;
@@ -224,6 +235,7 @@ export class Split {
     this.reconnects++;
     this.say("connecting", `Lost the connection to ${this.settings.server}; trying again.`);
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(this.held.length));
+    this.connect().catch(() => {}); // `problem` says why
   }
 
   private hear(header: Message, payload: Uint8Array<ArrayBuffer>, bytes: number): void {

@@ -1,7 +1,7 @@
 // Training in the page: what it offers, the session under way, and what is kept of it.
 
 import { check } from "../gl/player";
-import { Queue } from "../gl/wait";
+import { pause, Queue } from "../gl/wait";
 import { parseProgram, parseTraining, type Manifest, type Offer, type Schedule, type TrainingIndex } from "../engine/manifest";
 import type { Beside, Model, Weights } from "../engine/model";
 import { must, PageError } from "../gl/errors";
@@ -12,7 +12,7 @@ import { chosenFiles, readModel, zip, type About, type Files, type Loaded } from
 import { Session, type Checkpoint, type Plan, type Point } from "./session";
 import type { Store } from "./store";
 import { tokenise, TrainedVocabulary } from "./tokenise";
-import { fitting, putParameters, Trainer } from "./trainer";
+import { fitting, isLost, putParameters, Trainer } from "./trainer";
 
 export interface TrainConfig extends Partial<Rates> {
   /** A preset and a tokenizer (`bytes` or `bpe:N`) that this page was exported with; by default its first. */
@@ -263,7 +263,7 @@ export class Training {
     const before = this.session;
     await before?.leave();
     try {
-      await session.open(from);
+      await this.acrossLosses(() => session.open(from));
     } catch (error) {
       if (before && before.status !== "failed") await before.back();
       throw error;
@@ -280,11 +280,9 @@ export class Training {
       const { sizes } = await this.ready();
       const offer = sizes.find((s) => s.digest === digest);
       if (!offer) throw new PageError("This page trains other models than the session: open the session's own link.");
-      const { device } = this.model();
-      if (device.lost) await device.restored;
-      const { program } = await this.program(offer);
+      const { program } = await this.acrossLosses(() => this.program(offer));
       await this.session?.leave();
-      return { trainer: await this.trainer({ offer, seed }, program, true), offer };
+      return { trainer: await this.acrossLosses(() => this.trainer({ offer, seed }, program, true)), offer };
     });
   }
 
@@ -345,6 +343,21 @@ export class Training {
       throw error;
     }
     return trainer;
+  }
+
+  /** Does `work` again from its beginning where the browser took the graphics context meanwhile. */
+  private async acrossLosses<T>(work: () => Promise<T>): Promise<T> {
+    const { device } = this.model();
+    for (;;) {
+      await device.restored;
+      const { generation } = device;
+      try {
+        return await work();
+      } catch (error) {
+        if (!isLost(error, device) && generation === device.generation) throw error;
+        await pause();
+      }
+    }
   }
 
   private async keep(run: Run, checkpoint: Checkpoint): Promise<void> {

@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import type { Model } from "../../engine/model";
 import type { Crossing, Split } from "../../engine/split";
 
-export const status = signal<Split["status"]>("connecting");
+export const status = signal<Split["status"]>("idle");
 export const problem = signal("");
 /** The way of the last token, and the sums of all. */
 export const last = signal<Crossing | null>(null);

@@ -50,7 +50,7 @@ export function SplitStrip({ model }: { model: Model }) {
       <p class="said">
         {!whole && (
           <span role="status" class={split.status.value}>
-            {split.status.value === "connected" ? "Connected" : split.problem.value || "Connecting…"}
+            {said()}
           </span>
         )}
         <span>
@@ -58,7 +58,7 @@ export function SplitStrip({ model }: { model: Model }) {
           {reconnects > 0 && `, connected again ${reconnects === 1 ? "once" : `${reconnects} times`}`}
         </span>
       </p>
-      {!whole && split.status.value === "refused" && <Token model={model} />}
+      {!whole && split.status.value === "refused" && model.split.wantsToken && <Token model={model} />}
       <p class="dim">
         {whole
           ? "Nothing leaves this page while all blocks run in it."
@@ -66,6 +66,19 @@ export function SplitStrip({ model }: { model: Model }) {
       </p>
     </section>
   );
+}
+
+/** How the connection is. */
+function said(): string {
+  const problem = split.problem.value;
+  switch (split.status.value) {
+    case "connected":
+      return "Connected";
+    case "idle":
+      return problem ? `${problem} The next token tries again.` : "Connects when it is needed";
+    default:
+      return problem || "Connecting…";
+  }
 }
 
 /** How many blocks run in the page. */
