@@ -116,7 +116,7 @@ class Opened(_FromServer):
     holds: Annotated[str, Field(max_length=40)]
     model: str = "a model"
     digest: str = ""
-    shape: dict[str, Any] = {}
+    shape: Annotated[dict[str, Count], Field(max_length=16)] = {}
     dtype: str = "f32"
     sizes: Annotated[tuple[Rows, ...], Field(max_length=64, strict=False)] = ()
     sessions: Count = 0
