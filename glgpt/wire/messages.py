@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -26,7 +26,7 @@ from glgpt.wire.hidden import Format
 T = TypeVar("T")
 PROTOCOL = 1
 MOST_HEADER = 16384  # bytes of a message's JSON
-MOST_GUESSES = 7
+MOST_GUESSES, MOST_ALTERNATIVES = 7, 32
 _LENGTH = struct.Struct("<I")
 
 # Codes of errors. After the first four the client connects again and replays its ids; the others are final.
@@ -56,7 +56,7 @@ class Ask(_Message):
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     draw: Count = 0
     guesses: Annotated[tuple[Count, ...], Field(max_length=MOST_GUESSES, strict=False)] = ()
-    alternatives: Annotated[int, Field(ge=0, le=32)] = 0
+    alternatives: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] = 0
     logits: bool = False
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from split.proxies import Delaying
 from websockets.sync.client import connect
 
 from glgpt.inference.model import GPT2
@@ -21,6 +22,7 @@ from glgpt.page.export import export
 from glgpt.page.split import SplitPage
 from glgpt.wire import messages
 
+REPEATED = "To be, or not to be, or not to be, or not to be, or not"
 PROMPT = "First Citizen:\nBefore we"
 HERE = 2  # blocks of the page
 PLACE = "ws://server.invalid:8043"  # that pages are exported for, before the server of a test is there
@@ -87,9 +89,9 @@ def split_page(tmp_path: Path, serve: Callable[..., str], once: Callable[..., Pa
     return make
 
 
-def wanted(tokens: int, **settings: Any) -> str:
+def wanted(tokens: int, prompt: str = PROMPT, **settings: Any) -> str:
     with GPT2.from_pretrained(None, device="software") as model:
-        return model.generate(PROMPT, tokens, **settings).read()
+        return model.generate(prompt, tokens, **settings).read()
 
 
 def agrees_with_the_desktop(page: Any) -> None:
@@ -124,6 +126,34 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     assert page.locator(".split .side.here").get_attribute("data-blocks") == "embedding,0,1"
     assert page.locator(".split .side.there").get_attribute("data-blocks") == "2,3,4,5,head"
     assert "connected again" in page.locator(".split .said").inner_text()
+
+
+def test_the_page_guesses_ahead_over_a_long_line(
+    server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
+) -> None:
+    """The text is the same, with fewer round trips; where nobody says otherwise, once the line is seen to be long."""
+    process = server()
+    page = browse(split_page(Delaying(process.url, 0.1).url) + "#tokens=1", provokes=LOST)
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("document.querySelector('.token:not(.given)') && !document.querySelector('.caret')")
+    count = """globalThis.trips = 0;
+      const step = glgpt.model.split.step.bind(glgpt.model.split);
+      glgpt.model.split.step = (...args) => { if (args[5]) globalThis.trips++; return step(...args); }; 0"""
+    page.evaluate(f"() => {{ {count} }}")
+    for settings, desktop in (
+        ({"temperature": 0, "alternatives": 2}, {"temperature": 0}),
+        ({"temperature": 0.1, "seed": 4}, {"temperature": 0.1, "seed": 4}),
+    ):
+        page.evaluate("() => { globalThis.trips = 0; glgpt.model.split.guessed = glgpt.model.split.accepted = 0; }")
+        assert generated(page, 30, prompt=REPEATED, **settings) == wanted(30, prompt=REPEATED, **desktop)
+        trips, guessed, right = page.evaluate("[trips, glgpt.model.split.guessed, glgpt.model.split.accepted]")
+        assert 0 < guessed >= right and trips == 30 - right, (trips, guessed, right)
+        assert right or settings["temperature"]
+    said = page.locator(".split .said")
+    assert f"{right} of {guessed} guesses right" in said.inner_text()
+    page.get_by_label("Guess ahead").select_option("never")
+    generated(page, 10, prompt=REPEATED, temperature=0)
+    assert page.evaluate("glgpt.model.split.guessed") == guessed
 
 
 def test_a_full_server_is_tried_again(

@@ -19,6 +19,7 @@ from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan
 from glgpt.inference.sampling import Sampler, draw_seed, hash4
+from glgpt.inference.stages.drafts import draft
 from glgpt.ops import sorted_index
 from glgpt.page.files import tokenizer_json
 from glgpt.program.layout import Layout
@@ -30,6 +31,7 @@ from glgpt.text.dataset import batch, fixed_windows, starts
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training.settings import Settings
+from glgpt.wire.messages import MOST_ALTERNATIVES, MOST_GUESSES
 
 FILE = Path(__file__).with_name("shared_cases.json")
 TEXTS = (
@@ -57,6 +59,19 @@ def chunks() -> list[dict[str, Any]]:
         for tokens in lengths
         if tokens <= context
     ]
+
+
+def drafts() -> list[dict[str, Any]]:
+    """Guesses of how a text continues, from the text itself."""
+    rng = np.random.default_rng(4)
+    texts = [[], [1], [1, 1], [1, 1, 1], [1, 2, 3, 1, 2], [1, 2, 9, 1, 2, 8, 1, 2], [5, 6, 7, 8, 5, 6, 7, 9, 6, 7]]
+    texts += [rng.integers(0, 3, n).tolist() for n in (7, 20, 40)]
+    return [{"ids": ids, "most": most, "draft": draft(ids, most)} for ids in texts for most in (1, 7)]
+
+
+def limits() -> dict[str, int]:
+    """What a split server's messages allow."""
+    return {"guesses": MOST_GUESSES, "alternatives": MOST_ALTERNATIVES}
 
 
 def layouts() -> list[dict[str, Any]]:
@@ -302,6 +317,8 @@ def cases() -> dict[str, Any]:
     found = {
         "costs": {"one_token": ONE_TOKEN, "per_chunk": PER_CHUNK},
         "chunks": chunks(),
+        "drafts": drafts(),
+        "limits": limits(),
         "layouts": layouts(),
         "halves": halves(),
         "randoms": randoms(),

@@ -3,10 +3,12 @@
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
 import { plan } from "../src/engine/chunks";
+import { draft } from "../src/engine/drafts";
 import { fromHalf } from "../src/engine/formats";
 import { unpack } from "../src/engine/layout";
 import { parseTokenizer } from "../src/engine/manifest";
 import { drawSeed, hash4, Sampler } from "../src/engine/sampling";
+import { MOST_FROM_SERVER, MOST_GUESSES } from "../src/engine/split";
 import { Tokenizer } from "../src/engine/tokenizer";
 import type { View } from "../src/gl/program";
 import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
@@ -29,6 +31,14 @@ describe("cases shared with Python", () => {
   it.each(shared.chunks)("chunks of $tokens tokens in $context", ({ tokens, context, known, plan: expected }) => {
     const found = plan(tokens, context, known, shared.costs);
     expect(found.map(({ start, valid, size }) => [start, valid, size])).toEqual(expected);
+  });
+
+  it.each(shared.drafts)("guesses of what follows $ids", ({ ids, most, draft: expected }) => {
+    expect(draft(ids, most)).toEqual(expected);
+  });
+
+  it("what a split server's messages allow", () => {
+    expect({ guesses: MOST_GUESSES, alternatives: MOST_FROM_SERVER }).toEqual(shared.limits);
   });
 
   it.each(shared.layouts)("the layout $view", ({ view, bits, matrix }) => {

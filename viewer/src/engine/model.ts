@@ -14,11 +14,11 @@ import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./m
 import { must, PageError } from "../gl/errors";
 import { textureBytes, type Program } from "../gl/program";
 import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
-import { Forgotten, Split, type Ask, type Stepped } from "./split";
+import { draft } from "./drafts";
+import { Forgotten, MOST_FROM_SERVER, MOST_GUESSES, Split, type Ask, type Crossing, type Stepped } from "./split";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
-const MOST_FROM_SERVER = 32; // alternatives beside a token, as its messages allow
 const REPLAYS = 20; // times that a text is fed again for one token
 const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
 
@@ -73,6 +73,14 @@ export interface Weights {
   version(): string;
   /** Uploads the parameters into the model's own textures. */
   fill(player: Player): Promise<void>;
+}
+
+/** The share of one of `tokens` in what a round trip took. */
+function shared(crossing: Crossing, tokens: number): Crossing {
+  if (tokens === 1) return crossing;
+  const { sent, received, hereMs, wireMs, thereMs } = crossing;
+  const [a, b, c, d, e] = [sent, received, hereMs, wireMs, thereMs].map((x) => x / tokens) as [number, number, number, number, number];
+  return { blocks: crossing.blocks, rows: 1, sent: a, received: b, hereMs: c, wireMs: d, thereMs: e };
 }
 
 /** A model beside the page's own: what there is to know of it, its programs, and where its parameters come from. */
@@ -478,12 +486,22 @@ export class Model {
     const { temperature, topK, topP, minP, seed } = sampler.settings;
     const weighed = Math.min(run.alternatives ?? 0, MOST_FROM_SERVER);
     const ask = { temperature, top_k: topK, top_p: topP, min_p: minP ?? 0, seed, alternatives: weighed };
-    for (let taken = 0; taken < count; taken++) {
+    const split = this.split!;
+    for (let taken = 0; taken < count;) {
       try {
-        const found = await this.cross(text, { ...ask, draw: drawn + taken }, run.signal);
-        if (this.headHere) yield await this.finished(found, sampler, drawn + taken, run.alternatives);
-        else yield must(found.chosen, "a token from the server");
-        if (!this.headHere) this.split!.onCrossing(found.crossing);
+        const guesses = split.guesses && !this.headHere ? draft(text, Math.min(MOST_GUESSES, count - taken - 1)) : [];
+        const found = await this.cross(text, { ...ask, draw: drawn + taken }, run.signal, guesses);
+        if (this.headHere) {
+          yield await this.finished(found, sampler, drawn + taken, run.alternatives);
+          taken++;
+          continue;
+        }
+        const share = shared(found.crossing, found.chosen.length);
+        for (const token of found.chosen) {
+          taken++;
+          yield token;
+          split.onCrossing(share);
+        }
       } catch (error) {
         if (run.signal?.aborted) return; // given up while the server was away
         throw error;
@@ -491,9 +509,13 @@ export class Model {
     }
   }
 
-  /** Feeds what the page and the server do not hold yet of `ids`; the token behind them. A lost session is fed again. */
-  private async cross(ids: readonly number[], ask: Ask, signal?: AbortSignal): Promise<Stepped> {
+  /**
+   * Feeds what the page and the server do not hold yet of `ids`; the token behind them, and behind each of `guesses` up to
+   * the first wrong one. A lost session is fed again, and then nothing is guessed.
+   */
+  private async cross(ids: readonly number[], ask: Ask, signal?: AbortSignal, guesses: readonly number[] = []): Promise<Stepped> {
     const split = this.split!;
+    const { n_positions } = this.manifest.config;
     for (let replays = 0; ; replays++) {
       if (replays > REPLAYS) throw new PageError(`The server lost the text ${REPLAYS} times while it read it. Is the way to it in order?`);
       await split.connect(signal);
@@ -501,12 +523,17 @@ export class Model {
       const from = Math.min(this.held(ids, this.movable ? this.front : this.cached), split.common(ids));
       try {
         const answers: Promise<Stepped>[] = [];
-        const chunks = plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, from);
+        const rows = 1 + guesses.length;
+        const size = this.known.filter((s) => s >= rows).sort((a, b) => a - b)[0] ?? Infinity;
+        const guessing = rows > 1 && from === ids.length - 1 && from + Math.max(size, MOST_GUESSES + 1) <= n_positions;
+        const fed = guessing ? [...ids, ...guesses] : ids;
+        const asked = guessing ? { ...ask, guesses } : ask;
+        const chunks = guessing ? [{ start: from, valid: rows, size }] : plan(ids.length, n_positions, this.known, this.manifest.tuning, from);
         for (const chunk of chunks) {
           const start = performance.now();
-          const states = await this.hidden(ids, chunk);
-          const last = chunk === chunks.at(-1) && !this.headHere ? ask : null;
-          const answer = split.step(ids, chunk.start, chunk.valid, states, { blocks, ms: performance.now() - start }, last);
+          const states = await this.hidden(fed, chunk);
+          const last = chunk === chunks.at(-1) && !this.headHere ? asked : null;
+          const answer = split.step(fed, chunk.start, chunk.valid, states, { blocks, ms: performance.now() - start }, last);
           answer.catch(() => {}); // awaited below; the next chunk is computed meanwhile
           answers.push(answer);
         }
@@ -651,7 +678,7 @@ export class Model {
       const wish = { temperature: 0, top_k: null, top_p: null, min_p: 0, seed: 0, draw: 0, alternatives: 0, logits: true };
       const { chosen, hidden } = await this.cross(ids.slice(0, at), wish);
       if (hidden) this.end(hidden);
-      const logits = hidden ? await this.logitsRow() : must(chosen?.logits, "logits from the server");
+      const logits = hidden ? await this.logitsRow() : must(chosen[0]?.logits, "logits from the server");
       return { id, ...alternatives(logits, count, id) };
     }
     this.fill(ids);

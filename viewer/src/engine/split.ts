@@ -30,6 +30,8 @@ export interface Ask {
   seed: number;
   draw: number;
   alternatives: number;
+  /** The rows are a token and these guesses of what follows it; the answer has the token behind each right one. */
+  guesses?: readonly number[];
   /** Whether the last row's logits are wanted in full. */
   logits?: boolean;
 }
@@ -44,7 +46,7 @@ export interface Chosen {
 
 /** What a server made of some rows. */
 export interface Stepped {
-  chosen: Chosen | null;
+  chosen: Chosen[];
   /** Where the head is in the page. */
   hidden: Float32Array | null;
   crossing: Crossing;
@@ -86,6 +88,10 @@ interface Waiting {
   reject: (error: Error) => void;
 }
 
+export const MOST_FROM_SERVER = 32; // alternatives beside a token, as the messages allow
+export const MOST_GUESSES = 7; // tokens that a server checks in one pass
+const LATEST = 8; // round trips that decide whether the line is long
+const DISTANT = 20; // ms that it takes at least
 const AGAIN = ["evicted", "draining", "order", "full"]; // as in glgpt/wire/messages.py: the connection is made again
 
 export class Split {
@@ -98,6 +104,12 @@ export class Split {
   /** Asked for where the server wants one. */
   token: string | null = null;
   reconnects = 0;
+  /** Whether several tokens are guessed and checked in one round trip; null: where the line takes longer than both sides. */
+  speculate: boolean | null = null;
+  /** How many tokens were guessed, and how many of them rightly. */
+  guessed = 0;
+  accepted = 0;
+  private readonly latest: Crossing[] = [];
   /** The part that the server is asked for. */
   part: string;
   onStatus: () => void = () => {};
@@ -122,6 +134,14 @@ export class Split {
     this.socket = null;
     socket?.close();
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
+  }
+
+  /** Whether to guess ahead. */
+  get guesses(): boolean {
+    if (this.speculate !== null) return this.speculate;
+    const mean = (value: (c: Crossing) => number) => this.latest.reduce((sum, c) => sum + value(c), 0) / this.latest.length;
+    const wire = mean((c) => c.wireMs);
+    return this.latest.length === LATEST && wire > DISTANT && wire > mean((c) => c.hereMs + c.thereMs);
   }
 
   private say(status: Split["status"], problem = ""): void {
@@ -281,17 +301,19 @@ export class Split {
     if (ask) header["ask"] = ask;
     this.held.length = Math.min(this.held.length, pos);
     const answer = await this.ask(header, packStates(states, n, this.settings.wire));
-    this.held = ids.slice(0, pos + n);
+    const guessed = ask?.guesses?.length ?? 0;
+    const tokens = ask && this.settings.head === "server" ? chosen(answer.header, guessed + 1) : [];
+    this.held = ids.slice(0, pos + (guessed ? tokens.length : n)); // behind a wrong guess the server forgets
+    this.guessed += guessed;
+    this.accepted += guessed ? tokens.length - 1 : 0;
     const thereMs = Number(answer.header["ms"] ?? 0);
     const crossing = { blocks: own.blocks, rows: n, sent: answer.sent, received: answer.bytes, hereMs: own.ms, wireMs: answer.wireMs, thereMs };
-    if (this.settings.head === "page") {
-      const { wire } = this.settings;
-      return { chosen: null, hidden: unpackStates(answer.payload, n, states.length / n, wire), crossing };
-    }
-    if (!ask) return { chosen: null, hidden: null, crossing };
-    const found = chosen(answer.header);
-    const logits = ask.logits ? { logits: new Float32Array(answer.payload.slice().buffer) } : {};
-    return { chosen: { ...found, ...logits }, hidden: null, crossing };
+    if (n === 1 + guessed) this.latest.push(crossing);
+    if (this.latest.length > LATEST) this.latest.shift();
+    const found: Stepped = { chosen: tokens, hidden: null, crossing };
+    if (this.settings.head === "page") found.hidden = unpackStates(answer.payload, n, states.length / n, this.settings.wire);
+    if (ask?.logits) tokens[0]!.logits = new Float32Array(answer.payload.slice().buffer);
+    return found;
   }
 
   /**
@@ -317,12 +339,18 @@ export class Split {
   }
 }
 
-function chosen(header: Message): Chosen {
-  const id = (header["tokens"] as number[] | undefined)?.[0];
-  if (id === undefined) throw new PageError("The server answered without a token.");
-  const [own, ...best] = ((header["top"] as [number, number, number][][] | undefined) ?? [])[0] ?? [];
-  if (!own) return { id };
-  return { id, p: own[1], sampled: own[2], top: best.map(([other, p, sampled]) => ({ id: other, p, sampled })) };
+/** The tokens of an answer, from 1 to `most`. */
+function chosen(header: Message, most: number): Chosen[] {
+  const tokens = header["tokens"];
+  if (!Array.isArray(tokens) || !tokens.length || tokens.length > most || !tokens.every((id) => Number.isInteger(id) && id >= 0)) {
+    throw new PageError("The server answered without a token.");
+  }
+  const weighed = (header["top"] as [number, number, number][][] | undefined) ?? [];
+  return (tokens as number[]).map((id, i) => {
+    const [own, ...best] = weighed[i] ?? [];
+    if (!own) return { id };
+    return { id, p: own[1], sampled: own[2], top: best.map(([other, p, sampled]) => ({ id: other, p, sampled })) };
+  });
 }
 
 function arrays(header: Message, payload: Uint8Array<ArrayBuffer>): Map<string, Values> {

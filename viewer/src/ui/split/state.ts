@@ -8,7 +8,9 @@ export const status = signal<Split["status"]>("idle");
 export const problem = signal("");
 /** The way of the last token, and the sums of all. */
 export const last = signal<Crossing | null>(null);
-export const total = signal({ tokens: 0, sent: 0, received: 0, reconnects: 0 });
+export const total = signal({ tokens: 0, sent: 0, received: 0, reconnects: 0, guessed: 0, accepted: 0 });
+/** Whether the page guesses ahead; null: where the line takes longer than both sides. */
+export const speculate = signal<boolean | null>(null);
 /** What a token took on its way, in the mean of the latest: milliseconds, and bytes both ways. */
 export interface Way {
   here: number;
@@ -36,11 +38,17 @@ export function move(model: Model, blocks: number): void {
   if (model.here < model.manifest.config.n_layer) model.split!.connect().catch(() => {}); // the strip says why
 }
 
+/** Guesses ahead from now on, or not, or where it pays. */
+export function guess(model: Model, how: boolean | null): void {
+  model.split!.speculate = speculate.value = how;
+}
+
 export function watch(model: Model): void {
   const split = model.split!;
   if (watched === split) return;
   watched = split;
   here.value = model.here;
+  split.speculate = speculate.value;
   const tell = () => {
     status.value = split.status;
     problem.value = split.status === "connected" ? "" : split.problem;
@@ -55,6 +63,8 @@ export function watch(model: Model): void {
       tokens: tokens + crossing.rows,
       sent: sent + crossing.sent,
       received: received + crossing.received,
+      guessed: split.guessed,
+      accepted: split.accepted,
     };
     if (crossing.rows > 1 || crossing.blocks !== here.value) return; // a prompt's chunk; a token from before the cut was moved
     latest.push(crossing);
