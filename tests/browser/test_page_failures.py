@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,6 +133,7 @@ def test_a_loss_is_said_and_can_be_stopped(exported: Path, serve: Serve, browse:
     page.evaluate("glgpt.ready")
     page.evaluate("() => { glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext(); }")
     page.get_by_text("lost the graphics context").wait_for()
+    page.get_by_role("button", name="Reload the page").wait_for()
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_role("button", name="Generate", exact=True).wait_for()
 
@@ -149,6 +153,33 @@ def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse)
     assert contexts == 2
     with GPT2.from_pretrained() as desktop:
         assert ids == list(desktop.generate_ids(PROMPT, 64, temperature=0))
+
+
+def test_a_text_survives_the_end_of_the_gpu_process(
+    exported: Path, serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    page = browse(serve(exported))
+    page.evaluate("glgpt.ready")
+    page.evaluate("globalThis.count = 0")
+    ask = "{prompt: 'To be', tokens: 48, temperature: 0, onToken: () => globalThis.count++}"
+    page.evaluate(f"void (globalThis.text = glgpt.generate({ask}))")
+    for kill in (1, 2, 3):
+        page.wait_for_function(f"globalThis.count >= {10 * kill}")
+        end_gpu_process(tmp_path)
+        page.wait_for_function(f"glgpt.info().contexts === {kill + 1}")
+    with GPT2.from_pretrained() as desktop:
+        assert page.evaluate("globalThis.text.then((r) => r.ids)") == list(
+            desktop.generate_ids("To be", 48, temperature=0)
+        )
+
+
+def end_gpu_process(profiles: Path) -> None:
+    """Kills the GPU process of the browser whose profile is in this folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            line = (process / "cmdline").read_bytes().decode(errors="replace")
+            if "--type=gpu-process" in line and str(profiles) in line:
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse: Browse) -> None:

@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
+import { useEffect } from "preact/hooks";
 import { AttentionView } from "./attention";
 import { BlocksView } from "./blocks";
 import { DeviceView } from "./device";
@@ -17,6 +18,7 @@ import type { Progress } from "../engine/loader";
 import { ModelSwitch, TrainingChip } from "./models";
 import * as state from "./state";
 
+const LONG_LOST = 5000; // ms without a graphics context after which the page says what may help
 const RECORDED: Partial<Record<state.ViewName, ComponentType>> = { text: RecordedText, attention: RecordedAttention };
 const VIEWS: Record<state.ViewName, ComponentType> = {
   text: TextView,
@@ -70,12 +72,34 @@ export function App() {
           </div>
         </div>
       </div>
-      <p class="lost" role="status" hidden={!state.lost.value}>
-        The browser lost the graphics context. Work continues when it is restored.
-      </p>
+      <Lost />
       {split && <SplitStrip model={state.engine().model} />}
       <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View key={view === "train" ? "" : state.model.value} /><Tour /></> : <Coming view={view} />}</main>
     </>
+  );
+}
+
+/** While the browser has taken the graphics context away; after some seconds, what a person can do. */
+function Lost() {
+  const long = useSignal(false);
+  const lost = state.lost.value;
+  useEffect(() => {
+    long.value = false;
+    if (!lost) return;
+    const timer = setTimeout(() => (long.value = true), LONG_LOST);
+    return () => clearTimeout(timer);
+  }, [lost]);
+  return (
+    <p class="lost" role="status" hidden={!lost}>
+      The browser lost the graphics context. Work continues when it is restored.
+      {long.value && (
+        <>
+          {" "}
+          Browsers may keep it for two minutes when it was lost several times.{" "}
+          <button onClick={() => location.reload()}>Reload the page</button>
+        </>
+      )}
+    </p>
   );
 }
 
