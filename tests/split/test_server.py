@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
+import resource
+import shutil
 import socket
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -197,6 +201,54 @@ def test_openings_beyond_what_may_wait_are_turned_away(monkeypatch: pytest.Monke
     taken = asyncio.run(run())
     assert sum(taken) == 2 * OPENS_AT_ONCE and taken == sorted(taken, reverse=True)
     assert len(waited) == OPENS_AT_ONCE and max(waited) == 2.0
+
+
+@pytest.mark.parametrize("wire, bound", [("f16", 1e-2), ("int8", 0.3)])
+def test_narrower_hidden_states_cost_fewer_bytes_and_some_precision(
+    serve: Any, folder: Path, ids: list[int], wire: str, bound: float
+) -> None:
+    server = serve(folder, "1")
+    with (
+        GPT2.from_pretrained(folder, device="software") as whole,
+        GPT2.from_pretrained(folder, rest=server.url, wire=wire, device="software") as split,
+        GPT2.from_pretrained(folder, rest=server.url, device="software") as exact,
+    ):
+        expected = whole.logits(ids)
+        assert (exact.logits(ids) == expected).all()
+        apart = np.abs(split.logits(ids) - expected).max()
+        assert 0 < apart < bound * np.abs(expected).max()
+        for model in (split, exact):
+            assert len(list(model.generate_ids(ids, 4, temperature=0))) == 4
+        narrow, full = (model.traffic()[1]["sent"] for model in (split, exact))
+        rows, width = 2 * len(ids) + 3, whole.config.n_embd  # all of them looked at, then generated from
+        saved = hidden.nbytes(rows, width, "f32") - hidden.nbytes(rows, width, wire)
+        assert full - narrow == pytest.approx(saved, abs=20)  # the first message names the format
+
+
+def test_a_text_over_tls(
+    folder: Path, ids: list[int], whole: dict[str, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a certificate that the client trusts; one that it does not is refused by a sentence."""
+    from serving import running
+
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl to make a certificate with")
+    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+    new = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made = [*new.split(), "-addext", names, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(made, check=True, capture_output=True)
+    engine = Engine(folder, "1", device="software")
+    with contextlib.ExitStack() as stack:
+        stack.callback(engine.close)
+        files = [str(certificate), str(key)]
+        server = stack.enter_context(running(StageServer(engine, port=0, certificate=files)))
+        assert server.url.startswith("wss://")
+        with pytest.raises(GlgptError, match="certificate"):
+            GPT2.from_pretrained(folder, rest=server.url, device="software")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+            assert list(split.generate_ids(ids, TOKENS, temperature=0)) == whole["greedy"]
 
 
 def test_another_model_is_refused(serve: Any, goldens: Path, raw: Any) -> None:
@@ -492,7 +544,7 @@ def test_sessions_leave_memory_flat(serve: Any, folder: Path, raw: Any) -> None:
     server = serve(folder, "1", sessions=2)
     engine = server.app.engine
     width = engine.config.n_embd
-    counts = []
+    counts, resident = [], []
     for i in range(1000):
         client = Raw(server.url)
         client.open()
@@ -500,7 +552,11 @@ def test_sessions_leave_memory_flat(serve: Any, folder: Path, raw: Any) -> None:
         client.stack.close()
         if i in (9, 999):
             counts.append((len(engine.stage.player.device.live), len(engine.sessions), len(server.app._holders)))
+        if i in (199, 999):
+            gc.collect()
+            resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
     assert counts[0][:2] == counts[1][:2] and counts[1][2] <= 2
+    assert resident[1] - resident[0] < 8 << 20, resident
 
 
 def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, folder: Path, raw: Any) -> None:
