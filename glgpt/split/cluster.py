@@ -36,7 +36,19 @@ from glgpt.split.engine import Engine, Fed, Front
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.system.signals import NUMBERS
 from glgpt.wire import hidden
-from glgpt.wire.messages import ORDER, Ask, Look, Looked, Said, Step, Stepped, decode_answer, decode_request, encode
+from glgpt.wire.messages import (
+    BAD,
+    ORDER,
+    Ask,
+    Look,
+    Looked,
+    Said,
+    Step,
+    Stepped,
+    decode_answer,
+    decode_request,
+    encode,
+)
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 UNDER_WAY = 1000  # steps that a replica takes at once; it queues them itself
@@ -80,7 +92,7 @@ class Replica:
             self._sessions.pop(key, None)
             return error.code, str(error), b""
         except GlgptError as error:
-            return "bad", str(error), b""
+            return BAD, str(error), b""
 
     async def look(self, look: bytes, wire: str) -> Sent:
         """Answers a look."""
@@ -90,7 +102,7 @@ class Replica:
             x = self.engine.rows(self.engine.part, payload, message.n, wire)
             return "", "", await self.engine.look(self.engine.part, message, x)
         except GlgptError as error:
-            return "bad", str(error), b""
+            return BAD, str(error), b""
 
 
 def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
@@ -269,7 +281,7 @@ def _hint(ask: Ask | None) -> Ask | None:
 
 def _taken(sent: Sent) -> bytes:
     code, message, data = sent
-    if code == "bad":
+    if code == BAD:
         raise GlgptError(message)
     if code:
         raise LapsedError(code, message)

@@ -271,7 +271,8 @@ class Engine(Front):
         size = 4 * (n * width + sum(prod(known[name].shape(n)) for name in look_.names))
         if size > LOOK_BYTES:
             raise GlgptError(
-                f"these activations take {size >> 20} MiB; one answer holds {LOOK_BYTES >> 20} MiB at most"
+                f"the {captures.end} and activations of {n} tokens take {size >> 20} MiB; "
+                f"one answer holds {LOOK_BYTES >> 20} MiB at most: ask for fewer tokens"
             )
         end, arrays = look(captures, x, look_.names)
         found: dict[str, Floats] = {**arrays, captures.end: end}

@@ -29,6 +29,7 @@ from glgpt.wire.messages import (
     BAD,
     DRAINING,
     FULL,
+    ORDER,
     PROTOCOL,
     TOKEN,
     UNSUITABLE,
@@ -222,7 +223,7 @@ class Application:
             session.seq, session.reply = message.seq, b""
             return await self.engine.look(part, message, x)
         if not session.evicted and message.seq not in (session.seq, session.seq + 1):
-            raise LapsedError("order", f"step {message.seq} came after step {session.seq}")
+            raise LapsedError(ORDER, f"step {message.seq} came after step {session.seq}")
         return await self.engine.step(Fed(session, message, x, wire, came))
 
     async def drain(self) -> None:

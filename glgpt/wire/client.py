@@ -16,6 +16,7 @@ from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Failed, Look, Looked, Open
 PATIENCE = 30.0  # seconds in which a lost connection must come back
 ANSWER = 120.0  # seconds after which a server that says nothing counts as lost
 RESENDS = 20  # times that one message is sent again
+REPLAYS = 20  # times that a text is fed again for one token
 BACKOFF = (0.05, 2.0)  # seconds between attempts to connect: the first, and the longest
 
 

@@ -112,7 +112,7 @@ class Opened(_FromServer):
     op: Literal["opened"] = "opened"
     session: Annotated[str, Field(max_length=64)]
     held: Count
-    seq: Annotated[int, Field(ge=-1, le=2**31)]
+    seq: Annotated[int, Field(ge=-1, le=2**30)]
     holds: Annotated[str, Field(max_length=40)]
     model: str = "a model"
     digest: str = ""
@@ -164,15 +164,6 @@ def encode(header: _Message, payload: bytes = b"") -> bytes:
     fields = {"op": getattr(header, "op", "")} | header.model_dump(exclude_defaults=True)
     text = json.dumps(fields, separators=(",", ":")).encode()
     return _LENGTH.pack(len(text)) + text + payload
-
-
-def _cut(data: bytes) -> tuple[bytes, memoryview]:
-    """The JSON and the payload. Raises GlgptError for a message that is cut off."""
-    size = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
-    if not 2 <= size <= min(len(data) - _LENGTH.size, MOST_HEADER):
-        raise GlgptError(f"a message of {len(data)} bytes has no whole JSON line")
-    start = _LENGTH.size
-    return data[start : start + size], memoryview(data)[start + size :]
 
 
 def decode_answer(data: bytes) -> tuple[Said, memoryview]:

@@ -131,7 +131,7 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
 def test_the_page_guesses_ahead_over_a_long_line(
     server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
-    """The text is the same, with fewer round trips; where nobody says otherwise, once the line is seen to be long."""
+    """The text is the same, with fewer round trips."""
     process = server()
     page = browse(split_page(Delaying(process.url, 0.1).url) + "#tokens=1", provokes=LOST)
     page.evaluate("glgpt.ready")
@@ -140,6 +140,7 @@ def test_the_page_guesses_ahead_over_a_long_line(
       const step = glgpt.model.split.step.bind(glgpt.model.split);
       glgpt.model.split.step = (...args) => { if (args[5]) globalThis.trips++; return step(...args); }; 0"""
     page.evaluate(f"() => {{ {count} }}")
+    page.get_by_label("Guess ahead").select_option("always")
     for settings, desktop in (
         ({"temperature": 0, "alternatives": 2}, {"temperature": 0}),
         ({"temperature": 0.1, "seed": 4}, {"temperature": 0.1, "seed": 4}),
@@ -154,6 +155,35 @@ def test_the_page_guesses_ahead_over_a_long_line(
     page.get_by_label("Guess ahead").select_option("never")
     generated(page, 10, prompt=REPEATED, temperature=0)
     assert page.evaluate("glgpt.model.split.guessed") == guessed
+
+
+def test_a_chunk_lost_with_its_connection_is_fed_again(
+    server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
+) -> None:
+    """Behind another text, whose rows the session still holds, and with the connection back before the next chunk."""
+    process = server()
+    page = browse(split_page(process.url) + "#tokens=1")
+    page.evaluate("glgpt.ready")
+    generated(page, 2, prompt="All: We know't, we know't. " * 12)
+    script = """() => {
+      const {model} = glgpt, {split} = model, hidden = model.hidden.bind(model);
+      const until = async (status) => { while (split.status !== status) await new Promise((r) => setTimeout(r, 1)); };
+      globalThis.chunks = 0;
+      split.socket.send = () => {};
+      model.hidden = async (...args) => {
+        const states = await hidden(...args);
+        if (++globalThis.chunks === 2) {
+          split.socket.close();
+          await until("connecting");
+          await until("connected");
+        }
+        return states;
+      };
+    }"""
+    page.evaluate(script)
+    prompt = "First Citizen: Before we proceed any further, hear me speak. " * 4
+    assert generated(page, 6, prompt=prompt) == wanted(6, prompt=prompt, temperature=0.8, seed=5)
+    assert page.evaluate("glgpt.model.split.reconnects === 1 && globalThis.chunks > 4")
 
 
 def test_a_full_server_is_tried_again(

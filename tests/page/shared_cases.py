@@ -31,7 +31,8 @@ from glgpt.text.dataset import batch, fixed_windows, starts
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training.settings import Settings
-from glgpt.wire.messages import MOST_ALTERNATIVES, MOST_GUESSES
+from glgpt.wire.client import REPLAYS
+from glgpt.wire.messages import AGAIN, MOST_ALTERNATIVES, MOST_GUESSES
 
 FILE = Path(__file__).with_name("shared_cases.json")
 TEXTS = (
@@ -69,9 +70,9 @@ def drafts() -> list[dict[str, Any]]:
     return [{"ids": ids, "most": most, "draft": draft(ids, most)} for ids in texts for most in (1, 7)]
 
 
-def limits() -> dict[str, int]:
-    """What a split server's messages allow."""
-    return {"guesses": MOST_GUESSES, "alternatives": MOST_ALTERNATIVES}
+def limits() -> dict[str, Any]:
+    """What a split server's messages allow, and the errors after which a client connects again."""
+    return {"guesses": MOST_GUESSES, "alternatives": MOST_ALTERNATIVES, "again": AGAIN, "replays": REPLAYS}
 
 
 def layouts() -> list[dict[str, Any]]:

@@ -464,6 +464,16 @@ LIES: list[tuple[dict[str, Any], dict[str, Any], bytes]] = [
 ]
 
 
+def test_an_honest_server_of_that_kind_is_believed(folder: Path, hostile: Any) -> None:
+    with Checkpoint.open(folder) as checkpoint:
+        about = {"shape": checkpoint.config.shape()}
+    url = hostile(
+        about, lambda asked: message_of({"op": "stepped", "seq": asked["seq"], "n": asked["n"], "tokens": [1]})
+    )
+    with GPT2.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model:
+        assert list(model.generate_ids([1, 2], 2, temperature=0)) == [1, 1]
+
+
 @pytest.mark.parametrize("opened, answer, payload", LIES, ids=str)
 def test_a_server_that_lies_is_told_by_a_sentence(
     folder: Path, hostile: Any, monkeypatch: pytest.MonkeyPatch, opened: dict[str, Any], answer: Any, payload: bytes
@@ -478,7 +488,7 @@ def test_a_server_that_lies_is_told_by_a_sentence(
 
     url = hostile(about, say)
     with (
-        pytest.raises(GlgptError) as refused,
+        pytest.raises(GlgptError, match=r"^ws://127.0.0.1|^the last stage|blocks") as refused,
         GPT2.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model,
     ):
         list(model.generate_ids([1, 2], 2, temperature=0))
@@ -498,7 +508,7 @@ def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> N
         (good[:1], size, "without h.1.attn.pattern"),
         ([good[0], ["h.1.attn.pattern", [1, 2, 2]]], size, "without h.1.attn.pattern"),
         ([["logits", [2**31, 2**31]]], size, "cut"),
-        ([["lo<b>gits", [2, vocab]]], size, "lo"),
+        ([["lo<b>gits", [2, vocab]]], size, "pattern"),
     ):
         url = hostile(
             about,
@@ -510,7 +520,7 @@ def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> N
             if wrong is None:
                 assert model.run_with_cache([1, 2], ["h.1.attn.pattern"])
                 continue
-            with pytest.raises(GlgptError):
+            with pytest.raises(GlgptError, match=wrong):
                 model.run_with_cache([1, 2], ["h.1.attn.pattern"])
 
 

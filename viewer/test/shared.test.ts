@@ -8,7 +8,7 @@ import { fromHalf } from "../src/engine/formats";
 import { unpack } from "../src/engine/layout";
 import { parseTokenizer } from "../src/engine/manifest";
 import { drawSeed, hash4, Sampler } from "../src/engine/sampling";
-import { MOST_FROM_SERVER, MOST_GUESSES } from "../src/engine/split";
+import { AGAIN, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS } from "../src/engine/split";
 import { Tokenizer } from "../src/engine/tokenizer";
 import type { View } from "../src/gl/program";
 import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
@@ -38,7 +38,7 @@ describe("cases shared with Python", () => {
   });
 
   it("what a split server's messages allow", () => {
-    expect({ guesses: MOST_GUESSES, alternatives: MOST_FROM_SERVER }).toEqual(shared.limits);
+    expect({ guesses: MOST_GUESSES, alternatives: MOST_FROM_SERVER, again: AGAIN, replays: REPLAYS }).toEqual(shared.limits);
   });
 
   it.each(shared.layouts)("the layout $view", ({ view, bits, matrix }) => {

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { fromHalf, half } from "../src/engine/formats";
+import { distant } from "../src/engine/split";
 import { decode, encode, packStates, unpackStates } from "../src/engine/split-wire";
 
 describe("messages of a split model", () => {
@@ -15,6 +16,16 @@ describe("messages of a split model", () => {
     for (const wrong of [new ArrayBuffer(0), message.buffer.slice(0, 8), encode({} as never).buffer]) {
       expect(() => decode(wrong)).toThrow("does not understand");
     }
+  });
+});
+
+describe("guessing ahead", () => {
+  it("begins when the line takes longer than both sides together, over eight round trips", () => {
+    const trips = (wireMs: number, count = 8) => Array.from({ length: count }, () => ({ hereMs: 20, wireMs, thereMs: 10 }));
+    expect(distant(trips(31))).toBe(true);
+    expect(distant(trips(29))).toBe(false);
+    expect(distant(trips(31, 7))).toBe(false);
+    expect(distant(trips(19).map((trip) => ({ ...trip, hereMs: 1, thereMs: 1 })))).toBe(false);
   });
 });
 

@@ -16,10 +16,9 @@ from glgpt.inference.sampling import Sampler, draw_seed
 from glgpt.inference.stages.drafts import draft
 from glgpt.inference.stages.remote import RemoteStage
 from glgpt.inference.stages.stage import Answer, Stage
-from glgpt.wire.client import ForgottenError
+from glgpt.wire.client import REPLAYS, ForgottenError
 from glgpt.wire.messages import MOST_GUESSES, Ask
 
-REPLAYS = 20  # times that a text is fed again for one token
 UNDER_WAY = 4  # chunks that a server has at most before it must answer one
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from math import prod
 
 import numpy as np
@@ -14,7 +13,7 @@ from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.wire import hidden
-from glgpt.wire.client import Connection, ForgottenError
+from glgpt.wire.client import REPLAYS, Connection, ForgottenError
 from glgpt.wire.messages import Ask, Looked, Stepped
 
 
@@ -63,7 +62,7 @@ class RemoteStage:
             raise GlgptError(f"{self.connection.url} answered a step with `{said.op}`")
         answer = Answer(ms=said.ms)
         if not self.part.head:
-            answer.hidden = hidden.unpack(payload, said.n, self.config.n_embd, self.wire)
+            answer.hidden = self._floats(payload, said.n, self.config.n_embd, self.wire)
             return answer
         vocab = self.config.vocab_size
         known = [*said.tokens, *(id_ for candidates in said.top for id_, *_ in candidates)]
@@ -71,18 +70,28 @@ class RemoteStage:
             raise GlgptError(f"{self.connection.url} answered with {max(known)}, which is no token of this model")
         answer.tokens, answer.top = said.tokens, said.top
         if payload:
-            answer.logits = hidden.unpack(payload, 1, vocab, "f32")[0]
+            answer.logits = self._floats(payload, 1, vocab, "f32")[0]
         return answer
+
+    def _floats(self, payload: memoryview, rows: int, width: int, kind: str) -> Floats:
+        """What follows an answer. Raises GlgptError for another length, or what is not finite."""
+        try:
+            return hidden.unpack(payload, rows, width, kind)
+        except GlgptError as error:
+            raise GlgptError(f"{self.connection.url}: {error}") from None
 
     def look(self, x: Rows, names: tuple[str, ...]) -> tuple[Floats, dict[str, Floats]]:
         """Hidden states (or with the head logits) of all rows, and these activations in their natural shapes."""
         if self.pending:  # of a text that was interrupted
             self.abandon()
-        while True:
+        for attempt in range(REPLAYS):
             self.connection.look(len(x), names, self._bytes(x))
-            with contextlib.suppress(ForgottenError):  # a look needs nothing of the session
+            try:
                 said, payload = self.connection.take()
                 break
+            except ForgottenError:  # a look needs nothing of the session
+                if attempt == REPLAYS - 1:
+                    raise GlgptError(f"{self.connection.url} lost the session {REPLAYS} times") from None
         if not isinstance(said, Looked) or len(payload) % 4:
             raise GlgptError(f"{self.connection.url} answered a look with `{said.op}` of {len(payload)} bytes")
         arrays: dict[str, Floats] = {}

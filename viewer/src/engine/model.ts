@@ -15,11 +15,10 @@ import { must, PageError } from "../gl/errors";
 import { textureBytes, type Program } from "../gl/program";
 import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
 import { draft } from "./drafts";
-import { Forgotten, MOST_FROM_SERVER, MOST_GUESSES, Split, type Ask, type Crossing, type Stepped } from "./split";
+import { Forgotten, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS, Split, type Ask, type Crossing, type Stepped } from "./split";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
-const REPLAYS = 20; // times that a text is fed again for one token
 const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
 
 export interface ModelOptions {
@@ -131,6 +130,7 @@ export class Model {
     private readonly weights: Weights | null = null,
   ) {
     this.split = this.manifest.split ? new Split(this.manifest.split) : null;
+    if (this.split) this.split.wanted = () => this.remote !== null;
     this.blocksHere = this.manifest.config.n_layer;
   }
 
@@ -520,6 +520,7 @@ export class Model {
       if (replays > REPLAYS) throw new PageError(`The server lost the text ${REPLAYS} times while it read it. Is the way to it in order?`);
       await split.connect(signal);
       const { here: blocks } = this;
+      const { reconnects } = split;
       const from = Math.min(this.held(ids, this.movable ? this.front : this.cached), split.common(ids));
       try {
         const answers: Promise<Stepped>[] = [];
@@ -532,6 +533,7 @@ export class Model {
         for (const chunk of chunks) {
           const start = performance.now();
           const states = await this.hidden(fed, chunk);
+          if (split.reconnects !== reconnects) throw new Forgotten(0); // a chunk before this one may be lost
           const last = chunk === chunks.at(-1) && !this.headHere ? asked : null;
           const answer = split.step(fed, chunk.start, chunk.valid, states, { blocks, ms: performance.now() - start }, last);
           answer.catch(() => {}); // awaited below; the next chunk is computed meanwhile

@@ -90,9 +90,17 @@ interface Waiting {
 
 export const MOST_FROM_SERVER = 32; // alternatives beside a token, as the messages allow
 export const MOST_GUESSES = 7; // tokens that a server checks in one pass
+export const REPLAYS = 20; // times that a text is fed again for one token
 const LATEST = 8; // round trips that decide whether the line is long
 const DISTANT = 20; // ms that it takes at least
-const AGAIN = ["evicted", "draining", "order", "full"]; // as in glgpt/wire/messages.py: the connection is made again
+export const AGAIN = ["evicted", "draining", "order", "full"]; // errors after which the connection is made again
+
+/** Whether the line takes longer than both sides compute together, in the mean of these round trips. */
+export function distant(latest: readonly Pick<Crossing, "hereMs" | "wireMs" | "thereMs">[]): boolean {
+  const mean = (value: (c: (typeof latest)[number]) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
+  const wire = mean((c) => c.wireMs);
+  return latest.length >= LATEST && wire > DISTANT && wire > mean((c) => c.hereMs + c.thereMs);
+}
 
 export class Split {
   /** Token ids whose rows the server holds. */
@@ -110,6 +118,9 @@ export class Split {
   guessed = 0;
   accepted = 0;
   private readonly latest: Crossing[] = [];
+  /** Whether a lost connection is made again before the next token asks for it. */
+  wanted: () => boolean = () => true;
+  private wait = 0; // ms before the next attempt to connect: none after an answer
   /** The part that the server is asked for. */
   part: string;
   onStatus: () => void = () => {};
@@ -138,10 +149,7 @@ export class Split {
 
   /** Whether to guess ahead. */
   get guesses(): boolean {
-    if (this.speculate !== null) return this.speculate;
-    const mean = (value: (c: Crossing) => number) => this.latest.reduce((sum, c) => sum + value(c), 0) / this.latest.length;
-    const wire = mean((c) => c.wireMs);
-    return this.latest.length === LATEST && wire > DISTANT && wire > mean((c) => c.hereMs + c.thereMs);
+    return this.speculate ?? distant(this.latest);
   }
 
   private say(status: Split["status"], problem = ""): void {
@@ -172,9 +180,10 @@ export class Split {
 
   private async reach(): Promise<void> {
     const end = performance.now() + PATIENCE;
-    let wait: number = BACKOFF[0];
     for (;;) {
       this.say("connecting", this.problem);
+      await new Promise((resolve) => setTimeout(resolve, this.wait));
+      this.wait = Math.min(2 * this.wait || BACKOFF[0], BACKOFF[1]);
       try {
         await this.open();
         this.say("connected");
@@ -186,13 +195,11 @@ export class Split {
           this.say("refused", said);
           throw error;
         }
-        if (performance.now() + wait > end) {
+        if (performance.now() + this.wait > end) {
           this.say("idle", said);
           throw new PageError(said);
         }
         this.say("connecting", said);
-        await new Promise((resolve) => setTimeout(resolve, wait));
-        wait = Math.min(2 * wait, BACKOFF[1]);
       }
     }
   }
@@ -255,7 +262,7 @@ export class Split {
     this.reconnects++;
     this.say("connecting", `Lost the connection to ${this.settings.server}; trying again.`);
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(this.held.length));
-    this.connect().catch(() => {}); // `problem` says why
+    if (this.wanted()) this.connect().catch(() => {}); // `problem` says why
   }
 
   private hear(header: Message, payload: Uint8Array<ArrayBuffer>, bytes: number): void {
@@ -271,6 +278,7 @@ export class Split {
     const at = this.waiting.findIndex((w) => w.seq === header["seq"]);
     if (at < 0) return; // the answer to what nobody waits for any more
     const waiting = this.waiting.splice(at, 1)[0]!;
+    this.wait = 0;
     const there = Number(header["ms"] ?? 0) + Number(header["queue_ms"] ?? 0);
     waiting.resolve({ header, payload, bytes, wireMs: Math.max(0, performance.now() - waiting.sent - there) });
   }
@@ -307,7 +315,8 @@ export class Split {
     this.guessed += guessed;
     this.accepted += guessed ? tokens.length - 1 : 0;
     const thereMs = Number(answer.header["ms"] ?? 0);
-    const crossing = { blocks: own.blocks, rows: n, sent: answer.sent, received: answer.bytes, hereMs: own.ms, wireMs: answer.wireMs, thereMs };
+    const rows = guessed ? tokens.length : n; // of those that the server keeps
+    const crossing = { blocks: own.blocks, rows, sent: answer.sent, received: answer.bytes, hereMs: own.ms, wireMs: answer.wireMs, thereMs };
     if (n === 1 + guessed) this.latest.push(crossing);
     if (this.latest.length > LATEST) this.latest.shift();
     const found: Stepped = { chosen: tokens, hidden: null, crossing };
@@ -356,7 +365,11 @@ function chosen(header: Message, most: number): Chosen[] {
 function arrays(header: Message, payload: Uint8Array<ArrayBuffer>): Map<string, Values> {
   const found = new Map<string, Values>();
   let at = 0;
-  for (const [name, shape] of header["arrays"] as [string, number[]][]) {
+  const listed = header["arrays"] as [string, number[]][] | undefined;
+  if (!Array.isArray(listed) || !listed.every(([name, shape]) => typeof name === "string" && Array.isArray(shape))) {
+    throw new PageError("The server answered without arrays.");
+  }
+  for (const [name, shape] of listed) {
     const bytes = 4 * shape.reduce((a, b) => a * b, 1);
     if (at + bytes > payload.length) throw new PageError("The server's answer was cut off.");
     found.set(name, { shape, data: new Float32Array(payload.slice(at, at + bytes).buffer) });

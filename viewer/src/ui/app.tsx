@@ -95,7 +95,7 @@ function Lost() {
       {long.value && (
         <>
           {" "}
-          Browsers may keep it for two minutes when it was lost several times.{" "}
+          A browser may withhold it for two minutes when it was lost several times.{" "}
           <button onClick={() => location.reload()}>Reload the page</button>
         </>
       )}

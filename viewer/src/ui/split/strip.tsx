@@ -91,7 +91,7 @@ const WHEN = { slow: null, always: true, never: false };
 function Guessing({ model }: { model: Model }) {
   const name = Object.entries(WHEN).find(([, how]) => how === split.speculate.value)![0];
   return (
-    <label class="inline" title="Guesses what follows from the text itself; the server checks up to seven guesses in one round trip. The text is the same.">
+    <label class="inline" title="Guesses what follows from the text itself; the server checks up to seven guesses in one round trip. The draws are the same.">
       Guess ahead
       <select value={name} onChange={(e) => split.guess(model, WHEN[e.currentTarget.value as keyof typeof WHEN])}>
         <option value="slow">on a slow line</option>
