@@ -199,33 +199,50 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
 
 @pytest.mark.alone
 def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Tasks of 50 ms and more, beyond what holds up a worker that does nothing but look at the clock.
+    """No task takes 50 ms at the speed of an idle page, but for the time that the machine gave to others meanwhile.
 
-    A machine that gives the browser no time makes tasks long that are not; it makes the worker as late.
+    A worker that does nothing else adds some numbers up every 5 ms. It is slowed down and held up as the page is; a
+    factor of three at most is put down to the machine.
     """
     page = browse(serve(exported) + "#tokens=60")
     page.evaluate("glgpt.ready")
     page.wait_for_timeout(500)
     script = """async (settings) => {
-      const tick = `let last = performance.now(), late = 0;
-        setInterval(() => { const now = performance.now(); late = Math.max(late, now - last - 5); last = now; }, 5);
-        onmessage = () => postMessage(late);`;
+      const tick = `const now = () => performance.timeOrigin + performance.now(), ticks = [];
+        let last = now(), sum = 0;
+        setInterval(() => {
+          const from = now();
+          for (let i = 0; i < 200_000; i++) sum += Math.sqrt(i);
+          const to = now();
+          ticks.push({from: last, to, late: Math.max(0, from - last - 5), ms: to - from});
+          last = to;
+        }, 5);
+        onmessage = () => postMessage(ticks);`;
       const bystander = new Worker(URL.createObjectURL(new Blob([tick])));
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+      const idle = performance.timeOrigin + performance.now();
       const long = [];
-      const note = (list) => long.push(...list.getEntries().map((e) => e.duration));
+      const note = (list) => long.push(...list.getEntries());
       new PerformanceObserver(note).observe({entryTypes: ['longtask']});
       await glgpt.generate({prompt: 'To be', tokens: 60, alternatives: 8, ...settings});
       await new Promise((resolve) => setTimeout(resolve, 100));
-      const late = await new Promise((resolve) => {
+      const ticks = await new Promise((resolve) => {
         bystander.onmessage = ({data}) => resolve(data);
         bystander.postMessage(0);
       });
       bystander.terminate();
-      return [Math.max(0, ...long), late];
+      const before = ticks.filter(({to}) => to < idle).map(({ms}) => ms).sort((a, b) => a - b);
+      const usual = before[Math.floor(before.length / 2)];
+      return long.map(({startTime, duration}) => {
+        const begun = performance.timeOrigin + startTime;
+        const meanwhile = ticks.filter(({from, to}) => to > begun && from < begun + duration);
+        const total = (of) => meanwhile.reduce((sum, tick) => sum + of(tick), 0);
+        return [duration, total(({late}) => late), total(({ms}) => ms) / (meanwhile.length * usual)];
+      });
     }"""
     for settings in ({}, {"temperature": 0}):
-        longest, late = page.evaluate(script, settings)
-        assert longest < 50 + late
+        tasks = page.evaluate(script, settings)
+        assert all(duration < 50 * min(3, max(1, slowed)) + late for duration, late, slowed in tasks), tasks
 
 
 def test_single_file_from_disk(browse: Browse, exported: Path, tmp_path: Path, desktop: Any) -> None:
