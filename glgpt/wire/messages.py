@@ -35,6 +35,7 @@ TOKEN, UNSUITABLE, BAD = "token", "unsuitable", "bad"
 AGAIN = (EVICTED, DRAINING, ORDER, FULL)
 
 Count = Annotated[int, Field(ge=0, le=2**31)]
+Rows = Annotated[int, Field(ge=1, le=2**31)]
 
 
 class _Message(BaseModel):
@@ -78,7 +79,7 @@ class Step(_Message):
     op: Literal["step"] = "step"
     seq: Count
     pos: Count
-    n: Annotated[int, Field(ge=1, le=2**31)]
+    n: Rows
     ask: Ask | None = None
 
 
@@ -90,18 +91,17 @@ class Look(_Message):
 
     op: Literal["look"] = "look"
     seq: Count
-    n: Annotated[int, Field(ge=1, le=2**31)]
+    n: Rows
     names: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=256, strict=False)] = ()
     head: bool = False
 
 
 class _FromServer(_Message):
-    """What a server says: of what a newer one says besides, nothing is read."""
+    """What a server says. Fields that this version does not know are ignored, so that a newer server can add some."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
-Rows = Annotated[int, Field(ge=1, le=2**31)]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Candidate = tuple[Count, Annotated[float, Field(ge=0, le=1.001)], Annotated[float, Field(ge=0, le=1.001)]]
 

@@ -17,7 +17,7 @@ FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
     "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
     "--disable-gpu-watchdog "  # which takes the context where a busy machine draws for long
-    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit"  # which keep it after some losses
+    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit"  # which withhold it after some losses
 ).split()
 
 

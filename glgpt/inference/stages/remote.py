@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from math import prod
 
 import numpy as np
@@ -84,14 +85,13 @@ class RemoteStage:
         """Hidden states (or with the head logits) of all rows, and these activations in their natural shapes."""
         if self.pending:  # of a text that was interrupted
             self.abandon()
-        for attempt in range(REPLAYS):
+        for _ in range(REPLAYS):
             self.connection.look(len(x), names, self._bytes(x))
-            try:
+            with contextlib.suppress(ForgottenError):  # a look needs nothing of the session
                 said, payload = self.connection.take()
                 break
-            except ForgottenError:  # a look needs nothing of the session
-                if attempt == REPLAYS - 1:
-                    raise GlgptError(f"{self.connection.url} lost the session {REPLAYS} times") from None
+        else:
+            raise GlgptError(f"{self.connection.url} lost the session {REPLAYS} times")
         if not isinstance(said, Looked) or len(payload) % 4:
             raise GlgptError(f"{self.connection.url} answered a look with `{said.op}` of {len(payload)} bytes")
         arrays: dict[str, Floats] = {}

@@ -76,10 +76,11 @@ export interface Weights {
 
 /** The share of one of `tokens` in what a round trip took. */
 function shared(crossing: Crossing, tokens: number): Crossing {
-  if (tokens === 1) return crossing;
-  const { sent, received, hereMs, wireMs, thereMs } = crossing;
-  const [a, b, c, d, e] = [sent, received, hereMs, wireMs, thereMs].map((x) => x / tokens) as [number, number, number, number, number];
-  return { blocks: crossing.blocks, rows: 1, sent: a, received: b, hereMs: c, wireMs: d, thereMs: e };
+  if (tokens === 1) return crossing; // of a prompt's chunk, too, whose rows are many
+  const share = (x: number) => x / tokens;
+  const { blocks, sent, received, hereMs, wireMs, thereMs } = crossing;
+  const ms = { hereMs: share(hereMs), wireMs: share(wireMs), thereMs: share(thereMs) };
+  return { blocks, rows: 1, sent: share(sent), received: share(received), ...ms };
 }
 
 /** A model beside the page's own: what there is to know of it, its programs, and where its parameters come from. */
@@ -524,12 +525,10 @@ export class Model {
       const from = Math.min(this.held(ids, this.movable ? this.front : this.cached), split.common(ids));
       try {
         const answers: Promise<Stepped>[] = [];
-        const rows = 1 + guesses.length;
-        const size = this.known.filter((s) => s >= rows).sort((a, b) => a - b)[0] ?? Infinity;
-        const guessing = rows > 1 && from === ids.length - 1 && from + Math.max(size, MOST_GUESSES + 1) <= n_positions;
-        const fed = guessing ? [...ids, ...guesses] : ids;
-        const asked = guessing ? { ...ask, guesses } : ask;
-        const chunks = guessing ? [{ start: from, valid: rows, size }] : plan(ids.length, n_positions, this.known, this.manifest.tuning, from);
+        const guessed = guesses.length > 0 && from === ids.length - 1 ? this.guessed(from, 1 + guesses.length) : null;
+        const fed = guessed ? [...ids, ...guesses] : ids;
+        const asked = guessed ? { ...ask, guesses } : ask;
+        const chunks = guessed ? [guessed] : plan(ids.length, n_positions, this.known, this.manifest.tuning, from);
         for (const chunk of chunks) {
           const start = performance.now();
           const states = await this.hidden(fed, chunk);
@@ -546,6 +545,12 @@ export class Model {
         if (!(error instanceof Forgotten) || signal?.aborted) throw error;
       }
     }
+  }
+
+  /** One chunk of a token and the guesses behind it; null where the context has no room for what either side plays. */
+  private guessed(start: number, valid: number): Chunk | null {
+    const size = Math.min(...this.known.filter((s) => s >= valid));
+    return start + Math.max(size, MOST_GUESSES + 1) <= this.manifest.config.n_positions ? { start, valid, size } : null;
   }
 
   /** The token behind the last row that the server sent, drawn here. */
