@@ -34,7 +34,8 @@ STATE = """() => {
   const session = window.glgpt?.training?.session;
   const {status, doing, problem} = session ?? {};
   const training = session && {status, doing, problem, step: session.step};
-  const said = [...document.querySelectorAll('[role=alert], [role=status]')].map((e) => e.innerText).filter(Boolean);
+  const said = [...document.querySelectorAll('[role=alert], [role=status]')].filter((e) => e.checkVisibility())
+    .map((e) => e.innerText).filter(Boolean);
   return JSON.stringify({training, said, text: document.body.innerText.slice(0, 2000)});
 }"""
 

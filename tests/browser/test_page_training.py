@@ -187,6 +187,23 @@ def test_poorer_devices_train_the_same(
     np.testing.assert_allclose(points, expected, atol=1e-4)
 
 
+PRESSABLE = """
+globalThis.pressable = [];  // whether Start could be pressed, whenever that changed
+new MutationObserver(() => {
+  const start = document.querySelector('.buttons .primary');
+  if (start && pressable.at(-1) !== !start.disabled) pressable.push(!start.disabled);
+}).observe(document, {subtree: true, childList: true, attributes: true});"""
+
+
+def test_start_cannot_be_pressed_in_vain(site: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(site) + "#tokens=1&view=train", init=PRESSABLE)
+    page.evaluate("glgpt.ready")
+    page.get_by_text("Not started").wait_for()
+    page.wait_for_function("pressable.at(-1)")
+    page.wait_for_timeout(500)
+    assert page.evaluate("pressable") == [False, True]
+
+
 def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse: Browse) -> None:
     from test_page_views import PAINTED
 

@@ -54,19 +54,17 @@ let opened: Promise<void> | null = null;
 
 /** Once, when the tab is first shown: what is offered, and what an earlier visit left. */
 export function open(): Promise<void> {
-  return (opened ??= attempt(async () => {
+  return (opened ??= attempt(async (busy) => {
     const { training } = engine();
     training.listeners.add(adopt);
     const found = await training.ready();
+    busy("Looking for an earlier training"); // before there is a button, which would be there to be pressed and then not
     index.value = found;
     choose(found.sizes[0]!);
     await put([await training.bundled(found.texts[0]!.name)], found.texts[0]!.about, found.texts[0]!.name);
     await readLesson();
     effect(() => void (lesson.value = lessonNow())); // the address follows every setting
-    if (!training.session) {
-      preparing.value = { what: "Looking for an earlier training", share: null };
-      await training.restore();
-    }
+    if (!training.session) await training.restore();
     adopt();
   }));
 }
@@ -199,22 +197,31 @@ export function offer(): Offer | undefined {
   return index.value?.sizes.find((s) => s.name === preset.value && s.tokenizer === tokenizer.value);
 }
 
-async function attempt(work: () => Promise<void> | void): Promise<void> {
+/** Says what is being prepared, and the share of it that is done (null: unknown); null: no more. */
+type Busy = (what: string | null, share?: number | null) => void;
+
+/** Does what was asked for and says what went wrong. What another is preparing meanwhile stays said. */
+async function attempt(work: (busy: Busy) => Promise<void> | void): Promise<void> {
   problem.value = "";
+  let said: typeof preparing.value = null;
+  const busy: Busy = (what, share = null) => {
+    if (what !== null) preparing.value = said = { what, share };
+    else if (preparing.value === said) preparing.value = null;
+  };
   try {
-    await work();
+    await work(busy);
   } catch (error) {
     problem.value = error instanceof Error ? error.message : String(error);
   }
-  preparing.value = null;
+  busy(null);
 }
 
 /** Makes the session that the settings ask for, where there is none. */
-async function made(): Promise<Session> {
+async function made(busy: Busy): Promise<Session> {
   const { training } = engine();
   if (training.session) return training.session;
   const what = tokenizer.value === "bytes" ? "Compiling the shaders" : "Making the tokenizer";
-  preparing.value = { what, share: null };
+  busy(what);
   await cleaned;
   const came = fetched && documents.value[0] === fetched.text ? fetched : null;
   const named = set.value ? `glgpt ${set.value}` : source.value || "typed";
@@ -235,7 +242,7 @@ async function made(): Promise<Session> {
       evalEvery: evalEvery.value,
       sampleEvery: sampleEvery.value,
     },
-    onProgress: (share) => (preparing.value = { what, share }),
+    onProgress: (share) => busy(what, share),
   });
 }
 
@@ -253,8 +260,8 @@ export const rate = () =>
   });
 
 export const back = () =>
-  attempt(async () => {
-    preparing.value = { what: "Going back", share: null };
+  attempt(async (busy) => {
+    busy("Going back");
     await engine().training.current().back();
   });
 
@@ -264,11 +271,10 @@ function watch(): void {
 }
 
 export const start = () =>
-  attempt(async () => {
+  attempt(async (busy) => {
     watch();
-    const found = await made();
+    const found = await made(busy);
     if (found.status === "done") found.plan.rates.steps = Math.max(schedule.steps.value, found.step);
-    preparing.value = null;
     void found.start();
   });
 
@@ -276,10 +282,10 @@ export const pause = () => attempt(() => engine().training.current().pause());
 
 /** One step, and what it changed. */
 export const step = () =>
-  attempt(async () => {
+  attempt(async (busy) => {
     watch();
-    const found = await made();
-    preparing.value = null;
+    const found = await made(busy);
+    busy(null);
     await found.one();
   });
 
@@ -331,21 +337,21 @@ export function offerFile(data: BlobPart, type: string, name: string): void {
 }
 
 export const download = () =>
-  attempt(async () => {
+  attempt(async (busy) => {
     const { training } = engine();
-    preparing.value = { what: "Reading the weights", share: null };
+    busy("Reading the weights");
     offerFile(await training.zip(), "application/zip", `${preset.value}-${training.current().checkpoint!.step}-steps.zip`);
   });
 
 /** Files that were dropped or chosen: texts to train on, or a saved model to continue. */
 export const take = (list: Iterable<File>) =>
-  attempt(async () => {
+  attempt(async (busy) => {
     const files = [...list];
     if (!files.length) return;
     const { training } = engine();
     if (files.some((f) => /\.(zip|safetensors)$/i.test(f.name))) {
-      preparing.value = { what: "Loading the model", share: null };
       await open(); // the tab may have been opened just now,
+      busy("Loading the model");
       await cleaned; // and its text be on its way
       await training.load(await chosenFiles(files), text.value);
       return;
