@@ -29,7 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     - What Mesa compiles stays in the user's cache, as with every program that draws: compiling is most of the time of
       a run, and Mesa's key covers its own build, the processor and the shader. The workers, the commands that tests
       start and the browsers all share it.
-    - Each of n workers draws and computes with 1/n of the processors.
+    - Each of n workers computes with 1/n of the processors.
+    - Mesa draws in the thread that calls it (but for the tests that measure alone): its own threads use freed memory now
+      and then, which ended Chromium's GPU process about once in 50 tests (docs/decisions.md).
     - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,10 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
     user = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     os.environ.setdefault("MESA_SHADER_CACHE_DIR", user)
     os.environ["XDG_CACHE_HOME"] = folder
+    if config.option.markexpr != "alone":
+        os.environ.setdefault("LP_NUM_THREADS", "0")
     workers = config.getoption("numprocesses", None)
     if workers:
         share = str(max(1, (os.cpu_count() or 1) // workers))
-        for name in ("LP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # Mesa, torch, numpy
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # torch, numpy
             os.environ.setdefault(name, share)
 
 

@@ -28,7 +28,8 @@ from glgpt.wire import hidden
 from glgpt.wire.messages import Look, Looked, Step, Stepped, encode
 
 T = TypeVar("T")
-NARROWED = 4  # parts of a part that are kept ready
+NARROWED = 4  # parts of a part that are kept ready while nobody uses them
+MOST_NARROWED = 16  # and with those that sessions use
 LOOK_BYTES = 256 << 20  # the most that one answer to a look may take, its logits or hidden states included
 
 
@@ -153,12 +154,30 @@ class Engine(Front):
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
             self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
-        self.dtype, self.sizes, self.most = dtype, self.stage.sizes, most
-        self._limit = options.get("max_texture_memory")
-        self.sessions = Sessions(most, age)
+        self.dtype, self.sizes = dtype, self.stage.sizes
+        self.most, self._limit = self._affordable(most, options.get("max_texture_memory"))
+        self.sessions = Sessions(self.most, age)
         self.whole = self._served(self.stage)
         self._narrowed: dict[Part, Served] = {}  # the one used least recently first
         self._heads = self.stage.captures(self._limit, Part.head_of(self.config))
+
+    def _affordable(self, wanted: int, limit: int | None) -> tuple[int, int | None]:
+        """How many of the wanted sessions go with the model into `limit` bytes of textures; the limit without theirs.
+
+        Raises GlgptError where there is no room for one.
+        """
+        if limit is None:
+            return wanted, None
+        model, session = self.stage.texture_bytes, self.stage.session_bytes
+        found = min(wanted, (limit - model) // session) if session else wanted
+        if found < 1:
+            mib = [f"{x / 2**20:.1f}" for x in (model, session, limit)]
+            self.stage.close()
+            raise GlgptError(
+                f"the model takes {mib[0]} MiB of textures and a session {mib[1]} more, and --max-texture-memory is "
+                f"{mib[2]} MiB; allow more, use --dtype f16, or hold fewer --blocks"
+            )
+        return found, limit - found * session
 
     def _served(self, stage: Stage) -> Served:
         texts = Together(stage, self.sessions.most, self._limit)
@@ -176,9 +195,16 @@ class Engine(Front):
             raise GlgptError(f"this server holds {self.part} and not {wanted}")
         found = self._narrowed.pop(wanted, None) or self._served(self.stage.narrowed(wanted))
         self._narrowed[wanted] = found
-        while len(self._narrowed) > NARROWED:
-            self._drop(self._narrowed.pop(next(iter(self._narrowed))))
+        for other in self._superfluous(wanted):
+            self._drop(self._narrowed.pop(other))
         return found
+
+    def _superfluous(self, wanted: Part) -> list[Part]:
+        """Parts to drop for one that is wanted: first those without sessions, the one used least recently first."""
+        idle = [p for p, served in self._narrowed.items() if p != wanted and not self.sessions.use(served.texts)]
+        used = [p for p in self._narrowed if p != wanted and p not in idle]
+        count = len(self._narrowed)
+        return idle[: max(0, count - NARROWED)] + used[: max(0, 1 + len(used) - MOST_NARROWED)]
 
     def _drop(self, served: Served) -> None:
         self.sessions.drop(served.texts)
@@ -268,14 +294,14 @@ class Engine(Front):
                 raise GlgptError(f"{name!r} is not an activation of {captures.part}")
         begun, n = time.perf_counter(), look_.n
         width = self.config.vocab_size if served.part.head else self.config.n_embd
-        size = 4 * (n * width + sum(prod(known[name].shape(n)) for name in look_.names))
+        size = 4 * (n * width * look_.end + sum(prod(known[name].shape(n)) for name in look_.names))
         if size > LOOK_BYTES:
             raise GlgptError(
-                f"the {captures.end} and activations of {n} tokens take {size >> 20} MiB; "
+                f"{f'the {captures.end} and ' * look_.end}activations of {n} tokens take {size >> 20} MiB; "
                 f"one answer holds {LOOK_BYTES >> 20} MiB at most: ask for fewer tokens"
             )
         end, arrays = look(captures, x, look_.names)
-        found: dict[str, Floats] = {**arrays, captures.end: end}
+        found: dict[str, Floats] = {**arrays, captures.end: end} if look_.end else arrays
         shapes = [(name, list(a.shape)) for name, a in found.items()]
         header = Looked(seq=look_.seq, arrays=shapes, ms=round(1000 * (time.perf_counter() - begun), 3))
         return encode(header, b"".join(np.ascontiguousarray(a, "<f4").tobytes() for a in found.values()))

@@ -67,6 +67,10 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._live)
 
+    def use(self, texts: Together) -> bool:
+        """Whether a session with caches runs on this stage."""
+        return any(session.ran_by is texts for session in self._live.values())
+
     def find(self, key: str | None, texts: Together) -> Session:
         """The session of this key on this stage, or a new one where there is none any more."""
         self._expire()

@@ -86,7 +86,8 @@ class Step(_Message):
 class Look(_Message):
     """Runs `n` rows from position 0 beside the session, and returns named activations of all of them.
 
-    With `head`, the rows go straight to the final norm and the head: they may be states between any blocks.
+    With `head`, the rows go straight to the final norm and the head: they may be states between any blocks. The logits
+    or hidden states behind all rows come too, unless `end` is false.
     """
 
     op: Literal["look"] = "look"
@@ -94,6 +95,7 @@ class Look(_Message):
     n: Rows
     names: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=256, strict=False)] = ()
     head: bool = False
+    end: bool = True
 
 
 class _FromServer(_Message):

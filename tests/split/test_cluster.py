@@ -53,7 +53,7 @@ def cluster() -> Iterator[dict[str, Any]]:
         "0",
     ]
     command += ["--engine", "ray", "--stages", "2", "--replicas", "2", "--json", "--device", "software"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"LP_NUM_THREADS": "1"})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     try:
         ready = json.loads(process.stdout.readline())

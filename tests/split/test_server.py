@@ -342,6 +342,49 @@ def test_cut_at_any_message_the_text_is_the_same(
         assert cuts > TOKENS
 
 
+def test_cut_while_a_connection_is_opened(
+    serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
+) -> None:
+    """At first that is an error that names the server; when it is opened again, it is tried once more."""
+    server = serve(folder, "1")
+    for after in range(1, 5):  # the handshake and `open`, both ways
+        proxy = Cutting(server.url, after)
+        with pytest.raises(GlgptError, match=rf"{proxy.url}.*is `glgpt split serve` running there\?"):
+            GPT2.from_pretrained(folder, rest=proxy.url, device="software")
+        proxy.close()
+        assert proxy.cuts == 1
+    for again in range(1, 5):
+        proxy = Cutting(server.url, 8, 8 + again)
+        with GPT2.from_pretrained(folder, rest=proxy.url, device="software") as split:
+            assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"], again
+        proxy.close()
+        assert proxy.cuts == 2
+
+
+def test_a_refused_step_is_not_sent_again(serve: Any, folder: Path, ids: list[int]) -> None:
+    server = serve(folder, "1")
+    width = server.app.engine.config.n_embd
+    connection = Connection(server.url)
+    connection.submit(0, 2, states(2, width), None)
+    connection.take()
+    connection.submit(2, 1, np.full(width, np.nan, "<f4").tobytes(), None)
+    with pytest.raises(GlgptError, match="NaN or infinity"):
+        connection.take()
+    assert connection.pending == 0 and connection.traffic.reconnects == 0
+    connection.close()
+
+
+def test_texture_memory_bounds_the_sessions(folder: Path) -> None:
+    with contextlib.closing(Engine(folder, "1", device="software")) as engine:
+        model, session = engine.stage.texture_bytes, engine.stage.session_bytes
+    for room, sessions in ((1, 1), (3, 3), (50, 8)):
+        limit = model + room * session + session // 2
+        with contextlib.closing(Engine(folder, "1", device="software", max_texture_memory=limit)) as engine:
+            assert engine.most == engine.sessions.most == sessions
+    with pytest.raises(GlgptError, match=r"a session .* more, and --max-texture-memory is .* allow more"):
+        Engine(folder, "1", device="software", max_texture_memory=model + session - 1)
+
+
 def test_an_interrupted_text_leaves_no_answer_to_the_next(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,7 +431,7 @@ def test_a_fault_of_the_server_is_said(
         assert len(list(split.generate_ids(ids, 2, temperature=0))) == 2
 
 
-def test_over_a_long_line_chunks_are_under_way_together(serve: Any, folder: Path) -> None:
+def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, folder: Path) -> None:
     """Six chunks of a prompt cost little more than one round trip, and the text is the same."""
     server = serve(folder, "1")
     with GPT2.from_pretrained(folder, device="software") as model:
@@ -495,6 +538,25 @@ def test_a_server_that_lies_is_told_by_a_sentence(
     assert len(str(refused.value)) < 1000
 
 
+def test_a_look_is_bounded_and_leaves_out_the_logits_that_nobody_wants(
+    serve: Any, folder: Path, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from glgpt.split import engine as engines
+
+    server = serve(folder, "1")
+    config, client = server.app.engine.config, raw(server)
+    client.open()
+    wanted: dict[str, Any] = {"seq": 0, "n": 3, "names": ("h.1.ln_1",)}
+    rows = states(3, config.n_embd)
+    whole, data = client.say(Look(**wanted), rows)
+    assert [name for name, _ in whole["arrays"]] == ["h.1.ln_1", "logits"]
+    monkeypatch.setattr(engines, "LOOK_BYTES", 4 * 3 * config.n_embd)
+    part, alone = client.say(Look(**wanted, end=False), rows)
+    assert part["arrays"] == [["h.1.ln_1", [3, config.n_embd]]] and alone == data[: len(alone)]
+    refused, _ = client.say(Look(**wanted), rows)
+    assert refused["op"] == "error" and "ask for fewer tokens" in refused["message"]
+
+
 def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> None:
     with Checkpoint.open(folder) as checkpoint:
         about = {"shape": checkpoint.config.shape()}
@@ -581,7 +643,8 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
         wanted = list(model.generate_ids(ids, TOKENS, temperature=1, seed=3))
     plans = ["0@here,1@{0}", "embed@here,+0@{0},1@here", "embed@here,+0-1@{0},head@here", "0@{0},1@{0}"]
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "NARROWED", 2)
+        patch.setattr(engines, "NARROWED", 1)
+        patch.setattr(engines, "MOST_NARROWED", 2)
         models = [
             stack.enter_context(GPT2.from_pretrained(folder, plan=plan.format(server.url), device="software"))
             for plan in plans
@@ -592,6 +655,14 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
         with GPT2.from_pretrained(folder, rest=server.url, blocks=(0, 1), device="software") as split:
             assert split.parts[1][0] == "1,head"
             assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == wanted
+    used = raw(server)
+    used.open(part="0")
+    assert used.say(Step(seq=0, pos=0, n=1), struct.pack("<I", 3))[0]["op"] == "stepped"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "NARROWED", 1)
+        for part in ("embed", "+0", "head"):  # which nobody uses: they make room for each other
+            raw(server).open(part=part)
+    assert {str(part) for part in engine._narrowed} == {"1,head", "embed,0", "head"}
     few = serve(folder, "1")
     refused = raw(few).open(part="0-1")
     assert refused["code"] == "unsuitable" and "holds 1,head and not embed,0-1,head" in refused["message"]

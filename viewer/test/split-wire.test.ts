@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { fromHalf, half } from "../src/engine/formats";
-import { distant } from "../src/engine/split";
+import { highLatency } from "../src/engine/split";
 import { decode, encode, packStates, unpackStates } from "../src/engine/split-wire";
 
 describe("messages of a split model", () => {
@@ -22,10 +22,10 @@ describe("messages of a split model", () => {
 describe("guessing ahead", () => {
   it("begins when the line takes longer than both sides together, over eight round trips", () => {
     const trips = (wireMs: number, count = 8) => Array.from({ length: count }, () => ({ hereMs: 20, wireMs, thereMs: 10 }));
-    expect(distant(trips(31))).toBe(true);
-    expect(distant(trips(29))).toBe(false);
-    expect(distant(trips(31, 7))).toBe(false);
-    expect(distant(trips(19).map((trip) => ({ ...trip, hereMs: 1, thereMs: 1 })))).toBe(false);
+    expect(highLatency(trips(31))).toBe(true);
+    expect(highLatency(trips(29))).toBe(false);
+    expect(highLatency(trips(31, 7))).toBe(false);
+    expect(highLatency(trips(19).map((trip) => ({ ...trip, hereMs: 1, thereMs: 1 })))).toBe(false);
   });
 });
 

@@ -54,7 +54,7 @@ async function across(model: Model, ids: readonly number[], t: number): Promise<
   const { data: logits } = (
     model.split!.settings.head === "page"
       ? await model.capture.head(rows, ["logits"])
-      : await model.split!.look(rows, names.length, [], true)
+      : await model.split!.look(rows, names.length, [], true, true)
   ).get("logits")!;
   return names.map((name, i) =>
     block(name, states[i]!, logits.subarray(i * vocab_size, (i + 1) * vocab_size), states[i - 1]),

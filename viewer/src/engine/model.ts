@@ -17,6 +17,7 @@ import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candida
 import { draft } from "./drafts";
 import { Forgotten, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS, Split, type Ask, type Crossing, type Stepped } from "./split";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
+import { matrixOf, uploaded, type Uploaded } from "./uploaded";
 
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
 const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
@@ -138,6 +139,26 @@ export class Model {
   /** Whether `here` can be set: the page has all blocks, and a server that runs them, too. */
   get movable(): boolean {
     return this.manifest.split?.rest === null;
+  }
+
+  /** How many blocks the model has, wherever they run. */
+  get blocks(): number {
+    const { split, config } = this.manifest;
+    return split ? split.stream.length - 1 : config.n_layer;
+  }
+
+  /** Whether the server runs this block, and this page has no weights of it. */
+  foreign(block: number): boolean {
+    return block >= this.manifest.config.n_layer;
+  }
+
+  /** Activations of the server's for `ids`, each in a texture of its own: to be closed. */
+  async fetched(ids: readonly number[], names: readonly string[]): Promise<Map<string, Uploaded>> {
+    const found = await this.activations(ids, names);
+    const about = must(this.manifest.split, "a server").activations;
+    return new Map(
+      names.map((name) => [name, uploaded(this.device, this.options, name, matrixOf(must(about[name], name), must(found.get(name), name)))]),
+    );
   }
 
   /** How many blocks run in this page: all, or those before the others that the server runs. */
@@ -605,7 +626,8 @@ export class Model {
     const found = await this.capture.run(ids, [...new Set([...own, last])]);
     const states = found.get(last)!;
     if (theirs.length || ofHead.length) {
-      const looked = await this.split.look(states.data, ids.length, theirs.filter((name) => name !== "logits"));
+      const end = ofHead.length > 0 || theirs.includes("logits");
+      const looked = await this.split.look(states.data, ids.length, theirs.filter((name) => name !== "logits"), end);
       for (const [name, values] of looked) found.set(name, values);
       if (ofHead.length) {
         const ended = await this.capture.head(must(looked.get("hidden"), "hidden states").data, ofHead);

@@ -91,15 +91,15 @@ interface Waiting {
 export const MOST_FROM_SERVER = 32; // alternatives beside a token, as the messages allow
 export const MOST_GUESSES = 7; // tokens that a server checks in one pass
 export const REPLAYS = 20; // times that a text is fed again for one token
-const LATEST = 8; // round trips that decide whether the line is long
-const DISTANT = 20; // ms that it takes at least
+const LATEST = 8; // round trips that decide whether latency is high
+const HIGH_LATENCY = 20; // ms on the wire at least
 export const AGAIN = ["evicted", "draining", "order", "full"]; // errors after which the connection is made again
 
-/** Whether the line takes longer than both sides compute together, in the mean of these round trips. */
-export function distant(latest: readonly Pick<Crossing, "hereMs" | "wireMs" | "thereMs">[]): boolean {
+/** Whether a round trip spends longer on the wire than both sides compute together, in the mean of these. */
+export function highLatency(latest: readonly Pick<Crossing, "hereMs" | "wireMs" | "thereMs">[]): boolean {
   const mean = (value: (c: (typeof latest)[number]) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
   const wire = mean((c) => c.wireMs);
-  return latest.length >= LATEST && wire > DISTANT && wire > mean((c) => c.hereMs + c.thereMs);
+  return latest.length >= LATEST && wire > HIGH_LATENCY && wire > mean((c) => c.hereMs + c.thereMs);
 }
 
 export class Split {
@@ -112,7 +112,7 @@ export class Split {
   /** Asked for where the server wants one. */
   token: string | null = null;
   reconnects = 0;
-  /** Whether several tokens are guessed and checked in one round trip; null: where the line takes longer than both sides. */
+  /** Whether several tokens are guessed and checked in one round trip; null: where latency is high. */
   speculate: boolean | null = null;
   /** How many tokens were guessed, and how many of them rightly. */
   guessed = 0;
@@ -149,7 +149,7 @@ export class Split {
 
   /** Whether to guess ahead. */
   get guesses(): boolean {
-    return this.speculate ?? distant(this.latest);
+    return this.speculate ?? highLatency(this.latest);
   }
 
   private say(status: Split["status"], problem = ""): void {
@@ -326,14 +326,15 @@ export class Split {
   }
 
   /**
-   * Activations of the server's blocks, and logits, for the hidden states `[n, width]` of a text's rows from the first on;
-   * with `head`, the rows go straight to the head: they may be states between any blocks.
+   * Activations of the server's blocks for the hidden states `[n, width]` of a text's rows from the first on; with `end` the
+   * logits, too, or where the head is here the hidden states. With `head`, the rows go straight to the head: they may be
+   * states between any blocks.
    */
-  async look(states: Float32Array, n: number, names: readonly string[], head = false): Promise<Map<string, Values>> {
+  async look(states: Float32Array, n: number, names: readonly string[], end: boolean, head = false): Promise<Map<string, Values>> {
     for (let attempt = 0; ; attempt++) {
       await this.connect();
       try {
-        const { header, payload } = await this.ask({ op: "look", n, names, head }, packStates(states, n, this.settings.wire));
+        const { header, payload } = await this.ask({ op: "look", n, names, head, end }, packStates(states, n, this.settings.wire));
         return arrays(header, payload);
       } catch (error) {
         if (!(error instanceof Forgotten) || attempt > 2) throw error; // a look needs nothing of the session

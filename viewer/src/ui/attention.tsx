@@ -1,6 +1,6 @@
 // Attention: all heads as they grow, one of them enlarged, and what one token attends to as arcs.
 
-import { useSignal, type Signal } from "@preact/signals";
+import { signal, useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { MEAN, type Kind } from "./drawing/attention";
 import type { Grid } from "./drawing/painter";
@@ -31,8 +31,20 @@ interface Row {
   values: Float32Array;
 }
 
+/** Why the layers that a server has are not shown. */
+const missing = signal("");
+
+/** The server has no scores of pairs that the mask hides. */
+const kindOf = (layer: number): Kind => (state.place.kind.value === "raw" && state.engine().model.foreign(layer) ? "scores" : state.place.kind.value);
+
+/** Has the layer's weights here, where a server computes them. */
+async function ready({ attention, model }: Awaited<ReturnType<typeof drawing>>, layer: number, ids: readonly number[]): Promise<void> {
+  if (model.foreign(layer)) await attention.fetch(ids, kindOf(layer), layer);
+}
+
 export function AttentionView() {
-  const { n_layer, n_head, n_positions } = state.engine().model.manifest.config;
+  const { model } = state.engine();
+  const { n_head, n_positions } = model.manifest.config;
   const { layer, head, kind, sought, beside } = state.place;
   const total = Math.min(state.tokens.value.length, n_positions);
   const row = useSignal<Row | null>(null);
@@ -53,7 +65,15 @@ export function AttentionView() {
     <section class="attention" aria-label="Attention">
       <div class="panel all">
         <h2>Every layer and head</h2>
-        <p class="dim">Each row is a layer, each square a head. Choose one to enlarge it.</p>
+        <p class="dim">
+          Each row is a layer, each square a head. Choose one to enlarge it.
+          {model.foreign(model.blocks - 1) && ` Layers from ${model.manifest.config.n_layer} on come from the server when the text is written.`}
+        </p>
+        {missing.value && (
+          <p class="problem" role="alert">
+            {missing.value}
+          </p>
+        )}
         <GridCanvas total={total} />
       </div>
       <div class="panel one">
@@ -61,7 +81,7 @@ export function AttentionView() {
           Layer {layer.value}, {head.value === MEAN ? "the mean of its heads" : `head ${head.value}`}
         </h2>
         <div class="buttons">
-          <Choice label="Layer" of={layer.value} count={n_layer} set={(v) => state.chooseHead(v, head.value)} />
+          <Choice label="Layer" of={layer.value} count={model.blocks} set={(v) => state.chooseHead(v, head.value)} />
           <Choice label="Head" of={head.value} count={n_head} mean set={(v) => state.chooseHead(layer.value, v)} />
           <label class="inline">
             Show
@@ -82,9 +102,9 @@ export function AttentionView() {
           >
             Keep beside
           </button>
-          {head.value !== MEAN && <CutButton part={inBlock(layer.value, `attn.${head.value}`)} />}
+          {head.value !== MEAN && !model.foreign(layer.value) && <CutButton part={inBlock(layer.value, `attn.${head.value}`)} />}
         </div>
-        <p class="dim explained">{EXPLAINED[kind.value]}</p>
+        <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
         <Head row={row} />
         {beside.value.length > 0 && (
           <div class="beside" aria-label="Heads kept beside">
@@ -113,11 +133,13 @@ function Beside({ name, total }: { name: string; total: number }) {
   useDevice(
     async (model) => {
       if (!total || busy) return;
-      const { attention } = await drawing(model);
+      const tools = await drawing(model);
+      const ids = state.ids.value.slice(0, total);
+      await ready(tools, layer, ids);
       const target = shown();
       if (!target) return;
-      model.fill(state.ids.value.slice(0, total));
-      attention.drawHead(target, layer, head, total, kind.value);
+      model.fill(ids);
+      tools.attention.drawHead(target, layer, head, total, kindOf(layer));
     },
     [name, kind.value, busy, busy ? "" : state.ids.value.join()],
   );
@@ -170,7 +192,8 @@ function GridCanvas({ total }: { total: number }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const grid = useSignal<Grid | null>(null);
-  const { n_layer, n_head } = state.engine().model.manifest.config;
+  const { blocks: n_layer } = state.engine().model;
+  const { n_head } = state.engine().model.manifest.config;
   const { layer, head, kind } = state.place;
   const busy = state.running.value;
   useDevice(
@@ -178,9 +201,16 @@ function GridCanvas({ total }: { total: number }) {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
       if (!shown()) return; // the view was left meanwhile
-      model.fill(state.ids.value.slice(0, total));
+      const ids = state.ids.value.slice(0, total);
+      model.fill(ids);
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
+      missing.value = "";
+      try {
+        await attention.drawTheirs(canvas.current, ids, kind.value);
+      } catch (error) {
+        missing.value = `The server's layers are missing. ${error instanceof Error ? error.message : String(error)}`;
+      }
     },
     [busy, kind.value, total && !busy ? state.ids.value.join() : 0],
   );
@@ -267,23 +297,30 @@ function Head({ row }: { row: Signal<Row | null> }) {
   const total = tokens.length;
   const last = total - 1;
   const t = Math.min(over.value?.[0] ?? state.chosen.value ?? last, last);
-  const k = over.value && (over.value[1] <= t || kind.value === "raw") ? over.value[1] : t;
+  const shownKind = kindOf(layer.value);
+  const k = over.value && (over.value[1] <= t || shownKind === "raw") ? over.value[1] : t;
   useDevice(
     async (model) => {
       if (!total || !canvas.current || busy) return;
-      const { attention } = await drawing(model);
-      if (!shown()) return; // the view was left meanwhile
-      model.fill(tokens.map((tok) => tok.id));
-      attention.drawHead(canvas.current, layer.value, head.value, total, kind.value);
+      const tools = await drawing(model);
+      const ids = tokens.map((tok) => tok.id);
+      await ready(tools, layer.value, ids);
+      const target = shown();
+      if (!target) return; // the view was left meanwhile
+      model.fill(ids);
+      tools.attention.drawHead(target, layer.value, head.value, total, kindOf(layer.value));
     },
     [layer.value, head.value, kind.value, busy, tokens.map((tok) => tok.id).join()],
   );
   useDevice(
     async (model) => {
       if (!total || busy) return;
-      const { attention } = await drawing(model);
-      model.fill(tokens.map((tok) => tok.id));
-      row.value = { tokens, t, values: ofHead(await attention.row(layer.value, t, kind.value), head.value) };
+      const tools = await drawing(model);
+      const { attention } = tools;
+      const ids = tokens.map((tok) => tok.id);
+      await ready(tools, layer.value, ids);
+      model.fill(ids);
+      row.value = { tokens, t, values: ofHead(await attention.row(layer.value, t, kindOf(layer.value)), head.value) };
       if (k > t) above.value = { s: k, values: ofHead(await attention.ahead(layer.value, k), head.value) };
     },
     [layer.value, head.value, kind.value, t, k > t ? k : -1, busy, tokens.map((tok) => tok.id).join()],
@@ -300,7 +337,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
   const r = row.value;
   const value = k > t ? (above.value?.s === k ? above.value.values[t] : undefined) : r?.t === t ? r.values[k] : undefined;
   const name = (i: number) => tokens[i]?.label ?? "";
-  const said = value === undefined ? "…" : kind.value === "pattern" ? `${(100 * value).toFixed(2)}%` : short(value);
+  const said = value === undefined ? "…" : shownKind === "pattern" ? `${(100 * value).toFixed(2)}%` : short(value);
   const point = (e: MouseEvent) => {
     const [x, y] = fraction(e);
     over.value = [Math.floor(y * total), Math.floor(x * total)];
@@ -310,7 +347,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
       <p class="reading" role="status">
         <code>{name(t)}</code> {k > t ? "would attend to" : "attends to"} <code>{name(k)}</code>: <b>{said}</b>
         <span class="spacer" />
-        <Legend kind={kind.value} />
+        <Legend kind={shownKind} />
         <label class="inline zoom">
           Zoom
           <input
@@ -327,7 +364,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
         <div class="table" style={{ "--cell": `${cell}px`, "--total": total }}>
           <Labels list={tokens} side="columns" at={k} shown={cell >= LEAST} />
           <Labels list={tokens} side="lines" at={t} shown={cell >= LEAST} />
-          <div class={`square ${kind.value}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (state.chosen.value = t)}>
+          <div class={`square ${shownKind}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (state.chosen.value = t)}>
             <canvas ref={canvas} role="img" aria-label={`Attention of layer ${layer.value}, ${head.value === MEAN ? "mean of its heads" : `head ${head.value}`}`} />
             {over.value && (
               <>

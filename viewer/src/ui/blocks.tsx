@@ -155,7 +155,7 @@ export function BlocksView() {
                 </li>
               ))}
             </ol>
-            {parts(detail.name)[0] >= 0 && <CutButtons block={parts(detail.name)[0]} />}
+            {parts(detail.name)[0] >= 0 && !state.engine().model.foreign(parts(detail.name)[0]) && <CutButtons block={parts(detail.name)[0]} />}
             <p class="dim">
               The stream is {short(detail.norm)} long here
               {detail.change ? `; the block added ${short(detail.change)}` : ""}. Its numbers:{" "}

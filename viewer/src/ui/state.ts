@@ -237,7 +237,8 @@ function watchSpeed(): (p: Progress) => void {
 
 /** Brings what a link asks for within what the model has. */
 function fit(): void {
-  const { n_layer, n_head, n_positions } = glgpt.model.manifest.config;
+  const { n_head, n_positions } = glgpt.model.manifest.config;
+  const { blocks: n_layer } = glgpt.model;
   place.layer.value = Math.min(place.layer.value, n_layer - 1);
   place.head.value = Math.min(place.head.value, n_head - 1);
   place.beside.value = place.beside.value.filter((name) => {

@@ -7,6 +7,8 @@ import { memoryView } from "../engine/field";
 import { FORMATS } from "../engine/formats";
 import type { Model } from "../engine/model";
 import { must } from "../gl/errors";
+import type { Activation } from "../engine/manifest";
+import type { Uploaded } from "../engine/uploaded";
 import type { View } from "../gl/program";
 import { inBlock, meaning, parts } from "./names";
 import { playTo } from "./passes";
@@ -20,9 +22,13 @@ interface Found {
   chunks: Chunk[];
 }
 
+/** What the server's blocks computed, as the view shows it; the one before is deleted. */
+let fetched: Uploaded | null = null;
+
 export function TexturesView() {
   const { model } = state.engine();
-  const { activations, config } = model.manifest;
+  const { config } = model.manifest;
+  const activations = activationsOf(model);
   const chosen = state.place.texture;
   const memory = useSignal(false);
   const part = useSignal(-1); // which chunk of the text; -1: the longest
@@ -35,6 +41,14 @@ export function TexturesView() {
   const play = async (m: Model): Promise<Subject | null> => {
     if (state.running.value || !texts.length) return null;
     if (!isActivation) return playState(m, texts, name, memory.value);
+    if (theirs(m, name)) {
+      const came = (await m.fetched(texts, [name])).get(name)!;
+      fetched?.player.close();
+      fetched = came;
+      const whole = { start: 0, valid: texts.length, size: texts.length };
+      found.value = { view: came.view, chunk: whole, chunks: [whole] };
+      return { player: came.player, view: came.view, rows: came.view.rows };
+    }
     const last = await playActivation(m, texts, name, part.value);
     found.value = last;
     const { player } = m.capture;
@@ -68,10 +82,12 @@ export function TexturesView() {
         </p>
         {isActivation && state.applied.value && <p class="dim">As the whole model computes it, without the cuts.</p>}
         <div class="buttons">
-          <label class="inline">
-            <input type="checkbox" checked={memory.value} onChange={(e) => (memory.value = e.currentTarget.checked)} />
-            as it lies in memory
-          </label>
+          {!theirs(model, name) && (
+            <label class="inline">
+              <input type="checkbox" checked={memory.value} onChange={(e) => (memory.value = e.currentTarget.checked)} />
+              as it lies in memory
+            </label>
+          )}
           {f && f.chunks.length > 1 && (
             <label class="inline">
               Tokens
@@ -104,8 +120,24 @@ export function TexturesView() {
   );
 }
 
+/** The activations of the model, wherever they are computed. */
+function activationsOf(model: Model): Record<string, Activation> {
+  return { ...model.manifest.activations, ...(model.split && !model.movable ? model.manifest.split!.activations : {}) };
+}
+
+/** Whether only the server has this activation. */
+const theirs = (model: Model, name: string) => name in activationsOf(model) && !(name in model.manifest.activations);
+
 function Facts({ name, found, memory }: { name: string; found: Found | null; memory: boolean }) {
   const { model } = state.engine();
+  if (theirs(model, name)) {
+    if (!found) return null;
+    return (
+      <p class="dim">
+        Matrix of {found.view.rows} x {found.view.cols}, computed on the server and asked for just now.
+      </p>
+    );
+  }
   const { generate, capture } = model.programs;
   const spec = found ? capture.textures[found.view.texture] : generate.textures[name];
   const view = found?.view ?? generate.views[name];
@@ -125,7 +157,7 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
 /** The list: a block, then its textures. */
 function Names() {
   const { model } = state.engine();
-  const { activations, config } = model.manifest;
+  const activations = activationsOf(model);
   const { textures } = model.programs.generate;
   const chosen = state.place.texture;
   const block = parts(chosen.value)[0];
@@ -147,13 +179,18 @@ function Names() {
   return (
     <div class="panel names">
       <div class="blocks-row" role="group" aria-label="Block">
-        {Array.from({ length: config.n_layer + 1 }, (_, i) => (
-          <button key={i} aria-pressed={block === i - 1} onClick={() => go(i - 1)}>
+        {Array.from({ length: model.blocks + 1 }, (_, i) => (
+          <button
+            key={i}
+            aria-pressed={block === i - 1}
+            {...(model.foreign(i - 1) ? { class: "there", title: "on the server" } : {})}
+            onClick={() => go(i - 1)}
+          >
             {i ? i - 1 : "outside"}
           </button>
         ))}
       </div>
-      <h2>{block < 0 ? "Before and after the blocks" : `Block ${block}`}</h2>
+      <h2>{block < 0 ? "Before and after the blocks" : `Block ${block}${model.foreign(block) ? ", on the server" : ""}`}</h2>
       <div class="list">
         {groups.map(([title, all]) => {
           const some = all.filter((name) => parts(name)[0] === block);

@@ -7,9 +7,12 @@ import type { Model } from "../../engine/model";
 import type { Grid, Painter, Slab } from "./painter";
 import { must } from "../../gl/errors";
 import type { View } from "../../gl/program";
+import type { Uploaded } from "../../engine/uploaded";
+import { parts } from "../names";
 
 const EDGE = 1100; // pixels that a grid may be wide or high
 const SAMPLED = 6; // rows that say how sharp a head is
+const ASKED = 32 << 20; // bytes of scores or weights that a server is asked for at once, and twice as many are kept
 const SPARE = 1.2; // a growing grid has room for so many times the tokens, so that a token adds a line and moves nothing
 
 /** What the squares show: scores of all pairs, those that the mask leaves, or the weights that softmax makes of them. */
@@ -26,6 +29,9 @@ export class Attention {
   private kind: Kind = "pattern";
   private current: Grid | null = null;
   private readonly known: number[];
+  /** Scores or weights of layers that a server has, the ones used least recently first, and of what: the part and the tokens. */
+  private readonly theirs = new Map<number, Uploaded>();
+  private theirsOf = "";
 
   constructor(
     private readonly model: Model,
@@ -47,6 +53,57 @@ export class Attention {
     this.drawn = 0;
   }
 
+  /**
+   * Asks the server for the scores or weights of its layers, or of one of them, where they are not here for these tokens;
+   * `came` is called when some of them are, and may draw them.
+   */
+  async fetch(ids: readonly number[], kind: Kind, of: number | null = null, came: (layers: number[]) => void = () => {}): Promise<void> {
+    const { split, config } = this.model.manifest;
+    const part = kind === "pattern" ? kind : "scores";
+    const text = `${part} ${ids.join()}`;
+    if (this.theirsOf !== text) this.drop();
+    this.theirsOf = text;
+    const named = Object.entries(split?.activations ?? {}).filter(([, activation]) => activation.kind === part);
+    const names = new Map(named.map(([name]) => [parts(name)[0], name]));
+    const wanted = of === null ? [...names.keys()] : [of];
+    const bytes = 4 * config.n_head * ids.length ** 2; // of a layer
+    const most = Math.max(1, Math.floor(ASKED / bytes));
+    for (let at = 0; at < wanted.length; at += most) {
+      const layers = wanted.slice(at, at + most);
+      const missing = layers.filter((layer) => !this.theirs.has(layer));
+      const found = missing.length ? await this.model.fetched(ids, missing.map((layer) => names.get(layer)!)) : new Map<string, Uploaded>();
+      for (const layer of layers) {
+        const slab = this.theirs.get(layer) ?? found.get(names.get(layer)!)!;
+        this.theirs.delete(layer); // and behind the others again: used last
+        this.theirs.set(layer, slab);
+      }
+      came(layers);
+      for (const layer of [...this.theirs.keys()].slice(0, Math.max(0, this.theirs.size - 2 * most))) this.drop(layer);
+    }
+  }
+
+  /** Deletes what came from the server, or one layer of it. */
+  drop(layer?: number): void {
+    for (const [each, { player }] of this.theirs) {
+      if (layer !== undefined && each !== layer) continue;
+      player.close();
+      this.theirs.delete(each);
+    }
+    if (!this.theirs.size) this.theirsOf = "";
+  }
+
+  /** Brings the server's layers into the grid that `drawGrid` has drawn for these tokens, as they come. */
+  async drawTheirs(target: HTMLCanvasElement, ids: readonly number[], kind: Kind): Promise<void> {
+    if (!this.model.foreign(this.model.blocks - 1)) return;
+    await this.fetch(ids, kind, null, (layers) => {
+      if (!this.current) return;
+      const { current } = this;
+      this.painter.grid(current, this.model.blocks, false);
+      for (const layer of layers) this.each(layer, 0, ids.length, kind, (slab) => this.painter.gridRows(current, layer, slab));
+      this.painter.showGrid(target);
+    });
+  }
+
   private view(entry: Entry, layer: number, size: number, kind: Kind): View {
     const part = entry === "ahead" ? "ahead" : kind === "raw" ? "scores" : kind;
     const outputs = this.model.programs.generate.entries[`${entry}_${layer}_${size}`]?.outputs;
@@ -59,6 +116,11 @@ export class Attention {
   private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
     const { player, manifest } = this.model;
     const scores = kind !== "pattern";
+    if (this.model.foreign(layer)) {
+      const slab = this.theirs.get(layer);
+      if (slab) use({ texture: slab.player.texture(slab.view.texture), view: slab.view, start: 0, valid: total, scores, transposed: false });
+      return;
+    }
     for (const { start, valid, size } of plan(total, manifest.config.n_positions, this.known, manifest.tuning, from)) {
       player.set("pos", start);
       for (const entry of kind === "raw" ? (["attention", "ahead"] as const) : (["attention"] as const)) {
@@ -71,7 +133,8 @@ export class Attention {
 
   /** Brings the grid of all layers and heads up to `total` tokens, drawing only what is new. */
   drawGrid(target: HTMLCanvasElement, total: number, kind: Kind, growing: boolean): Grid {
-    const { n_layer, n_head, n_positions } = this.model.manifest.config;
+    const { n_head, n_positions } = this.model.manifest.config;
+    const { blocks: n_layer } = this.model;
     let capacity = total;
     if (growing) {
       const roomy = this.current && this.current.capacity >= total && this.current.capacity <= 2 * SPARE * total;
@@ -134,6 +197,12 @@ export class Attention {
 
   private async read(entry: Entry, layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
     const { player, manifest } = this.model;
+    const theirs = this.theirs.get(layer);
+    if (theirs) {
+      const { n_head: heads } = manifest.config;
+      const from = (h: number) => (t * heads + h) * theirs.view.cols;
+      return Array.from({ length: heads }, (_, h) => theirs.values.slice(from(h), from(h) + t + 1));
+    }
     player.set("pos", t);
     player.play(`${entry}_${layer}_1`);
     const view = this.view(entry, layer, 1, kind);

@@ -94,7 +94,7 @@ function Guessing({ model }: { model: Model }) {
     <label class="inline" title="Guesses what follows from the text itself; the server checks up to seven guesses in one round trip. The draws are the same.">
       Guess ahead
       <select value={name} onChange={(e) => split.guess(model, WHEN[e.currentTarget.value as keyof typeof WHEN])}>
-        <option value="slow">on a slow line</option>
+        <option value="slow">when latency is high</option>
         <option value="always">always</option>
         <option value="never">never</option>
       </select>
