@@ -30,8 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
       a run, and Mesa's key covers its own build, the processor and the shader. The workers, the commands that tests
       start and the browsers all share it.
     - Each of n workers computes with 1/n of the processors.
-    - Mesa draws in the thread that calls it (but for the tests that measure alone): its own threads use freed memory now
-      and then, which ended Chromium's GPU process about once in 50 tests (docs/decisions.md).
+    - Mesa draws in the thread that calls it (but for the tests that measure alone): its own threads use freed memory
+      at times, which ended Chromium's GPU process about once in 50 tests (docs/decisions.md).
     - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
