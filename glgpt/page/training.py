@@ -128,6 +128,7 @@ def _offer(size: Size, files: dict[str, Program]) -> dict[str, Any]:
         "settings": {name: getattr(size.settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
         "count": config.parameter_count,
         "bytes": program.nbytes(),
+        "flops": sum(p.flops for entry in ("backward", "update") for p in program.entries[entry].passes),
         "parameters": offered_parameters(config),
         "programs": programs,
     }

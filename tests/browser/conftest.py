@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from browser import FLAGS, find_chromium, wait_without_eval
 from playwright.sync_api import sync_playwright
+from training_page import presets_for_tests
 
 from glgpt.errors import GlgptError
 from glgpt.system.files import data_path
@@ -56,13 +57,9 @@ def exported(once: Callable[..., Path]) -> Path:
 @pytest.fixture(scope="session")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
     """A page that trains `mini`, which is small enough for tests."""
-    from glgpt.page import training as page_training
     from glgpt.page.export import export
-    from glgpt.training import settings as presets
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(presets.PRESETS, "mini", presets.Preset(2, 2, 32, 32, "bytes", 4, 1e-2, 0.99, 60))
-        patch.setattr(page_training, "TOKENIZERS", ("bytes", "bpe:300"))
+    with presets_for_tests():
         yield once("site", lambda folder: export(None, folder / "page", "f16", train=("mini",))) / "page"
 
 

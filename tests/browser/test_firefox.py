@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from training_page import presets_for_tests
 from websockets.sync.client import connect
 
 from glgpt import GPT2
@@ -117,6 +118,34 @@ def test_firefox_says_what_the_desktop_says(
         assert ids == list(desktop.generate_ids(PROMPT, 48, temperature=0))
     parity = evaluate("glgpt.parity()")
     assert parity["pass"] and parity["maxError"] < 1e-4, parity
+
+
+def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
+    once: Callable[..., Path], browse: Callable[..., Evaluate]
+) -> None:
+    """Opened from the disk, without a server: a bundled set, tokens, a training, a text, a score."""
+
+    def fill(folder: Path) -> None:
+        with presets_for_tests():
+            export(None, folder / "page.html", "f16", single_file=True, train=("mini",))
+
+    evaluate = browse(
+        (once("single", fill) / "page.html").as_uri() + "#tokens=1&view=train&step=train&steps=12&evalEvery=6"
+    )
+    evaluate("glgpt.ready")
+    until = "(async () => { while (!(%s)) await new Promise((next) => setTimeout(next, 50)); return true; })()"
+    start = "document.querySelector('.run .primary')"
+    evaluate(until % f"{start} && !{start}.disabled")
+    evaluate(f"({start}.click(), 0)")
+    evaluate(until % "document.querySelector('.run .state')?.dataset.status === 'done'")
+    first, last = evaluate("(({points}) => [points.at(1).loss, points.at(-1).loss])(glgpt.training.session)")
+    assert last < first
+    evaluate("glgpt.training.session.write(() => {}, {prompt: 'To', tokens: 5, temperature: 0.8})")
+    score = evaluate(
+        "glgpt.score().then((score) => score.figures.map(({name, nats_per_token}) => [name, nats_per_token]))"
+    )
+    figures = dict(score)
+    assert figures["model"] < figures["chance"] and {"unigram", "bigram", "trigram", "embedded"} <= set(figures)
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["a folder", "a single file"])

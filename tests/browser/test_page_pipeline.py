@@ -98,6 +98,29 @@ def test_a_newcomer_walks_from_a_text_to_a_score(
     assert origin["source"] == "glgpt addition" and origin["bytes"] == sums.size and origin["sha256"] == sums.digest()
 
 
+def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: Browse) -> None:
+    """And what the steps will take on this device is said before they are taken."""
+    page = browse(serve(site) + "#tokens=1&view=train&step=train&steps=12&evalEvery=6&sampleEvery=0")
+    page.evaluate("glgpt.ready")
+    page.get_by_text("12 steps, about ").wait_for()
+    for _ in range(2):
+        page.get_by_role("button", name="Start").click()
+        page.wait_for_function("document.querySelector('.run .state').dataset.status === 'done'", timeout=SLOW)
+        page.get_by_role("button", name="Reset").click()
+        page.get_by_role("button", name="Forget the model?").click()
+        page.get_by_text("Not started").wait_for()
+        assert (
+            page.locator(".learning .earlier")
+            .inner_text()
+            .startswith("Grey: validation of the run before (glgpt plays")
+        )
+    assert "validation before" in page.locator(".learning .u-legend").first.inner_text()
+    assert len(page.evaluate("glgpt.training.earlier.points")) >= 12
+    page.reload()
+    page.locator(".learning .earlier").get_by_role("button", name="Forget it").click()
+    assert page.locator(".learning .earlier").count() == 0
+
+
 def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) -> None:
     link = (
         "#tokens=1&view=train&step=train&set=sorting&vocabulary=bpe:300&steps=7&lr=0.002&train-seed=4&schedule=linear"

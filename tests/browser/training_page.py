@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
+from glgpt.page import training
 from glgpt.system.files import data_path
+from glgpt.training import settings
 
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
@@ -32,6 +37,15 @@ STATE = """async () => {
   const {state} = glgpt.training.session.checkpoint;
   return Array.from(new Uint8Array(await crypto.subtle.digest('SHA-256', state)));
 }"""
+
+
+@contextmanager
+def presets_for_tests() -> Iterator[None]:
+    """`--train mini` is there, which is small enough for tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(settings.PRESETS, "mini", settings.Preset(2, 2, 32, 32, "bytes", 4, 1e-2, 0.99, 60))
+        patch.setattr(training, "TOKENIZERS", ("bytes", "bpe:300"))
+        yield
 
 
 def whole_run(page: Any) -> Any:

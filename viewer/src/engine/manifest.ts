@@ -171,9 +171,10 @@ export interface Offer {
   activations: Record<string, Activation>;
   recipe: Record<string, unknown> & { batch: number; context: number; betas: [number, number] };
   settings: { steps: number; lr: number; min_lr: number; warmup: number; schedule: Schedule };
-  /** Parameters, and bytes of all textures. */
+  /** Parameters, bytes of all textures, and floating-point operations of a step's passes. */
   count: number;
   bytes: number;
+  flops: number;
   /** The config.json of a checkpoint. */
   checkpoint: Record<string, unknown>;
   /** `stored` is the name in a checkpoint; `transposed`: the texture holds the transpose; a vector is one row. */

@@ -553,13 +553,6 @@ export class Session {
     return { ...files, "source.json": written({ ...origin, bytes: bytes.length, sha256: await digest(bytes) }) };
   }
 
-  /** Floating-point operations of a step's passes. */
-  get flops(): number {
-    const { entries } = this.trainer.program;
-    const of = (name: string) => entries[name]?.passes.reduce((sum, p) => sum + p.flops, 0) ?? 0;
-    return of("backward") + of("update");
-  }
-
   /** Textures that a look inside may show: parameters, their moments and gradients. */
   textures(): string[] {
     return this.plan.offer.parameters.flatMap(({ name }) => [name, `d.${name}`, ...MOMENTS.map((m) => `${name}.${m}`)]);

@@ -70,12 +70,26 @@ interface Run {
 
 type Kept = Checkpoint & { run: string };
 
+/** The curves of the training before, to compare with. */
+export interface Earlier {
+  /** What it was: set, size, learning rate. */
+  name: string;
+  tokenizer: string;
+  points: { step: number; loss: number; validation?: number }[];
+}
+
+const SHARE = 0.6; // of the rate of its products that a step reaches: 0.5 on an H200, 0.7 on software GL
 const RUN = "run";
 const STATE = "checkpoint";
+const EARLIER = "earlier";
+const LEAST = 5; // points of a curve that is worth keeping
+const MOST = 1000;
 
 export class Training {
   private listed: TrainingIndex | null = null;
   session: Session | null = null;
+  /** The training before this one, if it took some steps. */
+  earlier: Earlier | null = null;
   /** Whether the browser keeps checkpoints beyond this visit; else why not. */
   unkept = "";
   /** Called whenever another session takes its place. */
@@ -150,6 +164,7 @@ export class Training {
 
   private async restored(): Promise<Session | null> {
     await this.ready();
+    this.earlier ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
     const run = await this.store.kept<Run>(RUN).catch(() => undefined);
     const state = await this.store.kept<Kept>(STATE).catch(() => undefined);
     if (!run || !state || state.run !== run.id) return null;
@@ -268,6 +283,7 @@ export class Training {
       if (before && before.status !== "failed") await before.back();
       throw error;
     }
+    this.leaveCurves();
     await before?.close();
     this.session = session;
     this.listeners.forEach((listen) => listen());
@@ -292,6 +308,16 @@ export class Training {
       trainer?.close();
       if (trainer && this.session) await this.session.back();
     });
+  }
+
+  /** Operations a second that a training will get out of this device, judged by the probe of products; 0: it has none. */
+  async rate(): Promise<number> {
+    const { loader, probe, recording, options } = this.model();
+    const ms = Object.entries(probe).find(([name]) => name.startsWith(recording.kernel) && name.endsWith(options.fetch))?.[1];
+    if (!ms) return 0;
+    const { entries } = parseProgram(await loader.json(recording.product), recording.product);
+    const flops = entries["probe"]!.passes.reduce((sum, p) => sum + p.flops, 0);
+    return (SHARE * flops) / (ms / 1000);
   }
 
   get renderer(): string {
@@ -376,11 +402,33 @@ export class Training {
   /** Ends the session and forgets what was kept of it. */
   reset(): Promise<void> {
     return this.queue.run(async () => {
+      this.leaveCurves();
       await this.session?.close();
       this.session = null;
       await Promise.allSettled([this.store.forget(RUN), this.store.forget(STATE)]);
       this.listeners.forEach((listen) => listen());
     });
+  }
+
+  /** Keeps the curves of the session, which ends. */
+  private leaveCurves(): void {
+    const { points, plan } = this.session ?? { points: [] };
+    if (!plan || points.length < LEAST) return;
+    const every = Math.ceil(points.length / MOST);
+    const kept = points.filter((p, i) => i % every === 0 || p.validation !== undefined);
+    const { offer, origin, rates } = plan;
+    this.earlier = {
+      name: `${origin?.source ?? "own text"}, ${offer.name}, learning rate ${rates.lr}`,
+      tokenizer: offer.tokenizer,
+      points: kept.map(({ step, loss, validation }) => ({ step, loss, ...(validation === undefined ? {} : { validation }) })),
+    };
+    this.store.keep(EARLIER, this.earlier).catch(() => {}); // it is there in this visit
+  }
+
+  /** Forgets the curves of the training before. */
+  async forgetEarlier(): Promise<void> {
+    this.earlier = null;
+    await this.store.forget(EARLIER).catch(() => {}); // nothing was kept
   }
 
   current(): Session {

@@ -11,6 +11,8 @@ export interface Curve {
   values: (number | null)[];
   /** Points far apart, joined. */
   sparse?: boolean;
+  /** Of another run. */
+  dashed?: boolean;
 }
 
 /** A level to compare with. */
@@ -82,11 +84,12 @@ export function Curves({ label, steps, curves, lines = [], log, height }: Props)
         cursor: { drag: { x: false, y: false }, points: { size: 6 } },
         series: [
           { label: "step" },
-          ...curves.map(({ name, color, sparse }) => ({
+          ...curves.map(({ name, color, sparse, dashed }) => ({
             label: name,
             value: (_: uPlot, value: number | null) => value?.toFixed(3) ?? "–",
             stroke: resolved(box, color),
             width: sparse ? 2 : 1.25,
+            ...(dashed ? { dash: [4, 3] } : {}),
             spanGaps: true,
             points: { show: sparse ?? false, size: 5, fill: resolved(box, color) },
           })),
@@ -111,7 +114,7 @@ export function Curves({ label, steps, curves, lines = [], log, height }: Props)
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [log, height]);
+  }, [log, height, curves.length]);
   const data = useRef<uPlot.AlignedData>([[]]);
   data.current = [steps, ...curves.map((c) => c.values)];
   const levels = useRef(lines);

@@ -4,6 +4,7 @@ import { Facts } from "./facts";
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { NGRAMS } from "../training/ngrams";
+import type { Offer } from "../engine/manifest";
 import type { Session } from "../training/session";
 import { Curves } from "./curves";
 import { Painter } from "./drawing/painter";
@@ -74,10 +75,46 @@ function Controls() {
           {(offer.bytes / 2 ** 20).toFixed(0)} MiB of textures
         </p>
       )}
+      {offer && <Costs offer={offer} />}
       <Schedule fixed={fixed} />
     </div>
   );
 }
+
+/** What the sizes would cost on this device. */
+function Costs({ offer }: { offer: Offer }) {
+  const rate = train.deviceRate.value;
+  const listed = train.index.value!.sizes.filter((s) => s.tokenizer === offer.tokenizer);
+  if (!rate || listed.length < 2) return rate ? <p class="dim">{cost(offer, rate)}</p> : null;
+  return (
+    <table class="costs" aria-label="What each size takes on this device">
+      <thead>
+        <tr>
+          <th scope="col">Size</th>
+          <th scope="col">a step</th>
+          <th scope="col">its steps</th>
+        </tr>
+      </thead>
+      <tbody>
+        {listed.map((each) => (
+          <tr key={each.name} aria-current={each.name === offer.name ? "true" : undefined}>
+            <th scope="row">{each.name}</th>
+            <td>{seconds(each.flops / rate)}</td>
+            <td>{cost(each, rate)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** The steps of a size and the time that they take: those that are set where it is the one that is chosen. */
+function cost(offer: Offer, rate: number): string {
+  const steps = offer.name === train.preset.value ? train.schedule.steps.value : offer.settings.steps;
+  return `${steps.toLocaleString("en")} steps, about ${train.duration((steps * offer.flops) / rate)}`;
+}
+
+const seconds = (s: number) => (s < 1 ? `${(1000 * s).toPrecision(2)} ms` : `${s.toPrecision(2)} s`);
 
 function Schedule({ fixed }: { fixed: boolean }) {
   const s = train.schedule;
@@ -130,7 +167,13 @@ function Progress() {
   const judged = points.findLast((p) => p.validation !== undefined);
   const rates = found?.plan.rates;
   const perStep = found && found.tokensPerS ? (found.plan.offer.recipe.batch * found.plan.offer.recipe.context) / found.tokensPerS : 0;
-  const steps = points.map((p) => p.step);
+  const earlier = engine().training.earlier;
+  const overlaid = earlier && earlier.tokenizer === (found?.plan.offer.tokenizer ?? train.tokenizer.value) ? earlier : null;
+  const steps = [...new Set([...points, ...(overlaid?.points ?? [])].map((p) => p.step))].sort((a, b) => a - b);
+  const over = (of: readonly { step: number; loss: number; validation?: number }[], key: "loss" | "validation") => {
+    const values = new Map(of.map((p) => [p.step, p[key]]));
+    return steps.map((step) => values.get(step));
+  };
   const baselines = found?.baselines ?? [];
   const beaten = judged && [...NGRAMS].reverse().find((name) => baselines.some((b) => b.name === name && judged.validation! < b.nats_per_token));
   const some = (values: (number | undefined)[]) => values.map((v) => (v !== undefined && Number.isFinite(v) ? v : null));
@@ -141,7 +184,7 @@ function Progress() {
     ["Gradient norm", last ? last.gradNorm.toFixed(2) : "–"],
     ["Learning rate", last ? last.lr.toPrecision(3) : "–"],
     ["Speed", perStep ? `${found!.tokensPerS.toFixed(0)} tokens/s` : "–"],
-    ["Work", perStep ? `${(found!.flops / perStep / 1e9).toFixed(1)} GFLOP/s` : "–"],
+    ["Work", perStep ? `${(found!.plan.offer.flops / perStep / 1e9).toFixed(1)} GFLOP/s` : "–"],
   ];
   return (
     <div class="panel progress" data-step={at}>
@@ -170,16 +213,33 @@ function Progress() {
         height={230}
         lines={baselines.map(({ name, nats_per_token: at }) => ({ name, at }))}
         curves={[
-          { name: "loss", color: "--accent", values: some(points.map((p) => p.loss)) },
-          { name: "validation", color: "--doubtful", values: some(points.map((p) => p.validation)), sparse: true },
+          { name: "loss", color: "--accent", values: some(over(points, "loss")) },
+          { name: "validation", color: "--doubtful", values: some(over(points, "validation")), sparse: true },
+          ...(overlaid ? [{ name: "validation before", color: "--dim", values: some(over(overlaid.points, "validation")), sparse: true, dashed: true }] : []),
         ]}
       />
+      {earlier && (
+        <p class="dim earlier">
+          {overlaid
+            ? `Grey: validation of the run before (${earlier.name}). `
+            : `The run before (${earlier.name}) had other tokens, so its losses do not compare. `}
+          <button
+            class="link"
+            onClick={() => {
+              void engine().training.forgetEarlier();
+              train.tick.value++;
+            }}
+          >
+            Forget it
+          </button>
+        </p>
+      )}
       <p class="key">
         <i style={{ background: "var(--good)" }} /> norm of the gradient
       </p>
       <Curves
         label="Norm of the gradient over the steps"
-        steps={steps}
+        steps={points.map((p) => p.step)}
         log={log.value}
         height={110}
         curves={[{ name: "gradient", color: "--good", values: some(points.map((p) => p.gradNorm)) }]}

@@ -50,6 +50,10 @@ export const length = signal(200);
 export const temperature = signal(0.8);
 export const writing = signal<string | null>(null);
 
+/** Floating-point operations a second that a training gets out of this device; 0: not known yet. */
+export const deviceRate = signal(0);
+const RATE = "glgpt training rate"; // under which a browser remembers it, by the device's name
+
 let opened: Promise<void> | null = null;
 
 /** Once, when the tab is first shown: what is offered, and what an earlier visit left. */
@@ -58,6 +62,7 @@ export function open(): Promise<void> {
     const { training } = engine();
     training.listeners.add(adopt);
     const found = await training.ready();
+    void training.rate().then((rate) => (deviceRate.value ||= remembered() || rate));
     busy("Looking for an earlier training"); // before there is a button, which would be there to be pressed and then not
     index.value = found;
     choose(found.sizes[0]!);
@@ -90,7 +95,32 @@ function adopt(): void {
   tick.value++;
 }
 
-const changed = throttled(() => void tick.value++, FRAME);
+const changed = throttled(() => {
+  tick.value++;
+  const found = session.value;
+  if (!found?.tokensPerS) return;
+  const { flops, recipe } = found.plan.offer;
+  deviceRate.value = (flops * found.tokensPerS) / (recipe.batch * recipe.context);
+  if (found.status !== "running") remember();
+}, FRAME);
+
+const rateKey = () => `${RATE} ${engine().training.renderer}`;
+
+function remembered(): number {
+  try {
+    return Number(localStorage.getItem(rateKey()) ?? 0);
+  } catch {
+    return 0; // a browser that keeps nothing
+  }
+}
+
+function remember(): void {
+  try {
+    localStorage.setItem(rateKey(), deviceRate.value.toExponential(3));
+  } catch {
+    // measured again
+  }
+}
 
 const { numbers: NUMBERS, ...KEYS } = LESSON;
 
