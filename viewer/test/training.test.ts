@@ -223,8 +223,9 @@ describe("states that change names", () => {
       get: (_: unknown, key: string | symbol) => {
         if (key === "bindTexture") return (_target: number, t: unknown) => bound.push(t);
         if (key === "bindFramebuffer") return (_target: number, f: unknown) => drawn.push(f);
-        if (key === "createBuffer" || key === "createShader" || key === "createProgram") return () => ({});
+        if (key === "createBuffer" || key === "createShader" || key === "createProgram" || key === "fenceSync") return () => ({});
         if (key === "getProgramParameter") return () => true;
+        if (key === "getSyncParameter") return () => 1; // SIGNALED, as all constants
         return typeof key === "string" && key === key.toUpperCase() ? 1 : () => 0;
       },
     });

@@ -32,10 +32,11 @@ export class Capture {
     for (const chunk of plan(ids.length, config.n_positions, this.known, costs)) {
       const entry = `logits_${chunk.size}`;
       await this.player.prepare(entry);
+      const outputs = must(this.player.program.entries[entry], `entry ${entry}`).outputs;
+      for (const name of names) this.player.readFramebuffers(must(outputs[name], `output ${name}`).texture);
       writeIds(this.player, ids, chunk);
       this.player.set("pos", chunk.start);
       this.player.play(entry);
-      const outputs = must(this.player.program.entries[entry], `entry ${entry}`).outputs;
       const reads = names.map((name) => this.player.read(must(outputs[name], `output ${name}`).texture));
       for (const [i, texels] of (await Promise.all(reads)).entries()) {
         const name = names[i]!;

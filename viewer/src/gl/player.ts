@@ -6,9 +6,8 @@ import type { Pass, Program, TextureSpec } from "./program";
 import type { Device, Options } from "./device";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
-import { pause } from "./wait";
+import { pause, TASK } from "./wait";
 
-const TASK = 15; // ms of preparing commands after which the page gets a frame
 const BLOCKS = 8; // uniform buffers used in rotation, so that writing one never waits for a draw that reads it
 
 export type Texels = Float32Array | Uint32Array;
@@ -204,6 +203,7 @@ export class Player {
         await yieldIfLate();
       }
     }
+    if (todo.length) await this.passed(); // checking a framebuffer waits for all that was issued
     for (const name of todo) {
       this.laidOut(name);
       await yieldIfLate();

@@ -1,8 +1,11 @@
 // Compiling shaders: all at once, so that a browser that can do so compiles them side by side.
 
 import { PageError } from "./errors";
-import { pause } from "./wait";
+import { Reader } from "./readback";
+import { pause, TASK } from "./wait";
 import type { Device, Options } from "./device";
+
+const GROUP = 8; // programs behind which there is a fence
 
 const VERTEX = `#version 300 es
 // One triangle over the whole viewport, made from the vertex's number alone.
@@ -19,7 +22,11 @@ export function header(options: Options): string {
   );
 }
 
-/** Compiles and links fragment texts by name; resolves when all are ready. `onCompiled` hears how many are. */
+/**
+ * Compiles and links fragment texts by name; resolves when all are ready. `onCompiled` hears how many are. A browser
+ * without parallel compiling answers no question until it has done all that was issued before: so fences are asked first,
+ * which cost nothing, and the page stays free.
+ */
 export async function compileAll(
   device: Device,
   texts: ReadonlyMap<string, string>,
@@ -32,6 +39,8 @@ export async function compileAll(
   gl.compileShader(vertex);
   const found = new Map<string, WebGLProgram>();
   const shaders = new Map<string, WebGLShader>();
+  const reader = new Reader(device);
+  const fences: Promise<void>[] = [];
   for (const [name, text] of texts) {
     const shader = gl.createShader(gl.FRAGMENT_SHADER)!;
     gl.shaderSource(shader, header(options) + text);
@@ -42,11 +51,21 @@ export async function compileAll(
     gl.linkProgram(program);
     found.set(name, program);
     shaders.set(name, shader);
+    if (found.size % GROUP === 0 || found.size === texts.size) fences.push(reader.passed());
   }
-  gl.flush();
-  let compiled = 0;
+  for (const fence of fences) fence.catch(() => {}); // awaited below
   onCompiled(0, found.size);
+  for (const [i, fence] of fences.entries()) {
+    await fence;
+    onCompiled(Math.min((i + 1) * GROUP, found.size), found.size);
+  }
+  let since = performance.now();
   for (const [name, program] of found) {
+    if (performance.now() - since > TASK) {
+      await pause();
+      since = performance.now();
+    }
+    device.still(generation);
     if (parallel) {
       while (!gl.getProgramParameter(program, parallel.COMPLETION_STATUS_KHR) && !device.lost) {
         await pause();
@@ -62,7 +81,6 @@ export async function compileAll(
       const said = gl.getShaderInfoLog(shader) || gl.getProgramInfoLog(program) || "no message";
       throw new PageError(shaderError(name, header(options) + (texts.get(name) ?? ""), said));
     }
-    onCompiled(++compiled, found.size);
   }
   for (const shader of shaders.values()) gl.deleteShader(shader);
   gl.deleteShader(vertex);

@@ -6,6 +6,7 @@ import type { Palette } from "./palettes";
 import type { Device, Options } from "../../gl/device";
 import { FORMATS } from "../../engine/formats";
 import { shape } from "../../engine/layout";
+import { Reader } from "../../gl/readback";
 import { compileAll } from "../../gl/shaders";
 import { ATTENTION, matrix, reach } from "./shaders";
 
@@ -72,6 +73,9 @@ export class Painter {
     }
     this.programs = await compileAll(this.device, texts, this.options);
     const { device } = this;
+    const { generation } = device;
+    await new Reader(device).passed(); // checking a framebuffer waits for all that was issued
+    device.still(generation);
     const texture = device.texture(1 + CELLS, 1, 1, this.options.storage);
     this.reach = { texture, framebuffer: device.framebuffer([[texture, 0]]) };
     this.places.clear();
