@@ -156,12 +156,16 @@ class SharedCaches(ABC, Generic[M]):
         """The most rows that the shared caches can have."""
         return self.main.device.limits.max_texture_size // 16 * 16
 
+    def height(self, rows: int) -> int:
+        """The rows that the shared caches get where so many are asked for."""
+        return min(self.most_rows, 1 << max(8, (rows - 1).bit_length()))
+
     def reserve(self, rows: int) -> None:
         """Makes the shared caches at least `rows` high, or as high as they can be. Texts are then refilled.
 
         Raises GlgptError where that takes more than `most` bytes of textures.
         """
-        rows = min(self.most_rows, 1 << max(8, (rows - 1).bit_length()))
+        rows = self.height(rows)
         if rows <= len(self._heap.uses):
             return
         main, logits = self.main, None

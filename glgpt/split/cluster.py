@@ -32,7 +32,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.part import Part, checked_chain
 from glgpt.models.spec import ModelConfig
-from glgpt.split.engine import Engine, Fed, Front
+from glgpt.split.engine import Engine, Fed, Front, check_size
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.system.signals import NUMBERS
 from glgpt.wire import hidden
@@ -226,13 +226,14 @@ class RayEngine(Front):
         for name in look_.names:
             if name not in known or name == "logits":
                 raise GlgptError(f"{name!r} is not an activation of {part}")
+        check_size(look_, part, self.config)
         chain = list(zip(self.parts, self._handles, strict=True))
         for i, (own, handle) in enumerate(chain[-1:] if look_.head else chain):
             names = tuple(name for name in look_.names if name in own.activations(self.config))
-            message = look_.model_copy(update={"names": names})
+            last = look_.head or i == len(chain) - 1
+            message = look_.model_copy(update={"names": names, "end": look_.end or not last})
             said, payload = decode_answer(_taken(await self._call(handle.look, encode(message, _packed(x)), "f32")))
             assert isinstance(said, Looked), "a stage answers a look with arrays"
-            last = look_.head or i == len(chain) - 1
             at = 0
             for name, shape in said.arrays:
                 size = 4 * int(np.prod(shape))

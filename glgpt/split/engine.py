@@ -64,6 +64,18 @@ class Fed:
         return self.step.seq == self.session.seq and bool(self.session.reply)
 
 
+def check_size(look_: Look, part: Part, config: ModelConfig) -> None:
+    """Raises GlgptError where the answer to a look inside a part is too large."""
+    known, n = part.activations(config), look_.n
+    end, width = ("logits", config.vocab_size) if part.head else ("hidden states", config.n_embd)
+    size = 4 * (n * width * look_.end + sum(prod(known[name].shape(n)) for name in look_.names))
+    if size > LOOK_BYTES:
+        raise GlgptError(
+            f"{f'the {end} and ' * look_.end}activations of {n} tokens take {size >> 20} MiB; "
+            f"one answer holds {LOOK_BYTES >> 20} MiB at most: ask for fewer tokens"
+        )
+
+
 class Front(ABC):
     """What the application asks for: the sessions of a part of a model, wherever they run."""
 
@@ -155,7 +167,8 @@ class Engine(Front):
             self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
         self.dtype, self.sizes = dtype, self.stage.sizes
-        self.most, self._limit = self._affordable(most, options.get("max_texture_memory"))
+        self._limit = options.get("max_texture_memory")
+        self.most, self._spare = self._affordable(most, self._limit)
         self.sessions = Sessions(self.most, age)
         self.whole = self._served(self.stage)
         self._narrowed: dict[Part, Served] = {}  # the one used least recently first
@@ -180,7 +193,7 @@ class Engine(Front):
         return found, limit - found * session
 
     def _served(self, stage: Stage) -> Served:
-        texts = Together(stage, self.sessions.most, self._limit)
+        texts = Together(stage, self.sessions.most, self._spare)
         return Served(stage.part, stage, texts, stage.captures(self._limit))
 
     def serve(self, part: str | None) -> Served:
@@ -292,14 +305,8 @@ class Engine(Front):
         for name in look_.names:
             if name not in known or name == captures.end:
                 raise GlgptError(f"{name!r} is not an activation of {captures.part}")
-        begun, n = time.perf_counter(), look_.n
-        width = self.config.vocab_size if served.part.head else self.config.n_embd
-        size = 4 * (n * width * look_.end + sum(prod(known[name].shape(n)) for name in look_.names))
-        if size > LOOK_BYTES:
-            raise GlgptError(
-                f"{f'the {captures.end} and ' * look_.end}activations of {n} tokens take {size >> 20} MiB; "
-                f"one answer holds {LOOK_BYTES >> 20} MiB at most: ask for fewer tokens"
-            )
+        begun = time.perf_counter()
+        check_size(look_, captures.part, self.config)
         end, arrays = look(captures, x, look_.names)
         found: dict[str, Floats] = {**arrays, captures.end: end} if look_.end else arrays
         shapes = [(name, list(a.shape)) for name, a in found.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -121,9 +122,22 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     assert found["text"] == wanted(40, temperature=0.8, seed=5)
     assert generated(page, 12, minP=0.2) == wanted(12, temperature=0.8, seed=5, min_p=0.2)
     assert len(page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2, alternatives: 50}).then((r) => r.ids)")) == 2
+    stops_while_the_server_hangs(page, process)
     assert page.locator(".split .side.here").get_attribute("data-blocks") == "embedding,0,1"
     assert page.locator(".split .side.there").get_attribute("data-blocks") == "2,3,4,5,head"
     assert "connected again" in page.locator(".split .said").inner_text()
+
+
+def stops_while_the_server_hangs(page: Any, process: Process) -> None:
+    """A text that waits for an answer ends when its visitor says so; the next one is right."""
+    assert process.running
+    process.running.send_signal(signal.SIGSTOP)
+    try:
+        ask = "{prompt: 'To be', tokens: 9, signal: AbortSignal.timeout(500)}"
+        assert page.evaluate(f"glgpt.generate({ask}).then((r) => r.stopped)") == "aborted"
+    finally:
+        process.running.send_signal(signal.SIGCONT)
+    assert generated(page, 12) == wanted(12, temperature=0.8, seed=5)
 
 
 def test_the_page_guesses_ahead_where_latency_is_high(
@@ -275,9 +289,12 @@ def shows_the_servers_blocks(page: Any) -> None:
     assert page.locator(".attention .problem").count() == 0
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Textures", exact=True).click()
     page.get_by_role("group", name="Block").get_by_role("button", name="4", exact=True).click()
-    page.locator(".names .list").get_by_role("button", name="attn.pattern", exact=True).click()
-    rows = f"Matrix of {len(ids) * pattern.shape[0]} x {len(ids)}, computed on the server"
-    page.wait_for_function(f"document.querySelector('.textures').innerText.includes({json.dumps(rows)})")
+    total, width = len(ids), page.evaluate("glgpt.model.manifest.config.n_embd")
+    shapes = {"attn.z": (total, width), "attn.q": (total, width), "attn.pattern": (total * pattern.shape[0], total)}
+    for which, (rows, cols) in shapes.items():
+        page.locator(".names .list").get_by_role("button", name=which, exact=True).click()
+        said = f"Matrix of {rows} x {cols}, computed on the server"
+        page.wait_for_function(f"document.querySelector('.textures').innerText.includes({json.dumps(said)})")
     page.wait_for_function(f"({PAINTED_BETWEEN})(['.plane canvas', 0.5, 1]) > 0.2")
 
 

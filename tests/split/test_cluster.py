@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from websockets.sync.client import connect
 
 from glgpt.cli import main
 from glgpt.inference.model import GPT2
 from glgpt.models.part import Part
+from glgpt.wire import hidden, messages
 
 TOKENS = 6
 
@@ -84,6 +86,20 @@ def test_the_text_is_the_unsplit_one_and_sessions_stay_where_their_caches_are(cl
             model.close()
     with GPT2.from_pretrained(folder, rest=cluster["url"], speculate=True, device="software") as split:
         assert list(split.generate_ids(prompts[0], TOKENS, temperature=1, seed=3)) == wanted[0]
+
+
+def test_a_look_whose_end_nobody_wants_passes_all_stages(cluster: dict[str, Any]) -> None:
+    ids, names = [3, 31, 6], ("h.0.resid_post", "h.1.resid_post")
+    with GPT2.from_pretrained(cluster["folder"], device="software") as model:
+        wanted = model.run_with_cache(ids, ["embed", *names])[1]
+    with connect(cluster["url"], compression=None, proxy=None, max_size=None) as socket:
+        socket.send(messages.encode(messages.Open(protocol=messages.PROTOCOL)))
+        socket.recv(timeout=60)
+        look = messages.Look(seq=0, n=len(ids), names=names, end=False)
+        socket.send(messages.encode(look, hidden.pack(wanted["embed"], "f32")))
+        said, payload = messages.decode_answer(socket.recv(timeout=60))
+    assert [name for name, _ in said.arrays] == list(names)
+    assert bytes(payload) == b"".join(wanted[name].tobytes() for name in names)
 
 
 def replicas(ancestor: int, stage: str) -> list[int]:

@@ -381,6 +381,12 @@ def test_texture_memory_bounds_the_sessions(folder: Path) -> None:
         limit = model + room * session + session // 2
         with contextlib.closing(Engine(folder, "1", device="software", max_texture_memory=limit)) as engine:
             assert engine.most == engine.sessions.most == sessions
+            look = engine.look(engine.part, Look(seq=0, n=3), np.ones((3, engine.config.n_embd), np.float32))
+            if room == 1:
+                with pytest.raises(GlgptError, match="looking at this takes .* allow more"):
+                    asyncio.run(look)
+            else:
+                assert asyncio.run(look)
     with pytest.raises(GlgptError, match=r"a session .* more, and --max-texture-memory is .* allow more"):
         Engine(folder, "1", device="software", max_texture_memory=model + session - 1)
 

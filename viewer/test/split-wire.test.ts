@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { fromHalf, half } from "../src/engine/formats";
+import { matrixOf } from "../src/engine/uploaded";
 import { highLatency } from "../src/engine/split";
 import { decode, encode, packStates, unpackStates } from "../src/engine/split-wire";
 
@@ -70,5 +71,20 @@ describe("hidden states as bytes", () => {
   it("copies f32 as it is", () => {
     const states = new Float32Array([1.5, -2.25]);
     expect([...new Float32Array(packStates(states, 1, "f32").buffer as ArrayBuffer)]).toEqual([1.5, -2.25]);
+  });
+});
+
+describe("activations of a server", () => {
+  const data = Float32Array.from({ length: 12 }, (_, i) => i);
+  const about = (kind: "rows" | "heads" | "cache" | "pattern") => ({ kind, heads: 2, width: 2 });
+
+  it("are matrices as a device has them", () => {
+    for (const kind of ["rows", "heads"] as const) {
+      expect(matrixOf(about(kind), { shape: [3, 4], data })).toEqual({ rows: 3, cols: 4, values: data });
+    }
+    const cache = matrixOf(about("cache"), { shape: [2, 3, 2], data }); // heads side by side
+    expect([cache.rows, cache.cols, [...cache.values]]).toEqual([3, 4, [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]]);
+    const pattern = matrixOf(about("pattern"), { shape: [2, 3, 2], data }); // a row is token * heads + head
+    expect([pattern.rows, pattern.cols, [...pattern.values]]).toEqual([6, 2, [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]]);
   });
 });

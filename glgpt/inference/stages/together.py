@@ -76,8 +76,8 @@ class Together(SharedCaches[Caches]):
 
     @property
     def shared_bytes(self) -> int:
-        """Texture memory that the shared caches get, in bytes; 0 where they never come to be."""
-        return 0 if self.alone else self.stage.session_bytes // self.config.n_positions * self.rows
+        """Texture memory of the shared caches, in bytes; 0 where they never come to be."""
+        return 0 if self.alone else self.stage.session_bytes // self.config.n_positions * self.height(self.rows)
 
     def caches(self) -> Caches:
         """Caches for another text."""

@@ -173,6 +173,7 @@ export class Model {
     this.blocksHere = blocks;
     this.front = [];
     if (blocks < n_layer) this.split!.aim(`${blocks < n_layer - 1 ? `${blocks}-` : ""}${n_layer - 1},head`);
+    else this.split!.leave();
   }
 
   /** The server, while it runs blocks. */
@@ -540,6 +541,7 @@ export class Model {
     const { n_positions } = this.manifest.config;
     for (let replays = 0; ; replays++) {
       if (replays > REPLAYS) throw new PageError(`The server lost the text ${REPLAYS} times while it read it. Is the way to it in order?`);
+      if (!this.remote) throw new PageError("All blocks run in this page now."); // `generate` continues here
       await split.connect(signal);
       const { here: blocks } = this;
       const { reconnects } = split;
@@ -559,7 +561,9 @@ export class Model {
           answer.catch(() => {}); // awaited below; the next chunk is computed meanwhile
           answers.push(answer);
         }
-        const found = await Promise.all(answers);
+        const found = await split.unlessStopped(Promise.all(answers), signal);
+        const { vocab_size } = this.manifest.config;
+        if (found.some(({ chosen }) => chosen.some(({ id }) => id >= vocab_size))) throw new PageError("The server answered with a token that the model does not have.");
         for (const earlier of found.slice(0, -1)) split.onCrossing(earlier.crossing);
         return must(found.at(-1), "an answer from the server");
       } catch (error) {

@@ -8,6 +8,8 @@ import { decode, encode, packStates, PROTOCOL, unpackStates, type Message, type 
 const PATIENCE = 60_000; // ms in which a lost server must come back
 const BACKOFF = [100, 2000] as const; // ms between attempts to connect: the first, and the longest
 const GREETING = 10_000; // ms in which a server must answer `open`
+const ANSWER = 120_000; // ms after which a server that says nothing counts as lost, as on the desktop
+const LOOKING = 10_000; // ms that a look waits for a connection
 
 export interface SplitSettings {
   server: string;
@@ -169,18 +171,27 @@ export class Split {
   async connect(signal?: AbortSignal): Promise<void> {
     if (this.socket) return;
     this.opening ??= this.reach().finally(() => (this.opening = null));
-    if (!signal) return this.opening;
+    return this.unlessStopped(this.opening, signal);
+  }
+
+  /** What `work` resolves to; rejects when `signal` says so, whatever becomes of the work. */
+  unlessStopped<T>(work: Promise<T>, signal?: AbortSignal): Promise<T> {
+    if (!signal) return work;
     const stopped = new Promise<never>((_, reject) => {
       const stop = () => reject(new PageError(this.problem || "Stopped."));
       if (signal.aborted) stop();
       else signal.addEventListener("abort", stop, { once: true });
     });
-    return Promise.race([this.opening, stopped]);
+    return Promise.race([work, stopped]);
   }
 
   private async reach(): Promise<void> {
     const end = performance.now() + PATIENCE;
     for (;;) {
+      if (!this.wanted()) {
+        this.say("idle");
+        throw new PageError("No server is needed now.");
+      }
       this.say("connecting", this.problem);
       await new Promise((resolve) => setTimeout(resolve, this.wait));
       this.wait = Math.min(2 * this.wait || BACKOFF[0], BACKOFF[1]);
@@ -217,7 +228,10 @@ export class Split {
       }
       socket.binaryType = "arraybuffer";
       let opened = false;
-      const late = setTimeout(() => socket.close(), GREETING);
+      const late = setTimeout(() => {
+        socket.close();
+        reject(new PageError(`${server} says nothing.`)); // closing may take as long again
+      }, GREETING);
       socket.onopen = () => {
         const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire, part };
         if (this.session) hello["session"] = this.session;
@@ -291,7 +305,24 @@ export class Split {
     const message = encode({ ...header, seq }, payload);
     return new Promise((resolve, reject) => {
       const sent = message.byteLength;
-      this.waiting.push({ seq, sent: performance.now(), bytes: sent, resolve: (a) => resolve({ ...a, sent }), reject });
+      const late = setTimeout(() => {
+        if (this.socket !== socket) return;
+        this.broke();
+        socket.close();
+      }, ANSWER);
+      this.waiting.push({
+        seq,
+        sent: performance.now(),
+        bytes: sent,
+        resolve: (answer) => {
+          clearTimeout(late);
+          resolve({ ...answer, sent });
+        },
+        reject: (error) => {
+          clearTimeout(late);
+          reject(error);
+        },
+      });
       socket.send(message);
     });
   }
@@ -332,7 +363,7 @@ export class Split {
    */
   async look(states: Float32Array, n: number, names: readonly string[], end: boolean, head = false): Promise<Map<string, Values>> {
     for (let attempt = 0; ; attempt++) {
-      await this.connect();
+      await this.connect(AbortSignal.timeout(LOOKING));
       try {
         const { header, payload } = await this.ask({ op: "look", n, names, head, end }, packStates(states, n, this.settings.wire));
         return arrays(header, payload);
@@ -340,6 +371,13 @@ export class Split {
         if (!(error instanceof Forgotten) || attempt > 2) throw error; // a look needs nothing of the session
       }
     }
+  }
+
+  /** Gives up what waits for an answer: all blocks run in the page now. */
+  leave(): void {
+    for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
+    this.held = [];
+    this.session = null;
   }
 
   /** Tries again with a token, after the server refused. */

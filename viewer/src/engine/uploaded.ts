@@ -16,9 +16,9 @@ export interface Uploaded {
 
 /** An activation's values as the matrix that a device has them in, `[rows, cols]`: see `Activation`. */
 export function matrixOf({ kind, heads }: Activation, { shape, data }: Values): { rows: number; cols: number; values: Float32Array } {
-  if (kind === "rows") return { rows: shape[0]!, cols: shape[1]!, values: data };
+  if (kind === "rows" || kind === "heads") return { rows: shape[0]!, cols: shape[1]!, values: data };
   const [, total, width] = shape as [number, number, number];
-  const byHead = kind === "scores" || kind === "pattern"; // rows are token * heads + head; else the heads are side by side
+  const byHead = kind !== "cache"; // rows are token * heads + head; in a cache the heads are side by side
   const values = new Float32Array(data.length);
   for (let h = 0; h < heads; h++) {
     for (let t = 0; t < total; t++) {

@@ -57,8 +57,9 @@ export async function compileAll(
   onCompiled(0, found.size);
   for (const [i, fence] of fences.entries()) {
     await fence;
-    onCompiled(Math.min((i + 1) * GROUP, found.size), found.size);
+    if (!parallel) onCompiled(Math.min((i + 1) * GROUP, found.size), found.size);
   }
+  let compiled = 0;
   let since = performance.now();
   for (const [name, program] of found) {
     if (performance.now() - since > TASK) {
@@ -81,6 +82,7 @@ export async function compileAll(
       const said = gl.getShaderInfoLog(shader) || gl.getProgramInfoLog(program) || "no message";
       throw new PageError(shaderError(name, header(options) + (texts.get(name) ?? ""), said));
     }
+    if (parallel) onCompiled(++compiled, found.size);
   }
   for (const shader of shaders.values()) gl.deleteShader(shader);
   gl.deleteShader(vertex);

@@ -38,8 +38,8 @@ const missing = signal("");
 const kindOf = (layer: number): Kind => (state.place.kind.value === "raw" && state.engine().model.foreign(layer) ? "scores" : state.place.kind.value);
 
 /** Has the layer's weights here, where a server computes them. */
-async function ready({ attention, model }: Awaited<ReturnType<typeof drawing>>, layer: number, ids: readonly number[]): Promise<void> {
-  if (model.foreign(layer)) await attention.fetch(ids, kindOf(layer), layer);
+async function ready({ attention, model }: Awaited<ReturnType<typeof drawing>>, layer: number, kind: Kind, ids: readonly number[]): Promise<void> {
+  if (model.foreign(layer)) await attention.fetch(ids, kind, layer);
 }
 
 export function AttentionView() {
@@ -133,13 +133,14 @@ function Beside({ name, total }: { name: string; total: number }) {
   useDevice(
     async (model) => {
       if (!total || busy) return;
+      const shownKind = kindOf(layer);
       const tools = await drawing(model);
       const ids = state.ids.value.slice(0, total);
-      await ready(tools, layer, ids);
+      await ready(tools, layer, shownKind, ids);
       const target = shown();
       if (!target) return;
       model.fill(ids);
-      tools.attention.drawHead(target, layer, head, total, kindOf(layer));
+      tools.attention.drawHead(target, layer, head, total, shownKind);
     },
     [name, kind.value, busy, busy ? "" : state.ids.value.join()],
   );
@@ -302,26 +303,28 @@ function Head({ row }: { row: Signal<Row | null> }) {
   useDevice(
     async (model) => {
       if (!total || !canvas.current || busy) return;
+      const [of, which] = [layer.value, head.value]; // others may be chosen meanwhile
       const tools = await drawing(model);
       const ids = tokens.map((tok) => tok.id);
-      await ready(tools, layer.value, ids);
+      await ready(tools, of, shownKind, ids);
       const target = shown();
       if (!target) return; // the view was left meanwhile
       model.fill(ids);
-      tools.attention.drawHead(target, layer.value, head.value, total, kindOf(layer.value));
+      tools.attention.drawHead(target, of, which, total, shownKind);
     },
     [layer.value, head.value, kind.value, busy, tokens.map((tok) => tok.id).join()],
   );
   useDevice(
     async (model) => {
       if (!total || busy) return;
+      const [of, which] = [layer.value, head.value];
       const tools = await drawing(model);
       const { attention } = tools;
       const ids = tokens.map((tok) => tok.id);
-      await ready(tools, layer.value, ids);
+      await ready(tools, of, shownKind, ids);
       model.fill(ids);
-      row.value = { tokens, t, values: ofHead(await attention.row(layer.value, t, kindOf(layer.value)), head.value) };
-      if (k > t) above.value = { s: k, values: ofHead(await attention.ahead(layer.value, k), head.value) };
+      row.value = { tokens, t, values: ofHead(await attention.row(of, t, shownKind), which) };
+      if (k > t) above.value = { s: k, values: ofHead(await attention.ahead(of, k), which) };
     },
     [layer.value, head.value, kind.value, t, k > t ? k : -1, busy, tokens.map((tok) => tok.id).join()],
   );

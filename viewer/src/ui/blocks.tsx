@@ -28,6 +28,7 @@ export function BlocksView() {
   const chosen = useSignal<[number, number] | null>(null); // (token, block)
   const show = useSignal<Show>("token");
   const done = useSignal(0); // columns computed, so that each is shown as it comes
+  const problem = useSignal("");
   const last = Math.min(Math.max(end.value, 1), total);
   const first = Math.max(0, last - SHOWN);
   const key = (t: number) => `${state.model.value} ${state.applied.value}` + tokens.slice(0, t + 1).map((tok) => tok.id).join();
@@ -48,6 +49,7 @@ export function BlocksView() {
       }
     },
     [busy, first, last, total ? key(total - 1) : ""],
+    (why) => (problem.value = why),
   );
   const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
@@ -85,6 +87,11 @@ export function BlocksView() {
             tokens {first} to {last - 1} of {total}
           </span>
         </div>
+        {problem.value && (
+          <p class="problem" role="alert">
+            {problem.value}
+          </p>
+        )}
         <div class="lens" ref={box}>
           <table>
             <thead>

@@ -39,6 +39,7 @@ export function Plane({ label, play, inputs, rowName }: Props) {
   const own = useSignal<[number, number]>([-1, 1]);
   const first = useSignal(0);
   const over = useSignal<[number, number] | null>(null);
+  const problem = useSignal("");
   const colors = PALETTES[palette.value] ?? PALETTES[0];
   const f = field.value;
   useEffect(() => {
@@ -72,6 +73,10 @@ export function Plane({ label, play, inputs, rowName }: Props) {
       field.value = found;
     },
     [...inputs, palette.value, rangeKind.value, own.value.join(), first.value],
+    (why) => {
+      problem.value = why;
+      if (why) field.value = null;
+    },
   );
   const cell = over.value;
   const value = f && cell ? f.values[cell[0] * f.view.cols + cell[1]] : undefined;
@@ -89,10 +94,12 @@ export function Plane({ label, play, inputs, rowName }: Props) {
             {row(cell[0])}, column {cell[1]}: <b>{value < -1e29 ? "masked" : short(value)}</b>
           </>
         ) : (
-          <span class="dim">{drawn.value ? "Drawing…" : "Point at the picture to read a value."}</span>
+          <span class={problem.value ? "problem" : "dim"}>
+            {problem.value || (drawn.value ? "Drawing…" : "Point at the picture to read a value.")}
+          </span>
         )}
       </p>
-      <div class="plane">
+      <div class="plane" hidden={problem.value !== ""}>
         <canvas
           ref={canvas}
           role="img"

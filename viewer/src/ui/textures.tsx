@@ -1,6 +1,7 @@
 // Every texture by its name: intermediates, weights, and what is kept between tokens.
 
 import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import type { Chunk } from "../engine/chunks";
 import { plan, sizes, writeIds } from "../engine/chunks";
 import { memoryView } from "../engine/field";
@@ -30,6 +31,12 @@ export function TexturesView() {
   const { config } = model.manifest;
   const activations = activationsOf(model);
   const chosen = state.place.texture;
+  useEffect(() => {
+    return () => {
+      fetched?.player.close();
+      fetched = null;
+    };
+  }, []);
   const memory = useSignal(false);
   const part = useSignal(-1); // which chunk of the text; -1: the longest
   const found = useSignal<Found | null>(null);

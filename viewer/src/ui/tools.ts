@@ -32,20 +32,33 @@ export function drawingNow(model: Model): Tools | null {
   return tools?.model === model && tools.generation === model.device.generation && tools.painter.ready ? tools : null;
 }
 
-/** Runs `work` on the device after each change of `inputs`, one at a time, the latest last; says whether it is at it. */
-export function useDevice(work: (model: Model) => Promise<void>, inputs: readonly unknown[]): ReadonlySignal<boolean> {
+/**
+ * Runs `work` on the device after each change of `inputs`, one at a time, the latest last; says whether it is at it.
+ * `failed` hears why it failed, and an empty text before each attempt.
+ */
+export function useDevice(
+  work: (model: Model) => Promise<void>,
+  inputs: readonly unknown[],
+  failed: (why: string) => void = () => {},
+): ReadonlySignal<boolean> {
   const latest = useRef(0);
   const busy = useSignal(true);
   useEffect(() => {
     const mine = ++latest.current;
     const run = async () => {
       busy.value = true;
+      failed("");
       await engine().borrow(async (model) => {
         if (mine === latest.current) await work(model);
       });
       if (mine === latest.current) busy.value = false;
     };
-    run().catch((error: unknown) => console.warn("drawing:", error));
+    run().catch((error: unknown) => {
+      console.warn("drawing:", error);
+      if (mine !== latest.current) return;
+      busy.value = false;
+      failed(error instanceof Error ? error.message : String(error));
+    });
     return () => {
       latest.current++;
     };

@@ -114,7 +114,7 @@ function cost(offer: Offer, rate: number): string {
   return `${steps.toLocaleString("en")} steps, about ${train.duration((steps * offer.flops) / rate)}`;
 }
 
-const seconds = (s: number) => (s < 1 ? `${(1000 * s).toPrecision(2)} ms` : `${s.toPrecision(2)} s`);
+const seconds = (s: number) => (s < 1 ? `${(1000 * s).toFixed(s < 0.01 ? 1 : 0)} ms` : `${s.toFixed(s < 10 ? 1 : 0)} s`);
 
 function Schedule({ fixed }: { fixed: boolean }) {
   const s = train.schedule;

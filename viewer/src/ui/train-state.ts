@@ -62,7 +62,8 @@ export function open(): Promise<void> {
     const { training } = engine();
     training.listeners.add(adopt);
     const found = await training.ready();
-    void training.rate().then((rate) => (deviceRate.value ||= remembered() || rate));
+    const judged = training.rate().catch(() => 0); // then a training measures it
+    void judged.then((rate) => (deviceRate.value ||= remembered() || rate));
     busy("Looking for an earlier training"); // before there is a button, which would be there to be pressed and then not
     index.value = found;
     choose(found.sizes[0]!);
@@ -134,6 +135,8 @@ async function readLesson(): Promise<void> {
     const value = Number(link.get(name) ?? NaN);
     if (Number.isFinite(value) && value >= 0) schedule[name].value = value;
   }
+  const { steps, warmup } = schedule;
+  if (!link.has("warmup") && warmup.value >= steps.value) warmup.value = Math.floor(steps.value / 20); // as the desktop has it
   const seed = Number(link.get(KEYS.seed) ?? NaN);
   if (Number.isInteger(seed) && seed >= 0) schedule.seed.value = seed;
   const wanted = link.get(KEYS.schedule);

@@ -146,7 +146,8 @@ export class Attention {
     const grid = (this.current = { cell, pitch: cell + 4, capacity, heads: n_head });
     this.kind = kind;
     this.painter.grid(grid, n_layer, this.drawn === 0);
-    for (let layer = 0; layer < n_layer; layer++) {
+    const played = growing ? Math.min(n_layer, this.model.here) : n_layer; // the rest is nowhere in this page's caches yet
+    for (let layer = 0; layer < played; layer++) {
       this.each(layer, this.drawn, total, kind, (slab) => this.painter.gridRows(grid, layer, slab));
     }
     this.drawn = total;
@@ -197,8 +198,8 @@ export class Attention {
 
   private async read(entry: Entry, layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
     const { player, manifest } = this.model;
-    const theirs = this.theirs.get(layer);
-    if (theirs) {
+    if (this.model.foreign(layer)) {
+      const theirs = must(this.theirs.get(layer), `layer ${layer} from the server`);
       const { n_head: heads } = manifest.config;
       const from = (h: number) => (t * heads + h) * theirs.view.cols;
       return Array.from({ length: heads }, (_, h) => theirs.values.slice(from(h), from(h) + t + 1));
