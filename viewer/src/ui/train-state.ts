@@ -67,8 +67,9 @@ export function open(): Promise<void> {
     busy("Looking for an earlier training"); // before there is a button, which would be there to be pressed and then not
     index.value = found;
     choose(found.sizes[0]!);
-    await put([await training.bundled(found.texts[0]!.name)], found.texts[0]!.about, found.texts[0]!.name);
-    await readLesson();
+    const wanted = readLesson();
+    const { name, about } = found.texts.find((text) => text.name === wanted) ?? found.texts[0]!;
+    await put([await training.bundled(name)], about, name);
     effect(() => void (lesson.value = lessonNow())); // the address follows every setting
     if (!training.session) await training.restore();
     adopt();
@@ -125,8 +126,8 @@ function remember(): void {
 
 const { numbers: NUMBERS, ...KEYS } = LESSON;
 
-/** Takes a training that a link has prepared; what it does not name, or the page does not offer, stays. */
-async function readLesson(): Promise<void> {
+/** Takes the settings that a link has prepared, and says which set it names; what the page does not offer stays. */
+function readLesson(): string | undefined {
   const link = new Map(Object.entries(lesson.value)); // as the address had it when the page was opened
   const [size, tokens] = [link.get(KEYS.size), link.get(KEYS.tokens)];
   const found = index.value!.sizes.find((s) => s.name === (size ?? preset.value) && (!tokens || s.tokenizer === tokens));
@@ -141,8 +142,7 @@ async function readLesson(): Promise<void> {
   if (Number.isInteger(seed) && seed >= 0) schedule.seed.value = seed;
   const wanted = link.get(KEYS.schedule);
   if (wanted === "cosine" || wanted === "linear" || wanted === "constant") shape.value = wanted;
-  const name = link.get(KEYS.set);
-  if (name && name !== set.value && index.value!.texts.some((text) => text.name === name)) await takeSet(name);
+  return link.get(KEYS.set);
 }
 
 /** What a link says so that another visitor begins with the same training; a text of one's own stays here. */
