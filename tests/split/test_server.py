@@ -383,7 +383,7 @@ def test_texture_memory_bounds_the_sessions(folder: Path) -> None:
             assert engine.most == engine.sessions.most == sessions
             look = engine.look(engine.part, Look(seq=0, n=3), np.ones((3, engine.config.n_embd), np.float32))
             if room == 1:
-                with pytest.raises(GlgptError, match="looking at this takes .* allow more"):
+                with pytest.raises(GlgptError, match=r"looking at this takes .* allow more"):
                     asyncio.run(look)
             else:
                 assert asyncio.run(look)
