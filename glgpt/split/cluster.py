@@ -32,7 +32,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.part import Part, checked_chain
 from glgpt.models.spec import ModelConfig
-from glgpt.split.engine import Engine, Fed, Front, check_size
+from glgpt.split.engine import Engine, Fed, Front, check_look
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.system.signals import NUMBERS
 from glgpt.wire import hidden
@@ -222,11 +222,7 @@ class RayEngine(Front):
         """The answer to a look: each stage looks inside its own blocks."""
         arrays: list[tuple[str, list[int]]] = []
         values, begun = b"", time.perf_counter()
-        known = part.activations(self.config)
-        for name in look_.names:
-            if name not in known or name == "logits":
-                raise GlgptError(f"{name!r} is not an activation of {part}")
-        check_size(look_, part, self.config)
+        check_look(look_, part, self.config)
         chain = list(zip(self.parts, self._handles, strict=True))
         for i, (own, handle) in enumerate(chain[-1:] if look_.head else chain):
             names = tuple(name for name in look_.names if name in own.activations(self.config))

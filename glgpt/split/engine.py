@@ -20,7 +20,7 @@ from glgpt.inference.stages.model import look
 from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.inference.stages.together import Together
 from glgpt.models.part import Part
-from glgpt.models.spec import ModelConfig
+from glgpt.models.spec import LOGITS, ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.split.sessions import Session, Sessions
 from glgpt.split.turns import Turns
@@ -64,9 +64,12 @@ class Fed:
         return self.step.seq == self.session.seq and bool(self.session.reply)
 
 
-def check_size(look_: Look, part: Part, config: ModelConfig) -> None:
-    """Raises GlgptError where the answer to a look inside a part is too large."""
+def check_look(look_: Look, part: Part, config: ModelConfig) -> None:
+    """Raises GlgptError for a name that is no activation of the part, or an answer that is too large."""
     known, n = part.activations(config), look_.n
+    for name in look_.names:
+        if name not in known or name == LOGITS:  # which come without being named
+            raise GlgptError(f"{name!r} is not an activation of {part}")
     end, width = ("logits", config.vocab_size) if part.head else ("hidden states", config.n_embd)
     size = 4 * (n * width * look_.end + sum(prod(known[name].shape(n)) for name in look_.names))
     if size > LOOK_BYTES:
@@ -301,12 +304,8 @@ class Engine(Front):
         if look_.head and (not served.part.head or served.part.embed):
             raise GlgptError(f"this server holds {served.part}, which takes no states for the head alone")
         captures = self._heads if look_.head else served.captures
-        known = captures.part.activations(self.config)
-        for name in look_.names:
-            if name not in known or name == captures.end:
-                raise GlgptError(f"{name!r} is not an activation of {captures.part}")
+        check_look(look_, captures.part, self.config)
         begun = time.perf_counter()
-        check_size(look_, captures.part, self.config)
         end, arrays = look(captures, x, look_.names)
         found: dict[str, Floats] = {**arrays, captures.end: end} if look_.end else arrays
         shapes = [(name, list(a.shape)) for name, a in found.items()]
