@@ -80,7 +80,7 @@ def _tokenizers(preset: str | Size) -> tuple[str, ...]:
         raise GlgptError(f"preset {preset!r} is not one of {', '.join(PRESETS)}")
     if PRESETS[preset].tokenizer == "gpt2":
         raise GlgptError(f"preset {preset} is beyond what a page can train; {', '.join(OFFERED)} are meant for it")
-    return tuple(dict.fromkeys((*TOKENIZERS, PRESETS[preset].tokenizer)))
+    return tuple(dict.fromkeys((PRESETS[preset].tokenizer, *TOKENIZERS)))
 
 
 def training_kernels() -> list[tuple[Kernel, int]]:

@@ -32,7 +32,7 @@ class Preset:
 
 
 PRESETS = {
-    "nano": Preset(4, 4, 128, 64, "bytes", 12, 1e-3, 0.99, 2000),
+    "nano": Preset(4, 4, 128, 64, "bytes", 12, 3e-3, 0.99, 2000),
     "tiny": Preset(6, 6, 192, 128, "bpe:512", 16, 1e-3, 0.99, 2000),
     "small": Preset(6, 6, 384, 256, "bpe:1024", 32, 1e-3, 0.99, 2000),
     "medium": Preset(8, 8, 512, 512, "bpe:4096", 32, 6e-4, 0.95, 5000),

@@ -176,19 +176,19 @@ def test_presets_have_the_parameters_that_are_announced() -> None:
 def test_nano_is_nanogpts_shape() -> None:
     s = settings_for("nano", None, {})
     assert (s.n_layer, s.n_head, s.n_embd, s.context, s.batch, s.steps) == (4, 4, 128, 64, 12, 2000)
-    assert (s.lr, s.min_lr, s.warmup, s.beta2, s.dropout, s.schedule) == (1e-3, 1e-4, 100, 0.99, 0.0, "cosine")
+    assert (s.lr, s.min_lr, s.warmup, s.beta2, s.dropout, s.schedule) == (3e-3, 3e-3 / 10, 100, 0.99, 0.0, "cosine")
 
 
 @pytest.mark.parametrize(
-    "schedule, middle, last", [("cosine", 5.5e-4, 1e-4), ("linear", 5.5e-4, 1e-4), ("constant", 1e-3, 1e-3)]
+    "schedule, middle, last", [("cosine", 1.65e-3, 3e-4), ("linear", 1.65e-3, 3e-4), ("constant", 3e-3, 3e-3)]
 )
 def test_the_learning_rate_rises_and_falls(schedule: str, middle: float, last: float) -> None:
     s = settings_for("nano", None, {"schedule": schedule})
-    assert [s.lr_at(step) for step in (1, 50, 100)] == pytest.approx([1e-5, 5e-4, 1e-3])
+    assert [s.lr_at(step) for step in (1, 50, 100)] == pytest.approx([3e-5, 1.5e-3, 3e-3])
     assert s.lr_at(1050) == pytest.approx(middle) and s.lr_at(2000) == pytest.approx(last)
     rates = [s.lr_at(step) for step in range(100, 2001)]
     assert rates == sorted(rates, reverse=True)
-    assert settings_for("nano", None, {"warmup": 0}).lr_at(1) == pytest.approx(1e-3, rel=1e-5)
+    assert settings_for("nano", None, {"warmup": 0}).lr_at(1) == pytest.approx(3e-3, rel=1e-5)
 
 
 def test_a_quarter_of_the_cosine() -> None:

@@ -4,6 +4,7 @@
 import { must, PageError } from "./errors";
 import type { Pass, Program, TextureSpec } from "./program";
 import type { Device, Options } from "./device";
+import { Pace } from "./pace";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
 import { pause, TASK } from "./wait";
@@ -44,6 +45,7 @@ export class Player {
   private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
   private readonly reader: Reader;
+  private readonly pace = new Pace(() => this.passed());
   private readonly names: string[];
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
@@ -275,11 +277,29 @@ export class Player {
 
   /** Issues a prepared entry's commands, or those of passes first..end-1. Nothing waits and nothing is read back. */
   play(entry: string, first = 0, end = Infinity): void {
-    const { gl } = this.device;
+    this.issue(entry, this.laidOut(entry), this.scalars, first, end);
+  }
+
+  /**
+   * Plays a prepared entry that takes long in slices, so that the page's frames get the device in between: see `Pace`.
+   * Resolves when all is issued. Nothing that it touches may be played meanwhile. Rejects with ContextLost.
+   */
+  async playInSlices(entry: string): Promise<void> {
+    const { passes } = must(this.program.entries[entry], `entry ${entry}`);
     const steps = this.laidOut(entry);
+    const scalars = new DataView(this.scalars.buffer.slice(0));
+    await this.pace.play(
+      entry,
+      passes.map((p) => p.flops),
+      (first, end) => this.issue(entry, steps, scalars, first, end),
+    );
+  }
+
+  private issue(entry: string, steps: readonly Step[], scalars: DataView, first: number, end: number): void {
+    const { gl } = this.device;
     const block = this.blocks[(this.block = (this.block + 1) % BLOCKS)]!;
     gl.bindBuffer(gl.UNIFORM_BUFFER, block);
-    gl.bufferSubData(gl.UNIFORM_BUFFER, 0, this.scalars);
+    gl.bufferSubData(gl.UNIFORM_BUFFER, 0, scalars);
     gl.bindBufferBase(gl.UNIFORM_BUFFER, 0, block);
     let program: WebGLProgram | null = null;
     let before: readonly WebGLTexture[] = [];
@@ -295,7 +315,7 @@ export class Player {
       }
       before = s.units;
       gl.bindFramebuffer(gl.DRAW_FRAMEBUFFER, s.framebuffer);
-      gl.viewport(0, s.row < 0 ? 0 : this.scalars.getInt32(4 * s.row, true), s.width, s.height);
+      gl.viewport(0, s.row < 0 ? 0 : scalars.getInt32(4 * s.row, true), s.width, s.height);
       if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
       else this.banded(s);
     }

@@ -62,18 +62,22 @@ export class Trainer {
 
   // -- steps ------------------------------------------------------------------------------------------------------
 
-  /** Takes a step on the windows that start at `first`, without waiting; gives the results that have come. */
+  /**
+   * Takes a step on the windows that start at `first`; gives the results that have come. It waits for the step before to
+   * be nearly done, so that no frame of the page waits for long, and not for its own.
+   */
   async submit(ids: Ids, first: readonly number[], lr: number): Promise<Arrived[]> {
     const { player } = this;
     const [b1, b2] = this.offer.recipe.betas;
-    const step = ++this.steps;
+    const step = this.steps + 1;
     this.upload(ids, first, true);
     for (const [name, value] of Object.entries({ pos: 0, row: 0, step, seed: this.seed })) player.set(name, value);
-    player.play("backward");
+    await player.playInSlices("backward");
     player.set("lr", lr);
     player.set("unbias1", 1 / (1 - b1 ** step));
     player.set("unbias2", 1 / (1 - b2 ** step));
-    player.play("update");
+    await player.playInSlices("update"); // when it resolves, the pairs have just changed places
+    this.steps = step;
     this.prepared = false;
     const read = Promise.all([player.read("losses", 0, 1), player.read("gradient_norm")]);
     const result = read.then(([losses, norm]) => {
@@ -97,7 +101,7 @@ export class Trainer {
       this.upload(ids, first.slice(at, at + batch), false);
       this.player.set("pos", 0);
       this.player.set("row", 0);
-      this.player.play("evaluate");
+      await this.player.playInSlices("evaluate");
       sums.push(this.player.read("losses", 0, 1));
       if (sums.length > IN_FLIGHT) await sums.at(-IN_FLIGHT);
     }
@@ -116,7 +120,7 @@ export class Trainer {
       this.upload(ids, some, false);
       this.player.set("pos", 0);
       this.player.set("row", 0);
-      this.player.play("score");
+      await this.player.playInSlices("score");
       const texels = await this.player.read("predictions"); // row t * batch + window
       for (let i = 0; i < some.length; i++) {
         for (let t = 0; t < context; t++) {

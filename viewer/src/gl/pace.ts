@@ -1,0 +1,76 @@
+// Cuts an entry's passes into slices of some milliseconds, a few of them under way at once. Whatever else the page wants
+// of the device, its frames above all, then waits for a slice or two, not for a whole training step.
+
+const SLICE = 12; // ms that a slice should take
+const AHEAD = 30; // ms of slices that may be under way: enough that the device is never idle
+const FIRST = 1; // ms that a pass is taken for before any was measured
+const SMALL = 0.2; // of the mean pass, in operations: what even a pass without any costs
+
+interface Slice {
+  /** What it was expected to take. */
+  ms: number;
+  done: Promise<void>;
+}
+
+export class Pace {
+  /** Milliseconds that each pass of an entry is believed to take. */
+  private readonly costs = new Map<string, Float64Array>();
+  private readonly ahead: Slice[] = [];
+  private passedAt = 0;
+
+  constructor(
+    /** Resolves when the device has done all that was issued. */
+    private readonly passed: () => Promise<void>,
+    private readonly now: () => number = () => performance.now(),
+  ) {}
+
+  /**
+   * Issues an entry's passes by calls of issue(first, end), in order; resolves when the last is issued. `flops` are the
+   * operations of its passes, by which times are shared out until slices were measured. Rejects as `passed` does.
+   */
+  async play(entry: string, flops: readonly number[], issue: (first: number, end: number) => void): Promise<void> {
+    let costs = this.costs.get(entry);
+    if (!costs) this.costs.set(entry, (costs = guessed(flops)));
+    for (let first = 0; first < costs.length; ) {
+      let end = first + 1;
+      let ms = costs[first]!;
+      while (end < costs.length && ms + costs[end]! <= SLICE) ms += costs[end++]!;
+      while (this.ahead.length && this.waiting() + ms > AHEAD) await this.ahead[0]!.done;
+      const behind = this.ahead.length > 0;
+      const issued = this.now();
+      issue(first, end);
+      this.watch(costs.subarray(first, end), ms, behind ? null : issued);
+      first = end;
+    }
+  }
+
+  /** Milliseconds that what is under way is expected to take. */
+  private waiting(): number {
+    return this.ahead.reduce((sum, { ms }) => sum + ms, 0);
+  }
+
+  /** Learns from a slice what its passes take; `since`: when it was issued to an idle device. */
+  private watch(costs: Float64Array, ms: number, since: number | null): void {
+    const done = this.passed().then(
+      () => {
+        const at = this.now();
+        const taken = at - (since ?? this.passedAt);
+        this.passedAt = at;
+        this.ahead.shift(); // they pass in order
+        const factor = Math.min(4, Math.max(0.5, taken / ms));
+        for (let i = 0; i < costs.length; i++) costs[i]! *= 0.5 + 0.5 * factor;
+      },
+      (error: unknown) => {
+        this.ahead.length = 0;
+        throw error;
+      },
+    );
+    done.catch(() => {}); // who waits hears of it
+    this.ahead.push({ ms, done });
+  }
+}
+
+function guessed(flops: readonly number[]): Float64Array {
+  const mean = flops.reduce((sum, f) => sum + f, 0) / flops.length || 1;
+  return Float64Array.from(flops, (f) => (FIRST * (f + SMALL * mean)) / (mean * (1 + SMALL)));
+}

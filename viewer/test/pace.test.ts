@@ -1,0 +1,81 @@
+// The pace of a device that takes known times for its passes.
+
+import { expect, test } from "vitest";
+import { Pace } from "../src/gl/pace";
+
+/** A device that draws passes one after another, told at once when it has done what was issued. */
+class Drawing {
+  now = 0;
+  private free = 0; // when it has done all that was issued
+  readonly slices: [number, number][] = [];
+  readonly waits: number[] = []; // how long a frame would have waited when a slice had just been issued
+  readonly idle: number[] = [];
+
+  constructor(private readonly ms: readonly number[]) {}
+
+  readonly issue = (first: number, end: number): void => {
+    this.idle.push(Math.max(0, this.now - this.free));
+    this.free = this.ms.slice(first, end).reduce((sum, t) => sum + t, Math.max(this.now, this.free));
+    this.slices.push([first, end]);
+    this.waits.push(this.free - this.now);
+  };
+
+  readonly passed = async (): Promise<void> => {
+    const at = this.free;
+    await Promise.resolve(); // whoever issues does so first
+    await new Promise<void>((resolve) => setTimeout(resolve, 0));
+    this.now = Math.max(this.now, at);
+  };
+}
+
+async function steps(ms: readonly number[], flops: readonly number[], count: number): Promise<Drawing> {
+  const drawing = new Drawing(ms);
+  const pace = new Pace(drawing.passed, () => drawing.now);
+  for (let i = 0; i < count; i++) await pace.play("step", flops, drawing.issue);
+  return drawing;
+}
+
+test.each([0.02, 1, 7])("passes of %s ms: all are drawn once, in order, and no frame waits for 50 ms", async (each) => {
+  const ms = Array.from({ length: 200 }, (_, i) => each * (i % 3 ? 0.2 : 2));
+  const { slices, waits } = await steps(ms, ms, 6);
+  let at = 0;
+  for (const [first, end] of slices) {
+    expect(first).toBe(at % 200);
+    expect(end).toBeGreaterThan(first);
+    at += end - first;
+  }
+  expect(at).toBe(6 * 200);
+  expect(Math.max(...waits.slice(waits.length / 2))).toBeLessThan(50);
+});
+
+test("short steps are not cut, and several are under way", async () => {
+  const ms = new Array<number>(100).fill(0.05);
+  const { slices, waits } = await steps(ms, ms, 20);
+  expect(slices.slice(-5)).toEqual(new Array(5).fill([0, 100]));
+  expect(Math.max(...waits.slice(-5))).toBeGreaterThan(10);
+});
+
+test("a step whose passes take what nobody expected is cut after all", async () => {
+  const ms = new Array<number>(50).fill(10); // 500 ms
+  const { slices, waits } = await steps(ms, new Array<number>(50).fill(1), 4);
+  expect(slices.length).toBeGreaterThan(4 * 20);
+  expect(Math.max(...waits.slice(60))).toBeLessThan(50);
+});
+
+test("a lost context ends it, and the next play begins anew", async () => {
+  const drawing = new Drawing([10, 10, 10, 10, 10, 10]);
+  let lost = true;
+  const passed = () =>
+    drawing.passed().then(() => {
+    if (lost) throw new Error("lost");
+  });
+  const pace = new Pace(passed, () => drawing.now);
+  const flops = [1, 1, 1, 1, 1, 1];
+  await expect(
+    (async () => {
+      for (let i = 0; i < 50; i++) await pace.play("step", flops, drawing.issue);
+    })(),
+  ).rejects.toThrow("lost");
+  lost = false;
+  await pace.play("step", flops, drawing.issue);
+});
