@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import shlex
+import ssl
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.cli.commands import report
-from glgpt.cli.options import Parser, count, device, not_negative, positive
+from glgpt.cli.options import Parser, above_zero, count, device, not_negative, positive
 from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM, STRATEGIES
@@ -95,6 +96,15 @@ def _serve_options(p: Parser) -> None:
             option, type=not_negative, default=default, metavar=metavar, help=f"of diloco (default {default:g})"
         )
     g.add_argument("--public", action="store_true", help="strangers may join: clip and trim what they send")
+    g.add_argument(
+        "--dp-noise", type=not_negative, default=0.0, metavar="Z",
+        help="differential privacy: add noise of Z times what one device can move the mean; tells the epsilon "
+        "(default 0: none; with --strategy fedavg)",
+    )  # fmt: skip
+    g.add_argument(
+        "--dp-clip", type=above_zero, default=1.0, metavar="C",
+        help="with --dp-noise, the greatest norm of a device's change; a round's line tells the norms (default 1)",
+    )  # fmt: skip
     g.add_argument("--dtype", choices=DTYPES, default="f16", help="how changes travel (default f16)")
     g.add_argument(
         "--shards", type=positive, default=256, metavar="N", help="members that may draw from TEXT (default 256)"
@@ -128,6 +138,8 @@ def run_serve(args: argparse.Namespace) -> int:
 
     if (args.tls_cert is None) != (args.tls_key is None):
         raise ArgumentError("--tls-cert and --tls-key go together")
+    if args.dp_noise and args.strategy != "fedavg":
+        raise ArgumentError(f"--dp-noise needs --strategy fedavg: how far a device moves {args.strategy} is not known")
     place = Place(args.host, args.port, args.tls_cert, args.tls_key, args.url)
     if not Files(Path(args.out)).exists:
         place = check_port(place)  # before a run is made; that of a session is held by what a killed `serve` left
@@ -172,7 +184,11 @@ def _session(args: argparse.Namespace) -> Any:
         raise GlgptError("no text was given; name at least one file, or the --out of a session to continue")
     output_folder(args.out)
     names = ("rounds", "local_steps", "quorum", "grace", "strategy", "outer_lr", "outer_momentum", "public", "dtype")
-    terms = Terms(**{n: getattr(args, n) for n in names}, round_seconds=float(args.round_seconds), shards=args.shards)
+    terms = Terms(
+        **{n: getattr(args, n) for n in (*names, "dp_noise", "dp_clip")},
+        round_seconds=float(args.round_seconds),
+        shards=args.shards,
+    )
     given = {n: getattr(args, n) for n in ("tokenizer", "batch", "lr", "seed", "warmup", "device")}
     given["eval_tokens"] = EVAL_TOKENS if args.eval_tokens is None else args.eval_tokens
     given = {name: value for name, value in given.items() if value is not None}
@@ -204,8 +220,9 @@ def _tell(args: argparse.Namespace, event: dict[str, Any]) -> None:
         _say(args, event, f"round {event['round']} is done once more: its ServerApp ended")
         return
     judged = f", validation {event['validation_loss']:.4f}" if "validation_loss" in event else ""
+    spent = f", epsilon {event['epsilon']:.3g} at delta {event['delta']:g}" if "epsilon" in event else ""
     many = f"{event['clients']} device{'' if event['clients'] == 1 else 's'}"
-    text = f"round {event['round']}: {many}, {event['tokens']:,} tokens, loss {event['loss']:.4f}{judged}"
+    text = f"round {event['round']}: {many}, {event['tokens']:,} tokens, loss {event['loss']:.4f}{judged}{spent}"
     _say(args, event, f"{text} ({event['seconds']:.1f} s)")
 
 
@@ -257,7 +274,10 @@ def run_status(args: argparse.Namespace) -> int:
     try:
         host = read_json(files.folder / "host.json")
         headers = {"Authorization": f"Bearer {host['token']}"}
-        response = httpx.get(host["address"] + "v1/status", headers=headers, timeout=10, trust_env=False)
+        trusted = ssl.create_default_context()
+        response = httpx.get(
+            host["address"] + "v1/status", headers=headers, timeout=10, trust_env=False, verify=trusted
+        )
         response.raise_for_status()
         found = {"running": True, **response.json()}
     except (httpx.HTTPError, GlgptError, OSError):

@@ -99,6 +99,14 @@ def not_negative(text: str) -> float:
     return value
 
 
+def above_zero(text: str) -> float:
+    """A number above 0."""
+    value = _number(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
 def fraction(text: str) -> float:
     """A number above 0 and at most 1."""
     value = _number(text)

@@ -14,6 +14,7 @@ import logging
 import math
 import queue
 import random
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -145,7 +146,8 @@ class Host:
 
     def __init__(self, link: Link) -> None:
         headers = {"Authorization": f"Bearer {link.token}"}
-        self._client = httpx.Client(base_url=link.base, headers=headers, timeout=60, trust_env=False)
+        trusted = ssl.create_default_context()  # as the socket does: the system's authorities, or SSL_CERT_FILE
+        self._client = httpx.Client(base_url=link.base, headers=headers, timeout=60, trust_env=False, verify=trusted)
         self._base = link.base
 
     def get(self, path: str) -> httpx.Response:

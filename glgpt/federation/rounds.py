@@ -367,13 +367,17 @@ class Rounds:
         spooled = sorted(round_.updates.values(), key=lambda s: s.member)
         public = self.session.public
         factors = rules.clip_factors([s.norm for s in spooled]) if public else [1.0] * len(spooled)
+        if self.session.dp_noise:  # before a mean is streamed: Flower then sees no change by itself
+            most = self.session.dp_clip
+            factors = [min(f, most / s.norm) if s.norm > most else f for f, s in zip(factors, spooled, strict=True)]
         for one, factor in zip(spooled, factors, strict=True):
             if factor < 1 and one.member in self.members:
                 self.members[one.member].said = f"clipped to {factor:.2f}"
         rows = (self._clipped(one, factor) for one, factor in zip(spooled, factors, strict=True))
         tokens = [float(s.tokens) for s in spooled]
         if len(spooled) * round_.parameters.nbytes > self.most_held:
-            mean = _streamed_mean(rows, tokens, len(round_.parameters))
+            weights = [1.0] * len(spooled) if self.session.dp_noise else tokens
+            mean = _streamed_mean(rows, weights, len(round_.parameters))
             total = sum(tokens)
             loss = sum(s.loss * s.tokens for s in spooled) / total
             return Reply(round_.task, mean[None], {"tokens": [total], "loss": [loss], "norm": [0.0]})
@@ -412,7 +416,13 @@ class Rounds:
             "seconds": round(self.clock() - round_.opened, 3),
             "streamed": len(updates) * round_.parameters.nbytes > self.most_held,
             "devices": devices,
+            **self._privacy(round_.number),
         }
+
+    def _privacy(self, rounds: int) -> dict[str, float]:
+        """What so many rounds spend, where there is noise."""
+        noise = self.session.dp_noise
+        return {"epsilon": round(rules.epsilon(noise, rounds), 4), "delta": rules.DELTA} if noise else {}
 
     def status(self) -> dict[str, Any]:
         """What the dashboard shows of now."""
@@ -427,6 +437,7 @@ class Rounds:
             "strategy": s.strategy,
             "public": s.public,
             "parameters": s.parameters,
+            **self._privacy(self.files.round_of()),
             "round": round_
             and {
                 "number": round_.number,

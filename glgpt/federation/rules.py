@@ -15,6 +15,7 @@ from glgpt.text.dataset import mixed, starts
 CLIP = 1.5  # times the median norm of a round's changes
 TRIM = 0.2  # share of the clients left out at either end, value by value
 STRIKES = 3  # rejected updates that set a client aside
+DELTA = 1e-5  # for which `epsilon` is told
 SHARDS = 256  # clients that may draw from one text without sharing a window
 
 
@@ -71,6 +72,18 @@ def clip_factors(norms: list[float]) -> list[float]:
         return []
     most = CLIP * float(np.median(norms))
     return [min(1.0, most / value) if value > 0 else 1.0 for value in norms]
+
+
+def epsilon(noise: float, rounds: int, delta: float = DELTA) -> float:
+    """The epsilon of differential privacy that so many rounds spend, for a device whose changes are there or not.
+
+    `noise` is the standard deviation of a round's noise, over what one device can move the mean. Gaussian noise gives
+    rho = 1 / (2 noise^2) a round, rounds add up, and epsilon = rho + 2 sqrt(rho ln(1 / delta)): Bun and Steinke,
+    "Concentrated Differential Privacy", 2016, propositions 1.3 and 1.6. Nothing is
+    taken off for devices that sit a round out.
+    """
+    rho = rounds / (2 * noise * noise)
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
 def weighted_mean(rows: NDArray[np.float32], weights: list[float]) -> Vector:

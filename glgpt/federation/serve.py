@@ -41,7 +41,7 @@ from glgpt.training.settings import Settings
 WATCH = 0.5  # seconds between two looks at the processes
 PATIENCE = 180.0  # seconds in which SuperLink must answer after its start
 LOST = 45.0  # seconds after which a run that SuperLink calls running has no ServerApp: its heartbeat is 30
-RESTARTS = 20  # of one process within ten minutes, before it is given up
+RESTARTS = 20  # of one process within ten minutes and one round, before it is given up
 HOST_LIFE = 10 * 365 * 24 * 3600.0
 PROCESSES = "processes"  # in the session's folder: who leads each group of processes
 
@@ -59,6 +59,8 @@ class Terms:
     outer_lr: float = protocol.OUTER_LR
     outer_momentum: float = protocol.OUTER_MOMENTUM
     public: bool = False
+    dp_noise: float = 0.0
+    dp_clip: float = 1.0
     dtype: str = "f16"
     shards: int = 256
     members: int = 256
@@ -103,6 +105,8 @@ def begin(
             outer_lr=terms.outer_lr,
             outer_momentum=terms.outer_momentum,
             public=terms.public,
+            dp_noise=terms.dp_noise,
+            dp_clip=terms.dp_clip,
             dtype=terms.dtype,  # type: ignore[arg-type]
             shards=max(1, min(terms.shards, len(data.train) - settings.context)),
             members=terms.members,
@@ -151,7 +155,7 @@ class Process:
         now = time.monotonic()
         self.starts = [*(at for at in self.starts if now - at < 600), now]
         if len(self.starts) > RESTARTS:
-            raise GlgptError(f"the {self.name} ended {RESTARTS} times in ten minutes; its log is {self.log}")
+            raise GlgptError(f"the {self.name} ended {RESTARTS} times in one round; its log is {self.log}")
         self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             self.child = subprocess.Popen(
@@ -159,6 +163,10 @@ class Process:
                 start_new_session=True,  # so that a Ctrl-C ends them in order
             )  # fmt: skip
         return True
+
+    def forgive(self) -> None:
+        """Counts its ends from now on: the session goes on in spite of them."""
+        self.starts.clear()
 
     def end(self, patience: float = 5.0) -> None:
         """Ends it with all that it started."""
@@ -343,6 +351,8 @@ class Supervisor:
                 done = self.files.round_of()
                 for figures in self.keeper.catch_up(done):
                     self.tell({"event": "round", **figures})
+                    for process in self.processes:
+                        process.forgive()
                 if done >= self.session.rounds:
                     self._let_clients_hear()
                     return True

@@ -16,7 +16,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedMedian,
+    FedTrimmedAvg,
+    Strategy,
+)
 
 from glgpt.federation.protocol import Vector
 from glgpt.federation.rules import TRIM, Outer, trimmed_mean, weighted_mean
@@ -27,6 +34,7 @@ app, client = ServerApp(), ClientApp()
 POLL = 0.3  # seconds
 AGAIN = 30.0  # seconds without an answer after which a round is asked for again: a killed site may not know of it
 KEY = "parameters"
+ALIKE = "alike"  # a weight that is the same for all
 ADAM = ("m_t", "v_t")
 
 
@@ -71,9 +79,12 @@ def _arrays(parameters: Vector) -> ArrayRecord:
     return ArrayRecord({KEY: Array(np.ascontiguousarray(parameters, np.float32))})
 
 
-def strategy_of(session: Session) -> FedAvg:
+def strategy_of(session: Session) -> Strategy:
     """Flower's strategy of a session. Sites are few, so that all of them are asked."""
     sites: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
+    if session.dp_noise:  # a mean in which all count alike: how much one can move it is then known
+        alike = FedAvg(weighted_by_key=ALIKE, **sites)
+        return DifferentialPrivacyServerSideFixedClipping(alike, session.dp_noise, session.dp_clip, session.quorum)
     if session.strategy == "fedadam":
         return FedAdam(eta=0.01, tau=1e-3, **sites)
     if session.strategy == "median":
@@ -85,14 +96,14 @@ def strategy_of(session: Session) -> FedAvg:
     return Diloco(Outer(session.outer_lr, session.outer_momentum), session.public, **sites)
 
 
-def memory_of(strategy: FedAvg) -> dict[str, np.ndarray]:
+def memory_of(strategy: Strategy) -> dict[str, np.ndarray]:
     """What a strategy carries from round to round."""
     if isinstance(strategy, Diloco):
         return {} if strategy.outer.velocity is None else {"velocity": strategy.outer.velocity}
     return {name: value[KEY] for name in ADAM if (value := getattr(strategy, name, None))}
 
 
-def remember(strategy: FedAvg, memory: Any) -> None:
+def remember(strategy: Strategy, memory: Any) -> None:
     """Gives a strategy back what `memory_of` gave."""
     if isinstance(strategy, Diloco):
         strategy.outer.velocity = memory.get("velocity")
@@ -121,7 +132,7 @@ def expanded(reply: Message, asked: Message, parameters: Vector, most_tokens: fl
         if not (np.isfinite(row).all() and 0 < count <= most_tokens and np.isfinite(loss)):
             logger.warning("a client's update is left out: %g tokens, loss %g", count, loss)
             continue
-        figures = MetricRecord({"num-examples": count, "loss": loss})
+        figures = MetricRecord({"num-examples": count, "loss": loss, ALIKE: 1.0})
         replies.append(Message(RecordDict({"arrays": _arrays(row), "metrics": figures}), reply_to=asked))
     return replies
 

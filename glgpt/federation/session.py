@@ -50,6 +50,8 @@ class Session(BaseModel):
     outer_lr: float
     outer_momentum: float
     public: bool  # clips and trims
+    dp_noise: Annotated[float, Field(ge=0)] = 0.0  # over `dp_clip` and the quorum: noise of a round's mean; 0: none
+    dp_clip: Annotated[float, Field(gt=0)] = 1.0  # greatest norm of a change, where there is noise
     dtype: Dtype
     shards: Annotated[int, Field(ge=1)]
     members: Annotated[int, Field(ge=1)]  # at most

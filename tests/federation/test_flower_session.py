@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 pytest.importorskip("flwr", reason="make test-federate has what this needs")
 
 from federation_commands import Command, running
+from kills import PROCESSES, session
 from safetensors.numpy import load_file
 
 from glgpt.system.files import data_path
@@ -98,50 +98,45 @@ def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, comma
     assert [m["step"] for m in metrics] == [3, 6]
 
 
-def pid_of(run: Path, what: str) -> int:
-    """The process id of a session's process."""
-    if what == "serverapp":
-        return int((run / "federation" / "serverapp.pid").read_text())
-    order = ("superlink", "gateway", "superexec")
-    return int((run / "federation" / "processes").read_text().split()[order.index(what)])
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that nobody signed, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.timezone.utc)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    made = made.add_extension(address, False).add_extension(x509.BasicConstraints(True, None), True)
+    (folder / "cert.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "key.pem").write_bytes(key.private_bytes(*private))
+    return folder / "cert.pem", folder / "key.pem"
 
 
-def session_with_a_kill(tmp_path: Path, play: Path, commands: Any, what: str, after: float) -> list[dict[str, Any]]:
-    """Rounds of a session in which a process is killed some seconds after the first round."""
-    run = tmp_path / "run"
-    terms = (str(play), *SMALL, "--rounds", "4", "--local-steps", "2", "--quorum", "2", "--grace", "2", "--seed", "1")
-    # A client comes back to where it was: the port stays the same over a restart.
-    port = str(random.randrange(20000, 30000))
-    host = serve(commands, run, *terms, "--port", port)
+def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
+    """Links say https, a desktop that knows the certificate trains, and one that does not says why it cannot."""
+    cert, key = certificate(tmp_path)
+    terms = ("--rounds", "1", "--local-steps", "1", "--tls-cert", str(cert), "--tls-key", str(key))
+    host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
     link = host.events("ready")[0]["desktop"]
-    joined = [commands("join", link, "--name", n, "--device", "software") for n in "ab"]
-    host.wait(lambda: host.events("round"))
-    time.sleep(after)
-    rounds = host.events("round")
-    if what == "serve":
-        os.kill(host.process.pid, signal.SIGKILL)
-        host.process.wait()
-        rounds = host.events("round")
-        host = serve(commands, run, *terms, "--port", port)  # the same command
-    else:
-        os.kill(pid_of(run, what), signal.SIGKILL)
+    assert link.startswith("https://127.0.0.1:")
+    stranger = commands("join", link, "--device", "software")
+    assert stranger.process.wait(120) == 2
+    assert "certificate verify failed" in "".join(stranger.errors)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    friend = commands("join", link, "--device", "software")
     host.wait(lambda: host.events("done"))
-    for client in joined:
-        assert client.process.wait(60) == 0
-        assert client.events("left")[0]["why"] == "all rounds are done"
-    notes = [json.loads(line) for line in (run / "federation" / "rounds.jsonl").read_text().splitlines()]
-    assert {note["round"] for note in notes} == {1, 2, 3, 4}
-    assert all(note["clients"] == 2 for note in notes if "clients" in note)  # no accepted update was lost
-    return [*rounds, *host.events("round")]
+    assert friend.process.wait(60) == 0
+    assert friend.events("left")[0]["rounds"] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.kills
-@pytest.mark.parametrize("what", ["superlink", "gateway", "serverapp", "superexec", "serve"])
-def test_a_killed_process_ends_no_session(tmp_path, play, commands, what):
-    after = float(os.environ.get("GLGPT_KILL_AFTER", "0.5"))
-    rounds = session_with_a_kill(tmp_path, play, commands, what, after)
-    assert rounds[-1]["round"] == 4
+@pytest.mark.parametrize("what", PROCESSES)
+def test_a_killed_process_ends_no_session(tmp_path, commands, what):
+    assert session(tmp_path, commands, what, 1, random.Random(0))["wrong"] == []
 
 
 def test_a_strategy_of_flowers_sees_every_client(tmp_path):
@@ -181,3 +176,32 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
         remember(again, memory_of(strategy))
         assert memory_of(again).keys() == memory_of(strategy).keys()
         assert bool(memory_of(strategy)) == (name == "fedadam"), name
+
+
+def test_noise_is_what_was_asked_for(tmp_path):
+    """Flower's wrapper, on updates that a site sent: its noise, and a mean in which tokens do not count."""
+    import numpy as np
+    from fake_session import make_session
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from glgpt.federation.server_app import _arrays, expanded, strategy_of
+
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    before = np.zeros(40_000, np.float32)
+    asked = Message(RecordDict(), dst_node_id=1, message_type="train")
+    asked.metadata.__dict__["_message_id"] = "1"
+    rows = np.stack([np.full(len(before), value, np.float32) for value in (0.001, 0.003)])
+    metrics = MetricRecord({"tokens": [10.0, 1000.0], "loss": [1.0, 2.0]})
+    content = RecordDict({"arrays": ArrayRecord({"updates": Array(rows)}), "metrics": metrics})
+
+    class Grid:
+        def get_node_ids(self):
+            return [1]
+
+    strategy = strategy_of(make_session(strategy="fedavg", dp_noise=0.5, dp_clip=2.0, quorum=2))
+    list(strategy.configure_train(1, _arrays(before), ConfigRecord({"round": 1}), Grid()))
+    arrays, _ = strategy.aggregate_train(1, expanded(Message(content, reply_to=asked), asked, before, 1e4))
+    after = arrays["parameters"].numpy()
+    assert np.std(after) == pytest.approx(0.5 * 2.0 / 2, rel=0.03)
+    assert np.mean(after) == pytest.approx(0.002, abs=5 * 0.5 / 200)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -208,6 +210,25 @@ def test_beyond_the_memory_the_mean_is_streamed(host):
     wanted = h.before + (0.1 * 16 + 0.2 * 32 + 0.3 * 48) / 96  # the median is 0.2: nothing is clipped
     assert np.abs(reply.updates[0] - wanted).max() < 1e-5
     assert h.rounds.figures()["streamed"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_with_noise_no_change_is_beyond_the_clip_and_all_count_alike(host, streamed):
+    h = host(strategy="fedavg", dp_noise=1.0, dp_clip=0.5)
+    members = [h.join().member for _ in range(3)]
+    h.begin()
+    for i, member in enumerate(members):
+        h.send(member, 1e-4 if i == 0 else 5.0, tokens=16 * (i + 1))
+    h.rounds.most_held = 0 if streamed else h.rounds.most_held
+    assert h.rounds.tick() == "close"
+    rows = h.rounds.reply().updates
+    if streamed:
+        change = rows[0] - h.before
+        small = 1e-4 * math.sqrt(len(change))
+        assert rules.norm(change) == pytest.approx((small + 0.5 + 0.5) / 3, rel=1e-3)
+    else:
+        assert [rules.norm(row - h.before) <= 0.5 * (1 + 1e-5) for row in rows] == [True] * 3
+    assert h.rounds.figures()["epsilon"] == pytest.approx(rules.epsilon(1.0, 1), abs=1e-4)
 
 
 def test_paused_nobody_is_asked(host, clock):

@@ -97,6 +97,13 @@ def test_one_of_seven_does_little_harm():
     assert off(rules.trimmed_mean(clipped)) < 0.05
 
 
+def test_noise_spends_epsilon_as_bun_and_steinke_say():
+    assert rules.epsilon(1.0, 1) == pytest.approx(0.5 + 2 * math.sqrt(0.5 * math.log(1e5)))
+    assert rules.epsilon(2.0, 4) == pytest.approx(rules.epsilon(1.0, 1))  # rho counts rounds over noise squared
+    assert rules.epsilon(1.0, 20) > rules.epsilon(1.0, 10) > rules.epsilon(2.0, 10)
+    assert rules.epsilon(1.0, 1, delta=1e-6) > rules.epsilon(1.0, 1)
+
+
 def test_the_outer_step_is_nesterovs():
     before, mean = np.float32([1.0, 2.0]), np.float32([0.5, 3.0])
     outer = rules.Outer(0.7, 0.9)

@@ -98,6 +98,7 @@ function show(s) {
     Parameters: s.parameters.toLocaleString("en"),
     Tokens: s.history.reduce((sum, r) => sum + (r.tokens ?? 0), 0).toLocaleString("en"),
     "Last loss": last ? number(last.loss) : "–",
+    ...(s.epsilon === undefined ? {} : { "Privacy spent": `epsilon ${s.epsilon.toPrecision(3)} at delta ${s.delta}` }),
   };
   $("facts").replaceChildren(
     ...Object.entries(facts).map(([name, value]) => {

@@ -7,7 +7,7 @@ import type { Device, Options } from "./device";
 import { Pace } from "./pace";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
-import { pause, TASK } from "./wait";
+import { yielder } from "./wait";
 
 const BLOCKS = 8; // uniform buffers used in rotation, so that writing one never waits for a draw that reads it
 
@@ -213,14 +213,11 @@ export class Player {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
 
-  /** A function that yields to the event loop after `TASK` ms of work: each query of the driver waits for its answer. */
+  /** Lets the page have frames, since each query of the driver waits for its answer; throws where the context was lost. */
   private yielder(generation: number): () => Promise<void> {
-    let since = performance.now();
+    const yieldIfLate = yielder();
     return async () => {
-      if (performance.now() - since > TASK) {
-        await pause();
-        since = performance.now();
-      }
+      await yieldIfLate();
       this.device.still(generation);
     };
   }

@@ -1,7 +1,7 @@
 // Reading texels without stopping the page: into a buffer, a fence behind it, and asking until the fence is passed.
 
 import { ContextLost, type Device } from "./device";
-import { pause } from "./wait";
+import { pause, yielder } from "./wait";
 
 const HEARD = 50; // ms within which a page hears that its context is lost
 const LATEST = 600_000; // ms after which a fence is taken for lost: a step may take a minute on a slow device
@@ -78,6 +78,7 @@ export class Reader {
   private async poll(): Promise<void> {
     const { gl } = this.device;
     let since = performance.now();
+    const yieldIfLate = yielder();
     await pause();
     for (let head = this.queue[0]; head; head = this.queue[0]) {
       const waited = performance.now() - since;
@@ -89,6 +90,7 @@ export class Reader {
         this.between += 0.2 * (Math.min(waited, 50) - this.between);
         since = performance.now();
         if (head.copied) this.copy(head.copied);
+        await yieldIfLate(); // many reads may come at once; still in the queue, so that nobody else begins to ask
         if (head.copied && blank(head.copied.into)) {
           // Fences of a lost context are passed and its buffers are zeros, before the page hears of the loss.
           await this.device.sleep(HEARD);

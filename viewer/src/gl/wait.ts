@@ -14,6 +14,16 @@ export function pause(): Promise<void> {
   });
 }
 
+/** A function that lets the page have a frame, if `TASK` ms of work were done since it last did. */
+export function yielder(): () => Promise<void> {
+  let since = performance.now();
+  return async () => {
+    if (performance.now() - since <= TASK) return;
+    await pause();
+    since = performance.now();
+  };
+}
+
 export function sleep(ms: number, hidden = false): Promise<void> {
   if (hidden) return tick(ms);
   return new Promise((resolve) => setTimeout(resolve, ms));

@@ -6,6 +6,7 @@ import { Player } from "../gl/player";
 import { unpack, upload } from "../engine/layout";
 import type { Offer, Tuning } from "../engine/manifest";
 import { must, PageError } from "../gl/errors";
+import { yielder } from "../gl/wait";
 import type { Program, View } from "../gl/program";
 import { chosen, Sampler, type Settings } from "../engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
@@ -174,7 +175,9 @@ export class Trainer {
     const reads = names.map(({ name }) => this.player.read(name)); // all asked for before another step is played
     const texels = await Promise.all(reads);
     const tensors: Tensors = new Map();
+    const yieldIfLate = yielder();
     for (const [i, { name, shape, transposed: isTransposed }] of names.entries()) {
+      await yieldIfLate();
       const matrix = unpack(this.view(name), texels[i]!);
       if (!finite(matrix)) throw new Diverged(`Step ${about.step}: ${name} holds a NaN or an infinity.`);
       tensors.set(name, { shape, data: isTransposed ? transposed(matrix, shape[1]!, shape[0]!) : matrix } as Tensor);
@@ -200,8 +203,10 @@ export class Trainer {
     const { parameters } = this.offer;
     const texels = await Promise.all(parameters.map(({ name }) => this.player.read(name)));
     const vector = new Float32Array(this.offer.count);
+    const yieldIfLate = yielder();
     let at = 0;
     for (const [i, { name, shape, transposed: isTransposed }] of parameters.entries()) {
+      await yieldIfLate();
       const matrix = unpack(this.view(name), texels[i]!);
       if (!finite(matrix)) throw new Diverged(`${name} holds a NaN or an infinity.`);
       vector.set(isTransposed ? transposed(matrix, shape[1]!, shape[0]!) : matrix, at);

@@ -1,0 +1,145 @@
+"""Kills a federation's processes at random moments and says what each kill costs: see docs/federation.md.
+
+    python tests/federation/kills.py [--count 20] [--only superlink,serve] [--seed 0] [--away 90]
+
+One session a process: it gets SIGKILL at random moments, with a round left alone between two of them to compare with.
+Prints a JSON line a session; exit code 1 where a session did not finish or an update was lost. `--away` stops SuperLink
+for so many seconds instead (SIGSTOP), then kills it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from federation_commands import PATIENCE, Command, running  # noqa: E402
+
+from glgpt.system.files import data_path  # noqa: E402
+
+PROCESSES = ("superlink", "gateway", "superexec", "serverapp", "serve")
+SMALL = ("--tokenizer", "bytes", "--batch", "2", "--eval-tokens", "512", "--no-page", "--device", "software")
+REPEATS = ("serverapp", "superlink", "serve")  # whose kill may end the ServerApp, whose round is then taken once more
+
+
+def main() -> int:
+    """Prints a line a session."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--only", default=",".join(PROCESSES))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--away", type=float, default=0.0)
+    args = parser.parse_args()
+    failed = False
+    for what in ("superlink",) if args.away else args.only.split(","):
+        with tempfile.TemporaryDirectory() as folder, running() as start:
+            found = session(Path(folder), start, what, args.count, random.Random(f"{args.seed} {what}"), args.away)
+        print(json.dumps(found), flush=True)
+        failed |= bool(found["wrong"])
+    return int(failed)
+
+
+def session(
+    folder: Path, start: Any, what: str, count: int, chance: random.Random, away: float = 0.0
+) -> dict[str, Any]:
+    """A session of two desktops in which `what` is killed `count` times, between rounds that are left alone."""
+    text, run = folder / "play.txt", folder / "run"
+    text.write_bytes(data_path("tests/data/shakespeare-validation.txt").read_bytes()[:20_000])
+    rounds, port = 4 * count + 6, str(chance.randrange(20000, 30000))
+    terms = (str(text), *SMALL, "--rounds", str(rounds), "--local-steps", "2", "--quorum", "2", "--grace", "2")
+    serve = ("serve", "--out", str(run), "--port", port, *terms)
+    host = start(*serve)
+    host.wait(lambda: host.events("ready"))
+    link = host.events("ready")[0]["desktop"]
+    joined = [start("join", link, "--name", name, "--device", "software") for name in "ab"]
+    watch = Watch(run)
+    watch.next_round()
+    calm, killed = [watch.next_round()], []
+    for _ in range(count):
+        calm.append(watch.next_round())
+        time.sleep(chance.uniform(0, statistics.median(calm)))
+        if what == "serve":
+            os.kill(host.process.pid, signal.SIGKILL)
+            host.process.wait()
+            host = start(*serve)  # the same command
+        elif away:
+            stop_for(pid_of(run, what), away)
+        else:
+            os.kill(pid_of(run, what), signal.SIGKILL)
+        killed.append(watch.next_round())
+    host.wait(lambda: host.events("done"))
+    for client in joined:
+        client.process.wait(60)
+    usual = statistics.median(calm)
+    longer = sorted(round(seconds - usual, 1) for seconds in killed)
+    found = {"killed": what, "times": count, "away": away, "usual_round": round(usual, 1)}
+    found |= {"longer_median": statistics.median(longer), "longer_most": longer[-1], "longer": longer}
+    return found | {"wrong": wrongs(run, rounds, what, joined)}
+
+
+class Watch:
+    """Looks at the rounds that a session has done."""
+
+    def __init__(self, run: Path) -> None:
+        self.path, self.done, self.at = run / "federation" / "rounds.jsonl", 0, time.monotonic()
+
+    def next_round(self) -> float:
+        """Waits until another round is done; gives the seconds since the last one."""
+        before, end = self.at, time.monotonic() + PATIENCE
+        while self._done() == self.done:
+            assert time.monotonic() < end, f"no round after {self.done} within {PATIENCE:g} s"
+            time.sleep(0.05)
+        self.done, self.at = self._done(), time.monotonic()
+        return self.at - before
+
+    def _done(self) -> int:
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        return max(
+            (json.loads(line)["round"] for line in lines if '"clients"' in line and line.endswith("}")), default=0
+        )
+
+
+def stop_for(pid: int, seconds: float) -> None:
+    """Stops a process for some seconds, then kills it."""
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGKILL)
+
+
+def wrongs(run: Path, rounds: int, what: str, joined: list[Command]) -> list[str]:
+    """What must not be: a round missing, an update lost that was accepted, a client that gave up."""
+    notes = [json.loads(line) for line in (run / "federation" / "rounds.jsonl").read_text().splitlines()]
+    counted = [note for note in notes if "clients" in note]
+    found = [f"round {n} is missing" for n in range(1, rounds + 1) if n not in {note["round"] for note in counted}]
+    found += [f"round {note['round']} has {note['clients']} updates of 2" for note in counted if note["clients"] != 2]
+    for client in joined:
+        said = [line["why"] for line in client.events("left")]
+        if said != ["all rounds are done"]:
+            found.append(f"a client left: {said} {client.errors[-3:]}")
+        per_round = [line["round"] for line in client.events("accepted")]
+        again = sorted({n for n in per_round if per_round.count(n) > 1})
+        if again and what not in REPEATS:
+            found.append(f"rounds {again} were trained twice")
+    return found
+
+
+def pid_of(run: Path, what: str) -> int:
+    """The process id of a session's process."""
+    if what == "serverapp":
+        return int((run / "federation" / "serverapp.pid").read_text())
+    order = ("superlink", "gateway", "superexec")
+    return int((run / "federation" / "processes").read_text().split()[order.index(what)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
