@@ -45,6 +45,7 @@ HEARTBEAT = 20.0
 ADDRESS_SOCKETS = 128  # sockets of one address
 MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
 BYTES_PER_MEMBER = 4  # of unfinished uploads: times the bytes of the parameters, over all members
+SENT_FRAME = 1 << 17  # bytes: each socket holds some frames, also of a client that reads slowly
 SHOWN_ROUNDS = 500
 JUDGED = 120.0  # seconds that the end of a session waits for its last validation
 DASHBOARD = Path(__file__).parent / "dashboard"
@@ -88,7 +89,7 @@ class Client:
         """Sends a message and the frames that it announces."""
         async with self._lock:
             await self.socket.send_text(json.dumps(message, allow_nan=False))
-            for frame in protocol.frames(data):
+            for frame in protocol.frames(data, SENT_FRAME):
                 await self.socket.send_bytes(frame)
                 self.member.bytes_out += len(frame)
 
@@ -236,7 +237,8 @@ class Gateway:
         message = self.rounds.offer(client.member)
         if message is not None and self.rounds.open is not None and (again or client.sent != message["attempt"]):
             client.sent = message["attempt"]
-            await client.say(message, self.rounds.open.parameters.astype("<f4").tobytes())
+            weights = np.asarray(self.rounds.open.parameters, "<f4")  # one copy for all clients
+            await client.say(message, memoryview(weights).cast("B"))
 
     # -- sockets ----------------------------------------------------------------------------------------------------
 

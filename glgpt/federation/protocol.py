@@ -95,11 +95,11 @@ def parsed(text: str) -> Join | Update | Progress | Ping:
         raise GlgptError(quoted(f"{field or 'message'}: {first['msg']}", 200)) from None
 
 
-def frames(data: bytes | memoryview) -> Iterator[bytes]:
-    """`data` in frames."""
+def frames(data: bytes | memoryview, size: int = FRAME) -> Iterator[bytes]:
+    """`data` in frames of `size` bytes."""
     view = memoryview(data)
-    for at in range(0, len(view), FRAME):
-        yield bytes(view[at : at + FRAME])
+    for at in range(0, len(view), size):
+        yield bytes(view[at : at + size])
 
 
 def frame_count(size: int) -> int:

@@ -254,7 +254,8 @@ class Supervisor:
         self.superexec = self._process(
             "superexec", lambda: flower.superexec_command(port, secret, self._serverapp), environment
         )
-        self.gateway = self._process("gateway", self._gateway_command, environment)
+        few = {"MALLOC_ARENA_MAX": "2"}  # decoding in threads else leaves each one's memory behind
+        self.gateway = self._process("gateway", self._gateway_command, environment | few)
         self._control: flower.Control | None = None
         self._run: int | None = None
         self._asked = 0.0

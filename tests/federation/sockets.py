@@ -1,0 +1,87 @@
+"""What many sockets cost a gateway: its memory and processor time, see docs/federation.md.
+
+    python tests/federation/sockets.py [--clients 100] [--rounds 3] [--streamed]
+
+Clients of a nano model (0.83 M parameters), all connected at once, each with a change in f16 a round; the gateway is a
+process of its own with a stand-in for Flower. Prints a JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[2])]
+
+from fake_session import FakeFlower, make_files, serving  # noqa: E402
+from test_gateway import Peer  # noqa: E402
+
+from glgpt.training.settings import settings_for  # noqa: E402
+
+
+def gateway(run: str, clients: int, rounds: int, streamed: bool, pipe: Any) -> None:
+    """The gateway's process: tells its address and an invitation, then what it took."""
+    settings = settings_for("nano", None, {"tokenizer": "bytes"})
+    terms = {"rounds": rounds, "quorum": clients, "shards": clients, "members": clients, "dtype": "f16"}
+    config = settings.model_config(256)
+    shape = {"config": config.fields(), "settings": settings, "parameters": config.parameter_count}
+    files = make_files(Path(run), **terms, **shape, train_tokens=100_000)
+    (files.run / "vocab.json").write_text("{}")
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    with serving(files, FakeFlower(files)) as host:
+        if streamed:
+            host.gateway.rounds.most_held = 0
+        pipe.send((host.address, host.gateway.invitations.create(), host.gateway.session))
+        pipe.recv()  # all rounds are done
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    pipe.send({"most_mb": round(used.ru_maxrss / 1000), "before_mb": round(before.ru_maxrss / 1000), "cpu_s": cpu})
+
+
+class There:
+    """What a `Peer` wants to know of a gateway in another process."""
+
+    def __init__(self, address: str, session: Any) -> None:
+        self.address, self.gateway = address, type("Gateway", (), {"session": session})
+
+
+def main() -> None:
+    """Prints the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--streamed", action="store_true", help="as above 256 MiB a round")
+    args = parser.parse_args()
+    here, there = multiprocessing.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        terms = (os.path.join(folder, "run"), args.clients, args.rounds, args.streamed, there)
+        process = multiprocessing.get_context("spawn").Process(target=gateway, args=terms)
+        os.environ["MALLOC_ARENA_MAX"] = "2"  # as `serve` starts it
+        process.start()
+        address, token, session = here.recv()
+        peers = [Peer(There(address, session), token) for _ in range(args.clients)]
+        times = []
+        for _ in range(args.rounds):
+            for peer in peers:
+                round_ = peer.next("round", 120)
+                began = time.perf_counter()
+                assert peer.train(round_, round_["parameters"] + 1e-3)["type"] == "accepted"
+                times.append(time.perf_counter() - began)
+        here.send("done")
+        found = here.recv()
+        process.join()
+    updates = args.clients * args.rounds
+    found["cpu_s_an_update"] = round(found.pop("cpu_s") / updates, 4)
+    print(json.dumps(vars(args) | found | {"upload_s_median": round(sorted(times)[len(times) // 2], 4)}))
+
+
+if __name__ == "__main__":
+    main()
