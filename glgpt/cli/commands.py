@@ -301,9 +301,21 @@ def run_export(args: argparse.Namespace) -> int:
     return 0
 
 
+SHARED = """Anyone on this network can open this address: it asks for no password, and http can be read on its way.
+Each browser runs the model by itself; what is typed there stays there. Ctrl-C ends it."""
+
+
 def run_serve(args: argparse.Namespace) -> int:
     """`glgpt serve`."""
+    from glgpt.cli.qr import print_qr
     from glgpt.page.serve import serve
+    from glgpt.system.network import is_loopback
 
-    serve(Path(args.folder), args.port, lambda line: print(line, flush=True))
+    def announce(address: str) -> None:
+        print(address, flush=True)
+        if not is_loopback(args.host):
+            print_qr(address)
+            print(SHARED, file=sys.stderr, flush=True)
+
+    serve(Path(args.folder), args.port, args.host, args.allow_host or (), announce)
     return 0

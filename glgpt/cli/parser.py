@@ -213,9 +213,14 @@ def _split(add: Add) -> None:
 
 
 def _serve(add: Add) -> None:
-    p = add("serve", commands.run_serve, "serve an exported page on this machine", "glgpt serve page")
+    example = "glgpt serve page\n  glgpt serve page --host 0.0.0.0    (a classroom: others on this network can open it)"
+    p = add("serve", commands.run_serve, "serve an exported page", example)
     p.add_argument("folder", metavar="DIR", help="what glgpt export wrote")
-    p.add_argument("--port", type=count, default=8042, metavar="PORT", help="on 127.0.0.1; 0 takes a free one (8042)")
+    p.add_argument("--port", type=count, default=8042, metavar="PORT", help="0 takes a free one (default 8042)")
+    host = "where to listen (default 127.0.0.1: this machine alone); 0.0.0.0: anyone on the network can open the page"
+    p.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help=host)
+    names = "answer to this name too, such as that of a proxy; may repeat"
+    p.add_argument("--allow-host", action="append", metavar="NAME", help=names)
 
 
 def _model(parser: Parser) -> None:
