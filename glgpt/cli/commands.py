@@ -283,11 +283,12 @@ def run_export(args: argparse.Namespace) -> int:
         raise GlgptError("--books and --fetch-from are for the page's Train tab; give --train with them")
     out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
-    wanted["trained_on"] = args.trained_on
+    wanted |= {"trained_on": args.trained_on, "site": args.site}
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
     wanted["reading"] = Reading(args.books, args.fetch_from or ())
     wanted["split"] = split_page(args)
     options = wanted | device_options(args)
+    options["dtype"] = args.dtype or ("f32" if args.model or wanted["split"] else "f16")  # a server stores f32 too
     with progress("exporting", "B") as show:
         manifest = export(args.model, args.out, progress=show, **options)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
