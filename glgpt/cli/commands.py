@@ -155,14 +155,20 @@ def _samples(args: argparse.Namespace, model: GPT2, ids: list[int], start: str, 
         report(args, {"prompt": start, "seconds": seconds, "context": model.config.n_positions, "samples": samples}, "")
     else:
         tokens = sum(len(run.ids) for run in runs)
-        full = sum(run.stats.stopped == "context" for run in runs)
-        ended = f", {full} stopped at the full context of {model.config.n_positions}" if full else ""
-        print(f"{args.samples} samples, {tokens} tokens at {tokens / seconds:.1f}/s{ended}", file=sys.stderr)
+        slides = sum(run.stats.slides for run in runs)
+        beyond = _beyond(slides, model.config.n_positions)
+        print(f"{beyond}{args.samples} samples, {tokens} tokens at {tokens / seconds:.1f}/s", file=sys.stderr)
     return 0
 
 
+def _beyond(slides: int, context: int) -> str:
+    """What is said of a text longer than the context, as a line of its own."""
+    times = {1: "once", 2: "twice"}.get(slides, f"{slides} times")
+    return f"longer than the context of {context} tokens: went on from its later half, {times}\n" if slides else ""
+
+
 def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
-    full = f"context full: stopped at {figures['context']} tokens\n" if figures["stopped"] == "context" else ""
+    full = _beyond(figures["slides"], figures["context"])
     seed = "" if args.temperature == 0 else f", seed {figures['seed']}"
     return (
         f"{full}prefill {figures['prefill_tokens']} tokens at {figures['prefill_tokens_per_s']:.1f}/s, "

@@ -202,8 +202,7 @@ function Word() {
 /** Draws the text's last token that the device was given, while nothing is under way. */
 async function still(strip: Strip): Promise<void> {
   const { model } = state.engine();
-  const { n_positions } = model.manifest.config;
-  const ids = state.ids.value.slice(0, n_positions);
+  const ids = state.readIds.value;
   if (state.running.value || !ids.length) return;
   const given = ids.length > 1 ? ids.slice(0, -1) : ids; // what went in before the last word came out
   await strip.prepare();

@@ -171,7 +171,7 @@ function TimeButton({ entry, disabled, found }: TimeProps) {
     done.value = 0;
     try {
       await state.engine().borrow(async (model) => {
-        const ids = state.ids.value.slice(0, model.manifest.config.n_positions);
+        const ids = state.readIds.value;
         found(await timePasses(model, ids, entry, (n, of) => (done.value = n / of)));
       });
     } finally {
@@ -214,7 +214,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
   useDevice(
     async (model) => {
       const canvases = sheet.current?.querySelectorAll("canvas");
-      const text = state.ids.value.slice(0, model.manifest.config.n_positions);
+      const text = state.readIds.value;
       if (busy || !canvases || !text.length) return;
       const key = `${entry.name} ${ids}`;
       if (painted.current.key !== key) painted.current = { key, upTo: -1 };
@@ -425,7 +425,7 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
 /** Plays an entry's passes 0..last for the last token of the text. */
 export async function playTo(model: Model, entry: Entry, last: number): Promise<void> {
   await model.player.prepare(entry.name);
-  model.rewind(state.ids.value.slice(0, model.manifest.config.n_positions), entry.name);
+  model.rewind(state.readIds.value, entry.name);
   if (last >= 0) model.player.play(entry.name, 0, last + 1);
 }
 
@@ -434,6 +434,6 @@ export function outcome(model: Model, entry: Entry, pass: Pass, texture: string)
   const { player, programs } = model;
   const named = Object.entries(entry.outputs).find(([name, view]) => name === pass.label && view.texture === texture);
   const view = programs.generate.views[texture] ?? named?.[1] ?? memoryView(player.spec(texture));
-  const rows = pass.row ? Math.min(view.rows, state.ids.value.length) : view.rows;
+  const rows = pass.row ? Math.min(view.rows, state.read.value.length) : view.rows;
   return { player, view, rows };
 }

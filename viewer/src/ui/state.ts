@@ -162,8 +162,14 @@ export const lost = signal(false);
 /** Tokens of the prompt as it stands in its field. */
 export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? promptIds().length : 0));
 export const ids = computed(() => tokens.value.map((t) => t.id));
-/** Called for every token while one is generated, before the page shows it. */
-export const listeners = new Set<(total: number) => void>();
+/** The part of the text that the model reads, all of it up to the length of the context: where it begins, and its ids. */
+export const readFrom = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.readFrom(tokens.value.length) : 0));
+export const read = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.read(tokens.value) : []));
+export const readIds = computed(() => read.value.map((t) => t.id));
+/** The most tokens to write at once. */
+export const MOST_TOKENS = 4096;
+/** Called for every token while one is generated, before the page shows it, with how many of the text the model reads. */
+export const listeners = new Set<(read: number) => void>();
 
 const OWN = "glgpt"; // the state of the history's entries that this page has made
 const WEIGHED = 8; // alternatives of each token
@@ -237,7 +243,7 @@ function watchSpeed(): (p: Progress) => void {
 
 /** Brings what a link asks for within what the model has. */
 function fit(): void {
-  const { n_head, n_positions } = glgpt.model.manifest.config;
+  const { n_head } = glgpt.model.manifest.config;
   const { blocks: n_layer } = glgpt.model;
   place.layer.value = Math.min(place.layer.value, n_layer - 1);
   place.head.value = Math.min(place.head.value, n_head - 1);
@@ -245,7 +251,7 @@ function fit(): void {
     const [layer, head] = headNamed(name);
     return layer < n_layer && head < n_head;
   });
-  settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), n_positions);
+  settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), MOST_TOKENS);
 }
 
 /** Shows what the address says after it has changed: an entry of this page's history, or a link that was pasted. */
@@ -411,7 +417,8 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       signal: abort.signal,
       onToken: (token) => {
         list.push({ ...token, label: label(token.id), given: false });
-        listeners.forEach((listen) => listen(list.length));
+        const read = list.length - glgpt.model.readFrom(list.length);
+        listeners.forEach((listen) => listen(read));
         if (!waiting) {
           waiting = true;
           setTimeout(() => requestAnimationFrame(shown), FRAME);
@@ -426,7 +433,6 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       decode: decoded > 0 ? (1000 * decoded) / result.decodeMs : 0,
     };
     const ends = {
-      context: "The context is full.",
       eos: "The model ended the text.",
       text: "Stopped at the stop text.",
       aborted: "Stopped.",
@@ -456,11 +462,10 @@ async function weigh(): Promise<void> {
   const [at, list] = [chosen.value, tokens.value];
   const tok = at ? list[at] : undefined; // nothing stands before the first
   if (!at || !tok || tok.top || running.value || view.value !== "text") return;
-  const { n_positions } = glgpt.model.manifest.config;
   await glgpt
     .borrow(async (model) => {
       if (chosen.value !== at || tokens.value !== list) return;
-      const { p, top } = await model.weighed(list.slice(0, n_positions).map((t) => t.id), at, WEIGHED);
+      const { p, top } = await model.weighed(list.map((t) => t.id), at, WEIGHED);
       if (p !== undefined && top) tokens.value = tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
     })
     .catch((error: unknown) => (note.value = error instanceof Error ? error.message : String(error)));

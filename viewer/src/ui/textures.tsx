@@ -28,7 +28,6 @@ let fetched: Uploaded | null = null;
 
 export function TexturesView() {
   const { model } = state.engine();
-  const { config } = model.manifest;
   const activations = activationsOf(model);
   const chosen = state.place.texture;
   useEffect(() => {
@@ -44,7 +43,7 @@ export function TexturesView() {
   const isActivation = name in activations;
   const spec = isActivation ? null : (model.programs.generate.textures[name] ?? null);
   const busy = state.running.value;
-  const texts = state.ids.value.slice(0, config.n_positions);
+  const texts = state.readIds.value;
   const play = async (m: Model): Promise<Subject | null> => {
     if (state.running.value || !texts.length) return null;
     if (!isActivation) return playState(m, texts, name, memory.value);
@@ -65,7 +64,7 @@ export function TexturesView() {
   };
   const f = isActivation ? found.value : null;
   const kind = activations[name]?.kind;
-  const token = (t: number) => state.tokens.value[t]?.label ?? "padding";
+  const token = (t: number) => state.read.value[t]?.label ?? "padding";
   const heads = activations[name]?.heads ?? 1;
   const rowName = (row: number): string => {
     if (!f) return token(row);
