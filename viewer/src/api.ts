@@ -237,7 +237,10 @@ export class Glgpt {
     });
   }
 
-  /** Switches off these parts, such as `h.3.attn.5` (a head), `h.3.attn`, `h.3.mlp` or `h.3`, and all others on again. */
+  /**
+   * Switches off these parts, such as `h.3.attn.5` (a head), `h.3.attn`, `h.3.mlp` or `h.3`, and restores all others.
+   * `h.3.mlp*0.5` scales one, `h.2~love~hate~4` steers a block from one text towards another.
+   */
   cut(parts: readonly string[], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
     return this.queued(() => this.model.cut(parts, onCompiled));
   }

@@ -7,7 +7,7 @@ import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
 import { Capture, writeState, type Values } from "./capture";
 import { plan, sizes, windowStart, writeIds, writeToken, type Chunk } from "./chunks";
-import { resolve, writeCuts } from "./cuts";
+import { parseChange, resolve, streamBehind, writeCuts, type Cut, type Steering } from "./cuts";
 import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
@@ -278,11 +278,15 @@ export class Model {
   }
 
   /**
-   * Switches parts off (`resolve`), and all others on again; caches begin anew. What every entry plays from then on is the
+   * Changes parts (`parseChange`), and restores all others; caches begin anew. What every entry plays from then on is the
    * program with cuts, recorded unfused; without any it is the model's own again.
    */
   async cut(parts: readonly string[], onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<void> {
-    const cuts = parts.flatMap((part) => resolve(this.manifest, part));
+    const cuts: Cut[] = [];
+    for (const change of parts.map(parseChange)) {
+      const { part, steering } = change;
+      cuts.push(...resolve(this.manifest, change, steering && (await this.direction(streamBehind(this.manifest, part), steering))));
+    }
     if (parts.length && !this.cutting) {
       if (!this.recording.cut) throw new PageError("This page was exported without parts that can be cut.");
       const generate = parseProgram(await this.loader.packed(this.recording.cut), this.recording.cut);
@@ -301,6 +305,20 @@ export class Model {
     this.watcher = null; // it watches textures of the program before
     this.cached = [];
     this.front = [];
+  }
+
+  /** From what the residual stream is at the end of one text to what it is at the end of another: of the whole model. */
+  private async direction(name: string, { towards, away }: Steering): Promise<Float32Array> {
+    const ends: Float32Array[] = [];
+    for (const text of [towards, away]) {
+      if (!text) continue;
+      const ids = must(this.tokenizer, "a tokenizer").prompt(text);
+      this.check(ids);
+      const { shape, data } = must((await this.capture.run(ids, [name])).get(name), name);
+      ends.push(data.slice(data.length - shape.at(-1)!));
+    }
+    const [to = new Float32Array(), from = null] = towards ? ends : [ends[0]?.map((x) => -x)];
+    return to.map((x, i) => x - (from?.[i] ?? 0));
   }
 
   /** Another one for other parameters: those of a training change with each step. */

@@ -2,9 +2,11 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import type { Glgpt, Used } from "../api";
+import { parseChange } from "../engine/cuts";
 import { KINDS, MEAN, type Kind } from "./drawing/attention";
 import type { Progress } from "../engine/loader";
 import type { Manifest, Recorded } from "../engine/manifest";
+import { Meter } from "./meter";
 import type { Candidate } from "../engine/sampling";
 
 export interface Tok {
@@ -128,7 +130,15 @@ function readText(link: URLSearchParams): void {
   settings.minP.value = numberIn(link, "minp", 0);
   settings.seed.value = numberIn(link, "seed", 1);
   settings.stop.value = link.get("stop") ?? "";
-  cuts.value = (link.get("cut") ?? "").split(",").filter(Boolean);
+  cuts.value = (link.get("cut") ?? "").split(",").filter(isChange);
+}
+
+function isChange(text: string): boolean {
+  try {
+    return Boolean(parseChange(text).part);
+  } catch {
+    return false; // a link may hold anything
+  }
 }
 
 const address = () => new URLSearchParams(location.hash.slice(1));
@@ -173,7 +183,9 @@ export const listeners = new Set<(read: number) => void>();
 
 const OWN = "glgpt"; // the state of the history's entries that this page has made
 const WEIGHED = 8; // alternatives of each token
-const FRAME = 40; // ms between two changes of the text: drawing the page takes time from a software driver
+const PATIENCE = 2000; // ms that a text waits for the machine
+const FRAME = 40; // ms between two changes of the text, at least
+const meter = new Meter(0.04, FRAME, 500, 3); // drawing the page takes time from a software driver
 let glgpt: Glgpt;
 let abort: AbortController | null = null;
 
@@ -306,6 +318,12 @@ export function show(name: ViewName): void {
   scrollTo({ top: 0 });
 }
 
+/** Opens a view and scrolls to a part of it, once it is there. */
+export function showAt(name: ViewName, part: string): void {
+  show(name);
+  setTimeout(() => document.querySelector(part)?.scrollIntoView({ block: "start" }), 2 * FRAME);
+}
+
 /** Goes to a texture, named as in the list of the view. */
 export function showTexture(name: string): void {
   show("textures");
@@ -392,17 +410,27 @@ export async function go(count: number, from?: number, instead?: number): Promis
   });
 }
 
+/** Waits for the machine above the text to be ready to see the tokens; not for long. */
+async function machineReady(): Promise<void> {
+  const end = performance.now() + PATIENCE;
+  while (view.value === "text" && machine.value && !glgpt.model.watcher && !abort?.signal.aborted && performance.now() < end) {
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
+
 async function stream(count: number, kept: Tok[]): Promise<void> {
   const list = [...kept];
   const held = glgpt.model.held(kept.map((t) => t.id)); // and so not read again
   const seed = settings.seed.value;
   abort = new AbortController();
   let waiting = false;
+  meter.rest();
   const shown = () => {
     waiting = false;
     tokens.value = [...list];
   };
   try {
+    await machineReady();
     const result = await glgpt.generate({
       ids: kept.map((t) => t.id),
       tokens: count,
@@ -419,9 +447,9 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
         list.push({ ...token, label: label(token.id), given: false });
         const read = list.length - glgpt.model.readFrom(list.length);
         listeners.forEach((listen) => listen(read));
-        if (!waiting) {
+        if (!waiting && meter.due()) {
           waiting = true;
-          setTimeout(() => requestAnimationFrame(shown), FRAME);
+          requestAnimationFrame(shown);
         }
       },
     });

@@ -187,11 +187,11 @@ function Text() {
         </span>
         <span class="rate" role="status">
           {note.value && <b>{note.value} </b>}
-          {count} tokens{" · "}
+          {count} tokens
           {running.value
-            ? "Writing…"
+            ? " · Writing…"
             : rate &&
-              `prefill ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
+              ` · prefill ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
                 (rate.decode ? `, decode ${rate.decode.toFixed(0)} tokens/s` : "")}
         </span>
       </div>
