@@ -207,7 +207,9 @@ def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any)
         found: list[str] = page.locator(f".axis.{which} span").all_inner_texts()
         return found
 
-    tokens = page.locator(".token").evaluate_all("(all) => all.map((t) => t.getAttribute('aria-label').split(',')[0])")
+    tokens = page.evaluate(
+        """() => [...document.querySelectorAll('.token')].map((t) => t.ariaLabel.replace(/, [\\d.]+%$/, ''))"""
+    )
     for name, down, across in (
         ("h.1.attn.pattern", lambda label: ", head " in label, lambda label: label in tokens),
         ("h.1.attn.q", lambda label: label in tokens, lambda label: label.startswith("head ")),
