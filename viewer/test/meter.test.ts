@@ -5,14 +5,13 @@ import { Meter } from "../src/ui/meter";
 
 /** The longest wait for a look, and how much slower the last of 400 tokens are, where each takes `token` ms and a look `cost` more. */
 function run(meter: Meter, token: number, cost: number): { longest: number; slower: number } {
-  let [now, last, longest, looks, from] = [0, 0, 0, 0, 0];
+  let [now, last, longest, from] = [0, 0, 0, 0];
   for (let i = 0; i < 400; i++) {
     now += token;
-    if (i === 100) [looks, from, longest] = [0, now, 0];
+    if (i === 100) [from, longest] = [now, 0];
     if (!meter.due(now)) continue;
     longest = Math.max(longest, now - last);
     last = now;
-    looks++;
     now += cost;
   }
   return { longest, slower: (now - from) / (299 * token) - 1 };
