@@ -202,7 +202,7 @@ def page_device(studio: Studio) -> None:
 
 def page_cut(studio: Studio) -> None:
     """A head cut, and both texts."""
-    with studio.page("#tokens=60&view=attention&layer=0&head=1", 700, "Attention") as page:
+    with studio.page("#tokens=60&layer=0&head=1", 700, "Attention") as page:
         page.get_by_role("button", name="Cut head 1 of block 0").click()
         page.wait_for_function("document.querySelector('.cut-bar .parting')")
         page.get_by_role("button", name="Compare the texts").click()

@@ -214,13 +214,13 @@ def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any)
         ("h.1.attn.pattern", lambda label: ", head " in label, lambda label: label in tokens),
         ("h.1.attn.q", lambda label: label in tokens, lambda label: label.startswith("head ")),
         ("logits", lambda label: label in tokens, lambda label: label),
-        ("wte.weight", lambda label: label, None),
+        ("wte.weight", None, lambda label: label),
     ):
         page.evaluate(f"location.hash = '#prompt=To+be&tokens=30&temperature=0&view=textures&texture={name}'")
         page.wait_for_function(f"document.querySelector('.plane canvas')?.ariaLabel === 'Values of {name}'")
-        page.wait_for_function("document.querySelectorAll('.axis.down span').length > 3")
-        assert all(map(down, axis("down"))), name
-        assert bool(axis("across")) == bool(across) and (not across or all(map(across, axis("across")))), name
+        page.wait_for_function("document.querySelectorAll('.axis.across span').length > 3")
+        for which, known in (("down", down), ("across", across)):
+            assert bool(axis(which)) == bool(known) and (not known or all(map(known, axis(which)))), (name, which)
 
 
 def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Serve, browse: Browse) -> None:
