@@ -87,7 +87,7 @@ wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean e
 	venv/bin/glgpt info; \
 	venv/bin/glgpt generate "To be" --tokens 20 --seed 1; \
 	venv/bin/glgpt export --out page; \
-	venv/bin/glgpt export --single-file --dtype f16 --out page.html; \
+	venv/bin/glgpt export --single-file --out page.html; \
 	ls -l page page.html; test -s page/manifest.json -a -s page/index.html -a -s page.html; \
 	echo "wheel-check: $$(ls *.whl) works from another directory"
 
@@ -97,9 +97,9 @@ viewer: node  ## the web page, built (gets Node through PyPI where there is none
 demo: demo-page  ## export the embedded model as a web page that also trains, and serve it
 	$(BIN)/glgpt serve out/demo
 
-demo-page: setup viewer  ## the page of make demo, in out/demo
+demo-page: setup viewer  ## the page of make demo, in out/demo; SITE=https://… where it will be published
 	@mkdir -p out
-	$(BIN)/glgpt export --train --out out/demo
+	$(BIN)/glgpt export --train $(if $(SITE),--site "$(SITE)") --out out/demo
 
 demo-split: setup viewer  ## a page that holds two of six blocks, and a server that runs the others
 	@mkdir -p out

@@ -87,13 +87,13 @@ class Studio:
     @cached_property
     def plain(self) -> str:
         """Address of the embedded model's page."""
-        export(None, self.work / "plain")
+        export(None, self.work / "plain", "f16")
         return self.stack.enter_context(served(self.work / "plain"))
 
     @cached_property
     def training(self) -> str:
         """Address of the page with a Train tab."""
-        export(None, self.work / "training", train=("nano", "tiny"))
+        export(None, self.work / "training", "f16", train=("nano", "tiny"))
         return self.stack.enter_context(served(self.work / "training"))
 
     @contextmanager
@@ -200,18 +200,42 @@ def page_device(studio: Studio) -> None:
         studio.shoot("page-device", page)
 
 
+def page_cut(studio: Studio) -> None:
+    """A head cut, and both texts."""
+    with studio.page("#tokens=60&layer=0&head=1", 700, "Attention") as page:
+        page.get_by_role("button", name="Cut head 1 of block 0").click()
+        page.wait_for_function("document.querySelector('.cut-bar .parting')")
+        page.get_by_role("button", name="Compare the texts").click()
+        page.wait_for_function(WRITTEN)
+        page.evaluate("scrollTo(0, 0)")
+        studio.shoot("page-cut", page)
+
+
+def page_tokens(studio: Studio) -> None:
+    """A text cut by two vocabularies."""
+    with studio.page("#tokens=2&step=tokens", 860, "Train", studio.training) as page:
+        page.wait_for_function("document.querySelectorAll('.vocabulary')[1]?.dataset.tokens > 0")
+        studio.shoot("page-tokens", page, whole=False)
+
+
 def page_train(studio: Studio) -> None:
-    """A model that has learnt for `STEPS` steps."""
+    """A model that has learnt for `STEPS` steps; then its score, `page-score`."""
     with studio.page("#tokens=2&step=train", 1000, "Train", studio.training) as page:
         page.get_by_role("button", name="Start").click()
         for step in range(STEPS // 10, STEPS + 1, STEPS // 10):
             page.wait_for_function(f"glgpt.training.session?.step >= {step}")
             print(f"page-train: step {step} of {STEPS}", file=sys.stderr, flush=True)
         studio.shoot("page-train", page)
+        page.get_by_role("button", name="Pause").click()
+        page.locator(".stages").get_by_role("button", name="Score").click()
+        page.get_by_role("button", name="Score it now").click()
+        page.wait_for_function("document.querySelector('.score .reliability')")
+        studio.shoot("page-score", page)
 
 
 MAKERS: tuple[Callable[[Studio], None], ...] = (
-    attention, head, page_text, page_attention, page_blocks, page_textures, page_passes, page_device, page_train,
+    attention, head, page_text, page_attention, page_blocks, page_textures, page_passes, page_device,
+    page_cut, page_tokens, page_train,
 )  # fmt: skip
 PICTURES = {maker.__name__.replace("_", "-"): maker for maker in MAKERS}
 

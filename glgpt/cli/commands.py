@@ -155,14 +155,20 @@ def _samples(args: argparse.Namespace, model: GPT2, ids: list[int], start: str, 
         report(args, {"prompt": start, "seconds": seconds, "context": model.config.n_positions, "samples": samples}, "")
     else:
         tokens = sum(len(run.ids) for run in runs)
-        full = sum(run.stats.stopped == "context" for run in runs)
-        ended = f", {full} stopped at the full context of {model.config.n_positions}" if full else ""
-        print(f"{args.samples} samples, {tokens} tokens at {tokens / seconds:.1f}/s{ended}", file=sys.stderr)
+        slides = sum(run.stats.slides for run in runs)
+        beyond = _beyond(slides, model.config.n_positions)
+        print(f"{beyond}{args.samples} samples, {tokens} tokens at {tokens / seconds:.1f}/s", file=sys.stderr)
     return 0
 
 
+def _beyond(slides: int, context: int) -> str:
+    """What is said of a text longer than the context, as a line of its own."""
+    times = {1: "once", 2: "twice"}.get(slides, f"{slides} times")
+    return f"longer than the context of {context} tokens: went on from its later half, {times}\n" if slides else ""
+
+
 def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
-    full = f"context full: stopped at {figures['context']} tokens\n" if figures["stopped"] == "context" else ""
+    full = _beyond(figures["slides"], figures["context"])
     seed = "" if args.temperature == 0 else f", seed {figures['seed']}"
     return (
         f"{full}prefill {figures['prefill_tokens']} tokens at {figures['prefill_tokens_per_s']:.1f}/s, "
@@ -283,11 +289,12 @@ def run_export(args: argparse.Namespace) -> int:
         raise GlgptError("--books and --fetch-from are for the page's Train tab; give --train with them")
     out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
-    wanted["trained_on"] = args.trained_on
+    wanted |= {"trained_on": args.trained_on, "site": args.site}
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
     wanted["reading"] = Reading(args.books, args.fetch_from or ())
     wanted["split"] = split_page(args)
     options = wanted | device_options(args)
+    options["dtype"] = args.dtype or ("f32" if args.model or wanted["split"] else "f16")  # a server stores f32 too
     with progress("exporting", "B") as show:
         manifest = export(args.model, args.out, progress=show, **options)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
@@ -301,9 +308,21 @@ def run_export(args: argparse.Namespace) -> int:
     return 0
 
 
+SHARED = """Anyone on this network can open this address: it asks for no password, and http can be read on its way.
+Each browser runs the model by itself; what is typed there stays there. Ctrl-C ends it."""
+
+
 def run_serve(args: argparse.Namespace) -> int:
     """`glgpt serve`."""
+    from glgpt.cli.qr import print_qr
     from glgpt.page.serve import serve
+    from glgpt.system.network import is_loopback
 
-    serve(Path(args.folder), args.port, lambda line: print(line, flush=True))
+    def announce(address: str) -> None:
+        print(address, flush=True)
+        if not is_loopback(args.host):
+            print_qr(address)
+            print(SHARED, file=sys.stderr, flush=True)
+
+    serve(Path(args.folder), args.port, args.host, args.allow_host or (), announce)
     return 0

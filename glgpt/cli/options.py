@@ -159,13 +159,19 @@ def device(text: str) -> str:
     return text
 
 
-def add_device_options(parser: argparse.ArgumentParser, memory: bool = True) -> None:
-    """What every subcommand that draws takes; `memory`: it may refuse a model that needs too much."""
+def add_device_options(parser: argparse.ArgumentParser, memory: bool = True, dtype: str | None = "f32") -> None:
+    """What every subcommand that draws takes; `memory`: it may refuse a model that needs too much.
+
+    `dtype` is the default of that option; None: f16 of the embedded model, f32 of others, for the command to settle.
+    """
     group = parser.add_argument_group("device")
     group.add_argument(
         "--device", type=device, default="auto", help="auto, software, gpu, or an EGL device's number (see glgpt info)"
     )
-    group.add_argument("--dtype", choices=tuple(FORMATS), default="f32", help="how weights are stored (default f32)")
+    default = dtype or "f16 of the embedded model, else f32"
+    group.add_argument(
+        "--dtype", choices=tuple(FORMATS), default=dtype, help=f"how weights are stored (default {default})"
+    )
     group.add_argument("--kernel", choices=("auto", "4x4", "4x8", "8x4"), default="auto", help="tile of a product")
     group.add_argument(
         "--fetch", choices=("auto", "texelFetch", "textureLod"), default="auto", help="how texels are got"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 from glgpt import __version__
 from glgpt.cli import commands, data, federate, split, train
@@ -179,6 +180,7 @@ def _export(add: Add) -> None:
         "write a model as a static web page",
         "glgpt export --out page\n  glgpt export --model gpt2 --dtype f16 --out site/gpt2"
         "\n  glgpt export --embed --out module\n  glgpt export --train --out page"
+        "\n  glgpt export --site https://example.org/page/ --out page"
         "\n  glgpt export --server ws://127.0.0.1:8043 --out page"
         "\n  glgpt export --split 2 --server ws://127.0.0.1:8043 --out page",
     )
@@ -189,6 +191,8 @@ def _export(add: Add) -> None:
     p.add_argument("--single-file", action="store_true", help="one HTML file that opens from disk, for small models")
     p.add_argument("--embed", action="store_true", help="no page, but a module glgpt.js for pages of one's own")
     p.add_argument("--trained-on", metavar="TEXT", help="what the model was trained on, for the page's first line")
+    text = "where the folder will be published: links to it then show a picture of the model at work"
+    p.add_argument("--site", metavar="URL", help=text)
     p.add_argument("--train", action="store_true", help="a page that also trains models, of the sizes of --preset")
     p.add_argument(
         "--preset",
@@ -203,7 +207,7 @@ def _export(add: Add) -> None:
     p.add_argument("--books", metavar="URL", help=books)
     hosts = "let the Train tab fetch texts from this server too, if its visitor asks for one; may repeat"
     p.add_argument("--fetch-from", action="append", metavar="URL", help=hosts)
-    _figures(p, memory=False)
+    _figures(p, memory=False, dtype=None)
     split.add_page_options(p)
 
 
@@ -213,9 +217,14 @@ def _split(add: Add) -> None:
 
 
 def _serve(add: Add) -> None:
-    p = add("serve", commands.run_serve, "serve an exported page on this machine", "glgpt serve page")
+    example = "glgpt serve page\n  glgpt serve page --host 0.0.0.0    (a classroom: others on this network can open it)"
+    p = add("serve", commands.run_serve, "serve an exported page", example)
     p.add_argument("folder", metavar="DIR", help="what glgpt export wrote")
-    p.add_argument("--port", type=count, default=8042, metavar="PORT", help="on 127.0.0.1; 0 takes a free one (8042)")
+    p.add_argument("--port", type=count, default=8042, metavar="PORT", help="0 takes a free one (default 8042)")
+    host = "where to listen (default 127.0.0.1: this machine alone); 0.0.0.0: anyone on the network can open the page"
+    p.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help=host)
+    names = "answer to this name too, such as that of a proxy; may repeat"
+    p.add_argument("--allow-host", action="append", metavar="NAME", help=names)
 
 
 def _model(parser: Parser) -> None:
@@ -228,9 +237,9 @@ def _prompt(parser: Parser, text: str, most: int) -> None:
     parser.add_argument("--ids", type=ids, metavar="ID,ID,...", help="token ids in place of a text")
 
 
-def _figures(parser: argparse.ArgumentParser, text: str = "print the figures as JSON", memory: bool = True) -> None:
+def _figures(parser: argparse.ArgumentParser, text: str = "print the figures as JSON", **options: Any) -> None:
     parser.add_argument("--json", action="store_true", help=text)
-    add_device_options(parser, memory)
+    add_device_options(parser, **options)
 
 
 COMMANDS = (

@@ -343,9 +343,14 @@ class BatchDecoder(SharedCaches[Text]):
         super().__init__(decoder.player, config, kernel, dtype, most)
         self.decoder = decoder
 
-    def begin(self, ids: Sequence[int], samplers: Sequence[Sampler]) -> tuple[list[Text], list[int]]:
-        """A text for each sampler that begins with `ids`, whose rows they share, and the tokens they choose next."""
-        tokens = self.decoder.first(list(ids), samplers)
+    def begin(
+        self, ids: Sequence[int], samplers: Sequence[Sampler], steps: Sequence[int]
+    ) -> tuple[list[Text], list[int]]:
+        """A text for each sampler that begins with `ids`, whose rows they share, and the tokens they choose next.
+
+        `steps` says how many tokens each has drawn before.
+        """
+        tokens = self.decoder.first(list(ids), samplers, steps)
         texts = [Text(ids=list(ids)) for _ in samplers]
         self.adopt(texts, len(ids))
         return texts, tokens
@@ -363,7 +368,7 @@ class BatchDecoder(SharedCaches[Text]):
     def refill(self, text: Text, keep: Sequence[Text]) -> None:
         """Reads a text in again whose rows others needed."""
         if not text.rows:
-            self.decoder.first(text.ids, ())
+            self.decoder.first(text.ids, (), ())
             self.adopt([text], len(text.ids), keep)
 
     def drew(self) -> None:

@@ -41,6 +41,16 @@ def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits) -> tuple[in
     return (*fit, 1)
 
 
+def window_start(tokens: int, n_positions: int) -> int:
+    """Where the part of a text of so many tokens begins that the next one is computed from.
+
+    A text longer than the context loses half a context of its first tokens at a time, and the rest is read anew, from
+    position 0: keys hold their positions, and cannot be moved.
+    """
+    half = max(1, n_positions // 2)
+    return max(0, -(-(tokens - n_positions) // half)) * half
+
+
 def plan(tokens: int, n_positions: int, known: tuple[int, ...], one: int = ONE_TOKEN) -> list[Chunk]:
     """The cheapest chunks of `known` sizes that cover `tokens` from position 0; only the last may be padded.
 

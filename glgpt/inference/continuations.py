@@ -19,7 +19,7 @@ class Row:
 
     def __init__(self, ids: list[int], sampler: Sampler, tokens: int) -> None:
         self.ids, self.sampler, self.wanted = ids, sampler, tokens
-        self.run = Run(len(ids))
+        self.run, self.drawn = Run(len(ids)), 0
         self.text: Text | None = None
         self.next = -1  # the token that was chosen last
         self.ready: deque[int] = deque()
@@ -61,10 +61,10 @@ class Continuations:
             start = time.perf_counter()
             texts = [row.text for row in self._live if row.text]
             self.decoder.append(texts, [row.next for row in self._live])
-            steps = [len(text.ids) - row.run.prefill_tokens for row, text in zip(self._live, texts, strict=True)]
+            steps = [row.drawn for row in self._live]
             chosen = self.decoder.choose([row.sampler for row in self._live], steps)
             seconds = time.perf_counter() - start
-            for row, token in zip(self._live, chosen, strict=True):
+            for row, token in zip(list(self._live), chosen, strict=True):
                 row.run.decode_s += seconds
                 row.run.decode_tokens += 1
                 self._take(row, token)
@@ -85,12 +85,12 @@ class Continuations:
                 break
             same = same or [first]
             start = time.perf_counter()
-            texts, tokens = self.decoder.begin(first.ids, [row.sampler for row in same])
+            texts, tokens = self.decoder.begin(first.ids, [r.sampler for r in same], [r.drawn for r in same])
             seconds = time.perf_counter() - start
             for row, text, token in zip(same, texts, tokens, strict=True):
                 self._waiting.remove(row)
                 self._live.append(row)
-                row.text, row.run.prefill_s = text, seconds
+                row.text, row.run.prefill_s = text, row.run.prefill_s + seconds
                 self._take(row, token)
             admitted = True
         return admitted
@@ -106,7 +106,7 @@ class Continuations:
 
     def _take(self, row: Row, token: int | None) -> None:
         """A row's next token; None where the logits are not finite."""
-        row.wanted -= 1
+        row.wanted, row.drawn = row.wanted - 1, row.drawn + 1
         if token is None:
             row.error, row.ended = GlgptError(NOT_FINITE), True
             return
@@ -115,10 +115,19 @@ class Continuations:
             return
         row.next = token
         row.ready.append(token)
-        if row.wanted and row.text and len(row.text.ids) == self.n_positions:
-            row.run.stopped, row.ended = "context", True
-        elif not row.wanted or (row.watch and row.watch(token)):
+        if not row.wanted or (row.watch and row.watch(token)):
             row.ended = True
+        elif row.text and len(row.text.ids) == self.n_positions:
+            self._slide(row, row.text, token)
+
+    def _slide(self, row: Row, text: Text, token: int) -> None:
+        """Has a row whose context is full begin anew with the later part of its text."""
+        row.ids = list(text.ids)
+        row.run.slide(row.ids, token, self.n_positions)
+        self.decoder.end(text)
+        row.text = None
+        self._live.remove(row)
+        self._waiting.appendleft(row)
 
 
 def watcher(tokenizer: Tokenizer | None, stop: str | Sequence[str] | None) -> Callable[[int], bool]:

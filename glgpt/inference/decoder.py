@@ -34,8 +34,8 @@ class Decoder:
         self._turn = None
 
     def generate(self, ids: list[int], tokens: int, sampler: Sampler, eos: int | None, run: Run) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow; ends early at `eos` or a full context."""
-        turn, first = object(), len(ids)
+        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; ends early at `eos`."""
+        turn, read = object(), 0
 
         def ready() -> None:
             if check := self._check():
@@ -44,24 +44,29 @@ class Decoder:
                 self.player.prepare(sampler.entry)  # not in the first token's time
 
         def following(wanted: int) -> tuple[int, bool]:
-            refilled = self._turn is not turn
+            nonlocal read
+            refilled = self._turn is not turn or len(ids) <= read  # another's turn before, or the text has slid
+            read = len(ids)
             if refilled:
                 self._turn = turn
                 self._prefill(ids)
                 self._chosen.drop()  # what another generation left
-            return self._next(ids, refilled, wanted, sampler, len(ids) - first), refilled
+            return self._next(ids, refilled, wanted, sampler, tokens - wanted), refilled
 
         return continuation(ids, tokens, eos, self.n_positions, run, ready, following)
 
-    def first(self, ids: list[int], samplers: Sequence[Sampler]) -> list[int]:
-        """The token behind `ids` for each of some samplers. The caches then hold `ids`, of no generation."""
+    def first(self, ids: list[int], samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int]:
+        """The token behind `ids`, a text's token `step`, for each of some samplers.
+
+        The caches then hold `ids`, of no generation.
+        """
         self.forget()
         self._prefill(ids)
         self._chosen.drop()
         best, found = self.player.read("token")[0], list[int]()
-        for sampler in samplers:
+        for sampler, step in zip(samplers, steps, strict=True):
             self.player.write("token", 0, best)  # in place of what the one before drew
-            found.append(self._next(ids, True, 1, sampler, 0))
+            found.append(self._next(ids, True, 1, sampler, step))
         return found
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:

@@ -8,18 +8,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from glgpt.errors import ArgumentError
+from glgpt.inference.chunks import window_start
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 
 @dataclass
 class Run:
-    """How a generation went so far; seconds are wall time, `stopped` is why it ended: tokens, eos, context or text."""
+    """How a generation went so far; seconds are wall time, `stopped` is why it ended: tokens, eos or text.
+
+    `slides` counts how often the text outgrew the context and its later part was read anew (`window_start`); those
+    tokens are among `prefill_tokens`.
+    """
 
     prefill_tokens: int = 0
     prefill_s: float = 0.0
     decode_tokens: int = 0
     decode_s: float = 0.0
     stopped: str = "tokens"
+    slides: int = 0
+
+    def slide(self, ids: list[int], token: int, n_positions: int) -> None:
+        """Appends a token to `ids`, all that the context holds: its first tokens go."""
+        del ids[: window_start(len(ids) + 1, n_positions)]
+        ids.append(token)
+        self.slides += 1
+        self.prefill_tokens += len(ids)
 
 
 Next = Callable[
@@ -30,7 +43,7 @@ Next = Callable[
 def continuation(
     ids: list[int], tokens: int, eos: int | None, n_positions: int, run: Run, ready: Callable[[], None], following: Next
 ) -> Iterator[int]:
-    """Yields up to `tokens` ids after `ids`, which grow; ends early at `eos` or a full context.
+    """Yields up to `tokens` ids after `ids`, which grow, and slide where the context is full; ends early at `eos`.
 
     `ready` is called before each token, outside its time; `following` gives the token behind `ids`.
     """
@@ -49,10 +62,10 @@ def continuation(
             run.stopped = "eos"
             return
         yield token
-        if len(ids) == n_positions and wanted > 1:
-            run.stopped = "context"
-            return
-        ids.append(token)
+        if len(ids) < n_positions:
+            ids.append(token)
+        elif wanted > 1:
+            run.slide(ids, token, n_positions)
 
 
 class TokenStream(Iterator[int]):
@@ -132,6 +145,7 @@ class Generation(Iterator[str]):
         return {
             "seed": self.seed,
             "stopped": run.stopped,
+            "slides": run.slides,
             "prefill_tokens": run.prefill_tokens,
             "prefill_s": run.prefill_s,
             "prefill_tokens_per_s": run.prefill_tokens / run.prefill_s if run.prefill_s else 0.0,

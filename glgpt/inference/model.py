@@ -229,7 +229,8 @@ class GPT2:
     ) -> Generation:
         """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
-        Ends early at the tokenizer's end of text (unless `eos` is False), a full context, or before any text of `stop`.
+        Ends early at the tokenizer's end of text (unless `eos` is False), or before any text of `stop`. Where the text
+        outgrows the context, the model goes on from its later half (`stats.slides` counts that).
         Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that make up p, min-p those at
         least min_p times as likely as the likeliest. Without a `seed` a new one is drawn (see `Generation.seed`).
         Generations of one model may be interleaved: each refills the caches as it needs. `interventions`

@@ -26,6 +26,7 @@ from glgpt.inference.programs import weight_layouts
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
+from glgpt.page.preview import checked_site, write_preview
 from glgpt.page.programs import Cuts, capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
@@ -53,7 +54,7 @@ LARGEST_FILE = 100_000_000  # what a plain static host takes
 TRAINED_ON = "the plays of Shakespeare"  # the embedded model
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 WRITTEN = re.compile(  # by any export, directly in its folder
-    r"assets|index\.html|sw\.js|glgpt\.js|(manifest|recorded|reference|tokenizer|training)\.json"
+    r"assets|index\.html|preview\.png|sw\.js|glgpt\.js|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|(capture|probe|program)-[\w-]+\.json|(cut|training|weights)-[\w-]+\.bin"
 )
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
@@ -72,6 +73,7 @@ def export(
     trained_on: str | None = None,
     reading: Reading | None = None,
     split: SplitPage | None = None,
+    site: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -82,6 +84,8 @@ def export(
     that trains may fetch for its visitor, and from where (default: the books of `data.books`).
 
     With `split`, a server runs some of the blocks, and the page holds the others alone, or all.
+
+    `site` is the address at which the page will be: links to it then show a picture of the model at work.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -95,6 +99,7 @@ def export(
     if split and (single_file or embed or train):
         what = "--split" if split.blocks else "--server"
         raise GlgptError(f"a split page is a folder of its own: {what} excludes --single-file, --embed and --train")
+    site = None if site is None else checked_site(site, single_file or embed)
     if dtype not in FORMATS:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
@@ -118,7 +123,7 @@ def export(
         with Checkpoint.open(name_or_path) as checkpoint:
             about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
             reading = reading or Reading()
-            wishes = _Wishes(dtype, shard_size, prompt, train, about, reading, split)
+            wishes = _Wishes(dtype, shard_size, prompt, train, about, reading, split, site)
             manifest = _write(checkpoint, folder, wishes, progress, options)
             if train and not embed:
                 reading.allow(folder / "index.html")
@@ -207,6 +212,7 @@ class _Wishes:
     trained_on: str | None
     reading: Reading
     split: SplitPage | None = None
+    site: str | None = None
 
 
 def _write(
@@ -226,6 +232,8 @@ def _write(
     with GPT2(checkpoint, tokenizer, dtype, settings=settings, **options) as model:
         documents["reference.json"] = _json(reference_json(model, wishes.prompt, names))
         recorded = recorded_json(model)
+        if wishes.site:
+            write_preview(model, folder, wishes.site)
     if recorded:
         documents["recorded.json"] = _json(recorded)
     if tokenizer:

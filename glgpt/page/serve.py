@@ -1,10 +1,11 @@
-"""A loopback web server for an exported folder: Starlette's static files on uvicorn, with strict headers."""
+"""A web server for an exported folder, on loopback unless told otherwise: Starlette on uvicorn, with strict headers."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -12,7 +13,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +28,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from glgpt.errors import ArgumentError, FileError, quoted
+from glgpt.system.network import LOOPBACK, in_address, is_address, own_names, reachable
 
 PORT = 8042
 TYPES = {
@@ -135,8 +137,42 @@ class Headers:
         await self.app(scope, receive, send_more if scope["type"] == "http" else send)
 
 
-def application(folder: Path, *routes: BaseRoute, policy: bool = True) -> Any:
+class Names:
+    """Refuses requests that name a host other than this machine: an address, `localhost`, its own names, or `more`.
+
+    Else a page of another site could have its own name resolved to this address and read what is served (DNS
+    rebinding). An address is no name that anybody else can have resolved.
+    """
+
+    def __init__(self, app: Any, more: Collection[str] = ()) -> None:
+        self.app = app
+        self._names = {"localhost", *own_names(), *(name.lower().rstrip(".") for name in more)}
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Answers, or refuses."""
+        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        if self.knows(named):
+            await self.app(scope, receive, send)
+            return
+        text = (
+            f"This server does not answer to {quoted(named)}. Open its address, or start it with --allow-host NAME.\n"
+        )
+        await Response(text, 421, media_type="text/plain")(scope, receive, send)
+
+    def knows(self, named: str) -> bool:
+        """Whether a Host header, with or without a port, names this machine."""
+        found = _HOST.fullmatch(named)
+        host = (found[1] or found[2]).lower().rstrip(".") if found else ""
+        return host in self._names or is_address(host)
+
+
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]/@]+))(?::\d{1,5})?")
+
+
+def application(folder: Path, *routes: BaseRoute, policy: bool = True, names: Collection[str] = ()) -> Any:
     """An ASGI application that serves `folder`, after `routes`; without `policy`, its pages may do as they like.
+
+    It answers to this machine's addresses and names, and to `names`.
 
     Raises FileError for a folder without a page.
     """
@@ -145,7 +181,7 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True) -> Any:
         raise FileError(f"{name} holds no index.html; make one with glgpt export --out {name}")
     files = Files(directory=str(folder), html=True, follow_symlink=False)
     files.policy = policy
-    return Headers(Starlette(routes=[*routes, Mount("/", files)]))
+    return Headers(Names(Starlette(routes=[*routes, Mount("/", files)]), names))
 
 
 def bound_socket(host: str, port: int, option: str) -> socket.socket:
@@ -158,6 +194,8 @@ def bound_socket(host: str, port: int, option: str) -> socket.socket:
         made.listen(1024)
     except (OSError, OverflowError) as error:
         made.close()
+        if isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL):
+            raise ArgumentError(f"{quoted(host)} is no address of this machine; 0.0.0.0 takes all of them") from None
         why = error.strerror if isinstance(error, OSError) else "it must be from 0 to 65535"
         raise ArgumentError(f"port {port} cannot be used: {why}; choose another with {option}") from None
     return made
@@ -189,14 +227,14 @@ class _Uvicorn(uvicorn.Server):
 
 
 class Server:
-    """An application on 127.0.0.1, whose port is taken when this is made; port 0 takes a free one.
+    """An application on an address of this machine, whose port is taken when this is made; port 0 takes a free one.
 
-    Raises ArgumentError for a port that cannot be used.
+    Raises ArgumentError for an address or a port that cannot be used.
     """
 
-    def __init__(self, app: Any, port: int = PORT) -> None:
-        self._socket = bound_socket("127.0.0.1", port, "--port")
-        self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
+    def __init__(self, app: Any, port: int = PORT, host: str = LOOPBACK) -> None:
+        self._socket = bound_socket(host, port, "--port")
+        self.address = f"http://{in_address(reachable(host))}:{self._socket.getsockname()[1]}/"
         self._server = _Uvicorn(settings(app))
 
     def run(self) -> None:
@@ -206,11 +244,6 @@ class Server:
     def stop(self) -> None:
         """Ends `run`, without waiting for who is connected."""
         self._server.should_exit = self._server.force_exit = True
-
-
-def server(folder: Path, port: int = PORT) -> Server:
-    """A server of an exported folder, not yet running."""
-    return Server(application(folder), port)
 
 
 @contextlib.contextmanager
@@ -226,8 +259,14 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
         thread.join()
 
 
-def serve(folder: Path, port: int = PORT, announce: Callable[[str], None] = print) -> None:
-    """Serves a folder until a signal ends it."""
-    made = server(folder, port)
+def serve(
+    folder: Path,
+    port: int = PORT,
+    host: str = LOOPBACK,
+    names: Collection[str] = (),
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serves a folder until a signal ends it; `announce` hears the address at which others reach it."""
+    made = Server(application(folder, names=(*names, host)), port, host)
     announce(made.address)
     made.run()

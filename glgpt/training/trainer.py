@@ -246,7 +246,7 @@ class Trainer:
         top_p: float | None = None,
         seed: int = 0,
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids` with the parameters as they are, ending at a full context."""
+        """Yields up to `tokens` ids after `ids` with the parameters as they are, beyond a context as `GPT2` does."""
         ids, c = [int(i) for i in ids], self.config
         if not 0 < len(ids) <= c.n_positions or min(ids) < 0 or max(ids) >= c.vocab_size:
             raise GlgptError(f"a prompt is 1 to {c.n_positions} ids below {c.vocab_size}, not {ids}")

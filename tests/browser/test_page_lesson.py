@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glgpt import GPT2, Ablate
+from glgpt import GPT2, Ablate, Scale, Steer
 from glgpt.inference.sampling import Sampler
 
 pytestmark = pytest.mark.slow
@@ -60,6 +60,15 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> 
     page.wait_for_function("!document.querySelector('.machine .stage') && glgpt.model.watcher === null")
 
 
+def test_the_machine_sees_the_first_text(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A text that begins before the machine is ready is written behind an empty picture."""
+    page = browse(serve(exported) + "#prompt=To+be&tokens=60")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("document.querySelectorAll('.token:not(.given)').length > 2")
+    assert page.evaluate("Boolean(document.querySelector('.caret') && glgpt.model.watcher)")
+    page.wait_for_function(DONE)
+
+
 def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
     """At once, when a slider moves; what is cut off says so."""
     ids = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0.8, topK: 5, topP: 0.9, seed: 3})")
@@ -95,6 +104,44 @@ def test_a_cut_head_writes_what_the_desktop_writes_without_it(page: Any) -> None
     assert "no part of this model" in page.evaluate("glgpt.cut(['h.3.attn.99']).catch((error) => error.message)")
 
 
+def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(page: Any) -> None:
+    asked = {"prompt": "To be", "tokens": 24, "temperature": 0}
+    script = "(o) => glgpt.generate(o).then((r) => r.ids)"
+    love, hate, stream = "I love thee", "I hate thee, dog", "h.2.resid_post"
+    with GPT2.from_pretrained() as desktop:
+        ends = [desktop.run_with_cache(desktop.encode(text), [stream])[1][stream][-1] for text in (love, hate)]
+        ids = desktop.encode("To be")
+        whole = list(desktop.generate_ids(ids, 24, temperature=0))
+        for word, changes in {
+            "h.1.mlp*-0.5": [Scale("h.1.mlp", -0.5)],
+            "h.3.attn.5*4": [Scale("h.3.attn", 4, head=5)],
+            "h.2~I%20love%20thee~I%20hate%20thee%2C%20dog~2": [Steer(stream, ends[0] - ends[1], 2)],
+            "h.2~I%20love%20thee~~1.5": [Steer(stream, ends[0], 1.5)],
+        }.items():
+            page.evaluate("(word) => glgpt.cut([word])", word)
+            wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
+            assert page.evaluate(script, asked) == wanted != whole, word
+        page.evaluate("glgpt.cut([])")
+    assert "is no change of a part" in page.evaluate("glgpt.cut(['h.3*x']).catch((error) => error.message)")
+
+
+def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None:
+    go(page, "Blocks")
+    page.wait_for_function("document.querySelector('.steer')")
+    page.locator(".steer summary").click()
+    page.get_by_label("Towards").fill("love, and love")
+    page.get_by_role("button", name="Steer", exact=True).click()
+    page.wait_for_function("glgpt.model.cuts.length === 1")
+    assert "block 5 towards “love, and love” × 2" in page.locator(".cut-bar .change").inner_text()
+    page.get_by_label("Strength of block 5").select_option("8")
+    page.wait_for_function("glgpt.model.cuts[0]?.endsWith('~8')")
+    word = page.evaluate("glgpt.model.cuts[0]")
+    page.wait_for_function("location.hash.includes('cut=')")
+    assert (
+        page.evaluate("new URLSearchParams(location.hash.slice(1)).get('cut')") == word == "h.5~love%2C%20and%20love~~8"
+    )
+
+
 def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> None:
     whole = page.evaluate("document.querySelector('.stream').textContent")
     go(page, "Attention")
@@ -103,7 +150,8 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
     page.get_by_role("button", name="Cut head 1 of block 0").click()
     page.wait_for_function("glgpt.model.cuts.length === 1")
     assert "cut=h.0.attn.1" in page.url
-    go(page, "Text")
+    page.wait_for_function("/the text (was “|stays)/.test(document.querySelector('.cut-bar').textContent)")
+    page.get_by_role("button", name="Compare the texts").click()
     page.wait_for_function(f"{DONE} && document.querySelector('.compared')")
     assert page.locator(".stream.still").inner_text().strip() == whole.strip()
     assert page.locator(".machine .stage.cut").count() == 1
@@ -123,6 +171,9 @@ def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:
         card = page.get_by_role("complementary", name="Tour")
         titles.append(card.get_by_role("heading").inner_text())
         assert card.locator(".question").inner_text().endswith("?")
+        below = page.evaluate("document.querySelector('main').getBoundingClientRect().bottom + scrollY")
+        room = page.evaluate("parseFloat(getComputedStyle(document.querySelector('main')).paddingBottom)")
+        assert card.bounding_box()["height"] <= room < below  # all of the view can be scrolled clear of the card
         card.get_by_role("button", name="Done" if number == 10 else "Next card").click()
     assert len(set(titles)) == 10 and "tour=" not in page.url
     page.evaluate("location.hash = '#prompt=To+be&tokens=3&tour=6'")

@@ -166,6 +166,12 @@ def test_a_saved_model_is_opened_beside_the_pages_own(site: Path, serve: Serve, 
     with GPT2.from_pretrained(folder, device="software") as model:
         wanted = model.logits(model.tokenizer.encode(PROMPT)).reshape(-1)
     np.testing.assert_allclose(logits(page), wanted, atol=2e-4, rtol=1e-4)
-    page.locator(".models input[type=file]").set_input_files(str(folder / "config.json"))
-    page.get_by_text("vocab.json is missing").wait_for()
+    (folder / "play.txt").write_text("a text")
+    for names, said in (
+        (["play.txt"], "play.txt holds no model: a model is the .zip that Download saved"),
+        (["config.json"], "config.json holds no model"),
+        (["config.json", "model.safetensors"], "vocab.json is missing beside the weights: a model is"),
+    ):
+        page.locator(".models input[type=file]").set_input_files([str(folder / name) for name in names])
+        page.get_by_text(said).wait_for()
     assert page.evaluate("glgpt.used") == "file"

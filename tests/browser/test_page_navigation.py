@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from training_page import PLAY, QUIET
 
+from glgpt import GPT2
 from glgpt.system.files import data_path
 
 pytestmark = pytest.mark.slow
@@ -88,20 +91,48 @@ def test_a_choice_by_keyboard_keeps_the_focus_on_the_token(exported: Path, serve
         assert page.evaluate("[...document.querySelectorAll('.token')].indexOf(document.activeElement)") == place
 
 
-def test_the_length_is_bounded_by_the_context(exported: Path, serve: Serve, browse: Browse) -> None:
+def test_the_length_is_bounded_and_a_prompt_by_the_context(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported) + "#prompt=To+be&tokens=100000&temperature=0&stop=e")
     page.evaluate("glgpt.ready")
     context = page.evaluate("glgpt.info().config.n_positions")
     field = page.get_by_role("spinbutton", name="Length")
-    assert int(field.input_value()) == context
+    assert int(field.input_value()) == 4096
     field.fill("100000")
     field.blur()
-    most = context - len(page.evaluate("glgpt.encode('To be')")) + 1
-    assert int(field.input_value()) == most == int(field.get_attribute("max"))
-    said = page.locator(".room").inner_text()
-    assert str(context) in said and str(most) in said
+    assert int(field.input_value()) == 4096 == int(field.get_attribute("max"))
+    assert (
+        f"The context holds {context} tokens, the prompt takes 2. A longer text goes on"
+        in page.locator(".room").inner_text()
+    )
     page.get_by_label("Prompt").fill("To be or not " * 200)
     assert "shorten it" in page.locator(".room").inner_text()
+
+
+def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(exported: Path, serve: Serve, browse: Browse) -> None:
+    """The same words, in one go and by steps over the edge; the views show what the model still reads."""
+    page = browse(serve(exported) + "#prompt=To+be&tokens=1&temperature=0.8&p=1&seed=5")
+    with GPT2.from_pretrained() as desktop:
+        ids, context = desktop.encode("To be"), desktop.config.n_positions
+        wanted = list(desktop.generate_ids(ids, 300, temperature=0.8, seed=5, eos=False))
+        row = desktop.logits([*ids, *wanted][context // 2 : 300])[-1].astype(float)
+    page.evaluate("glgpt.ready")
+    asked = {"prompt": "To be", "temperature": 0.8, "seed": 5, "eos": False}
+    made = page.evaluate("(o) => glgpt.generate(o)", asked | {"tokens": 300})
+    assert (made["ids"], made["stopped"]) == (wanted, "tokens")
+    further = {"ids": [*ids, *wanted[:270]], "drawn": 270, "tokens": 30}
+    assert page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked | further) == wanted[270:]
+    assert "shorten it" in page.evaluate("glgpt.generate({ids: Array(257).fill(1)}).catch((error) => error.message)")
+    page.get_by_role("spinbutton", name="Length").fill("300")
+    page.get_by_role("button", name="Generate").click()
+    page.wait_for_function(f"{DONE} > 1")
+    read = page.evaluate("glgpt.model.read(Array(302).fill(0)).length")
+    said = f"the model reads its last {read} tokens. It has forgotten the {302 - read} before them"
+    assert said in page.locator(".slid").inner_text() and page.locator(".token.past").count() == 302 - read
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
+    page.wait_for_function("document.querySelectorAll('.arcs button').length")
+    assert page.locator(".arcs button").count() == read
+    top = page.evaluate("(ids) => glgpt.borrow((model) => model.weighed(ids, 300, 1))", [*ids, *wanted])["top"][0]
+    assert top["id"] == row.argmax() and abs(top["p"] - math.exp(row.max()) / np.exp(row).sum()) < 1e-3
 
 
 SMALL = """() => [...document.querySelectorAll('button, a, input, select, textarea, summary, [tabindex]')].map((e) => {

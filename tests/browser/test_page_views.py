@@ -139,7 +139,9 @@ def test_passes_are_played_timed_and_linked(page: Any) -> None:
     page.get_by_role("button", name="Play").click()
     page.wait_for_function("/pass [2-9]\\d of/.test(document.querySelector('.transport').textContent)")
     page.get_by_role("button", name="Pause").click()
-    painted(page, ".sheet .row:nth-child(2) canvas", 0.5)
+    stages = ["to QKV", "QKV", "scores", "mix", "mix out", "residual", "MLP in", "MLP", "MLP out", "residual"]
+    assert page.locator(".stage-heads small").all_inner_texts() == stages
+    painted(page, ".sheet .row:nth-child(3) canvas", 0.5)
     page.get_by_role("button", name="Time them").click()
     page.wait_for_function("/slope over repeats|timer queries/.test(document.querySelector('.names').textContent)")
     page.get_by_role("button", name="Step").click()
@@ -191,9 +193,34 @@ def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
     said = page.evaluate("document.querySelector('.reading').textContent")
     column = int(said.split("column ")[1].split(":")[0])
     assert float(said.split(": ")[-1]) == pytest.approx(found["h.1.mlp.act"][first, column], rel=2e-3, abs=1e-4)
+    assert not page.locator(".axis.across").count()  # a hidden layer as wide as the vocabulary is none
+    labels = page.evaluate("document.querySelectorAll('.axis.down span')[0].textContent")
+    assert labels == page.evaluate("(id) => glgpt.model.tokenizer.label(id)", text[first])
     page.get_by_label("as it lies in memory").check()
+    page.wait_for_function("!document.querySelector('.axis')")
     page.get_by_label("Colours").select_option("embers")
     painted(page, ".plane canvas", 0.99)
+
+
+def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any) -> None:
+    def axis(which: str) -> list[str]:
+        found: list[str] = page.locator(f".axis.{which} span").all_inner_texts()
+        return found
+
+    tokens = page.evaluate(
+        """() => [...document.querySelectorAll('.token')].map((t) => t.ariaLabel.replace(/, [\\d.]+%$/, ''))"""
+    )
+    for name, down, across in (
+        ("h.1.attn.pattern", lambda label: ", head " in label, lambda label: label in tokens),
+        ("h.1.attn.q", lambda label: label in tokens, lambda label: label.startswith("head ")),
+        ("logits", lambda label: label in tokens, lambda label: label),
+        ("wte.weight", None, lambda label: label),
+    ):
+        page.evaluate(f"location.hash = '#prompt=To+be&tokens=30&temperature=0&view=textures&texture={name}'")
+        page.wait_for_function(f"document.querySelector('.plane canvas')?.ariaLabel === 'Values of {name}'")
+        page.wait_for_function("document.querySelectorAll('.axis.across span').length > 3")
+        for which, known in (("down", down), ("across", across)):
+            assert bool(axis(which)) == bool(known) and (not known or all(map(known, axis(which)))), (name, which)
 
 
 def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Serve, browse: Browse) -> None:

@@ -148,11 +148,11 @@ def test_generate_tells_the_seed_it_drew(capsys: Capture) -> None:
     assert not out.startswith("\n\n")
 
 
-def test_generate_says_when_the_context_is_full(capsys: Capture) -> None:
+def test_generate_says_when_a_text_outgrows_the_context(capsys: Capture) -> None:
     ids = ",".join(["3"] * 39)
-    assert main(["generate", "--model", WIDE, "--ids", ids, "--temperature", "0"]) == 0
+    assert main(["generate", "--model", WIDE, "--ids", ids, "--temperature", "0", "--tokens", "30"]) == 0
     out, err = capsys.readouterr()
-    assert "context full: stopped at 40 tokens\n" in err
+    assert "longer than the context of 40 tokens: went on from its later half, twice\n" in err
     assert out.startswith("3 3 3 ")
 
 

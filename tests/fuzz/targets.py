@@ -305,12 +305,20 @@ def _cache(folder: Path) -> None:
 def _requests() -> list[Files]:
     asked = [
         {"method": "GET", "path": "/", "headers": [["host", "localhost"]]},
-        {"method": "HEAD", "path": "/a.bin", "headers": [["range", "bytes=0-3"], ["if-range", '"x"']]},
-        {"method": "GET", "path": "/sub/../a.bin", "headers": [["range", "bytes=-2,0-1"], ["if-none-match", "*"]]},
+        {
+            "method": "HEAD",
+            "path": "/a.bin",
+            "headers": [["host", "127.0.0.1"], ["range", "bytes=0-3"], ["if-range", '"x"']],
+        },
+        {
+            "method": "GET",
+            "path": "/sub/../a.bin",
+            "headers": [["host", "[::1]:80"], ["range", "bytes=-2,0-1"], ["if-none-match", "*"]],
+        },
         {
             "method": "GET",
             "path": "/%2e%2e/secret",
-            "headers": [["if-modified-since", "Sat, 01 Jan 2022 00:00:00 X"]],
+            "headers": [["host", "localhost"], ["if-modified-since", "Sat, 01 Jan 2022 00:00:00 X"]],
         },
     ]
     return [{"request.http": json.dumps(request).encode()} for request in asked]

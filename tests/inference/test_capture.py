@@ -62,13 +62,13 @@ def test_what_are_no_ids_is_refused(goldens: Path, ids: object) -> None:
         model.logits(ids)  # type: ignore[arg-type]
 
 
-def test_a_context_that_just_suffices_is_not_called_full(goldens: Path) -> None:
+def test_a_context_that_just_suffices_is_not_left(goldens: Path) -> None:
     with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
         room = model.config.n_positions - 2
         assert len(list(run := model.generate_ids([1, 2], room + 1, seed=1))) == room + 1
-        assert run.stats.stopped == "tokens"
-        assert len(list(run := model.generate_ids([1, 2], room + 2, seed=1))) == room + 1
-        assert run.stats.stopped == "context"
+        assert run.stats.slides == 0
+        assert len(list(run := model.generate_ids([1, 2], room + 2, seed=1))) == room + 2
+        assert run.stats.slides == 1
 
 
 def test_an_epsilon_of_zero_runs(goldens: Path, tmp_path: Path) -> None:

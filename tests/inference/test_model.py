@@ -14,6 +14,7 @@ from reference import gpt2, random_weights, save_checkpoint, within
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
+from glgpt.inference.chunks import window_start
 from glgpt.inference.model import GPT2
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
@@ -161,17 +162,26 @@ def test_chunks_give_what_one_chunk_gives(goldens: Path, monkeypatch: pytest.Mon
         within(pieces[name], value, 2e-6, 2e-6, name)
 
 
-def test_a_full_context_stops(goldens: Path) -> None:
-    """Generation writes beyond the context, or stops one token early."""
-    for prompt, tokens in ((1, 100), (65, 100), (70, 100), (69, 2)):
-        with load(goldens / "dhead2-gelu") as model:
-            made = list(running := model.generate_ids([3] * prompt, tokens, temperature=0))
-            assert len(made) == 71 - prompt  # the last token is chosen from a full context
-            run = running.stats
-            assert (run.prefill_tokens, run.decode_tokens) == (prompt, 70 - prompt)
-            assert run.stopped == ("context" if tokens == 100 else run.stopped)
-            assert made == greedy(model, [3] * prompt, 71 - prompt)[prompt:]
-            assert list(model.generate_ids([3] * prompt, 0)) == []
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "reads"),
+    [(69, 2, [69]), (1, 70, [1]), (1, 80, [1, 36]), (65, 80, [65, 36, 36, 36]), (70, 38, [70, 36, 36])],
+)
+def test_beyond_the_context_a_text_goes_on_from_its_later_half(
+    goldens: Path, prompt: int, tokens: int, reads: list[int]
+) -> None:
+    """A token is computed at a position that the context lacks, from keys of other positions, or one is lost."""
+    ids = [3] * prompt
+    with load(goldens / "dhead2-gelu") as model:
+        made = list(running := model.generate_ids(ids, tokens, temperature=0))
+        run = running.stats
+        assert (run.stopped, run.slides, run.prefill_tokens) == ("tokens", len(reads) - 1, sum(reads))
+        assert len(made) == tokens and run.decode_tokens == tokens - len(reads)
+        text = [*ids]
+        for id_ in made:
+            row = model.logits(text[window_start(len(text), 70) :])[-1]
+            assert id_ == row.argmax()
+            text.append(id_)
+        assert list(model.generate_ids(ids, 0)) == []
 
 
 class End:

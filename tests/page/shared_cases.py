@@ -17,7 +17,7 @@ import numpy as np
 
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect
-from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan
+from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan, window_start
 from glgpt.inference.sampling import Sampler, draw_seed, hash4
 from glgpt.inference.stages.drafts import draft
 from glgpt.ops import sorted_index
@@ -59,6 +59,15 @@ def chunks() -> list[dict[str, Any]]:
         for context in (128, 100)
         for tokens in lengths
         if tokens <= context
+    ]
+
+
+def windows() -> list[dict[str, int]]:
+    """Where the part of a text begins that its next token is computed from."""
+    return [
+        {"tokens": tokens, "context": context, "start": window_start(tokens, context)}
+        for context in (1, 2, 7, 256)
+        for tokens in sorted({1, context, context + 1, context + context // 2, context + context // 2 + 1, 9 * context})
     ]
 
 
@@ -318,6 +327,7 @@ def cases() -> dict[str, Any]:
     found = {
         "costs": {"one_token": ONE_TOKEN, "per_chunk": PER_CHUNK},
         "chunks": chunks(),
+        "windows": windows(),
         "drafts": drafts(),
         "limits": limits(),
         "layouts": layouts(),

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main
@@ -121,6 +122,50 @@ def test_the_device_of_the_reference_run_is_ones_choice(goldens: Path, tmp_path:
     with pytest.raises(GlgptError, match="kernel 'x'"):
         export(goldens / "one-f16", tmp_path / "other", kernel="x")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
+
+
+@pytest.mark.parametrize(("more", "dtype"), [([], "f16"), (["--dtype", "f32"], "f32"), (["--model", "m"], "f32")])
+def test_the_embedded_model_is_exported_as_halves(
+    more: list[str], dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def noted(*_: Any, **options: Any) -> dict[str, Any]:
+        asked.update(options)
+        return {"shards": [], "model": "", "dtype": ""}
+
+    monkeypatch.setattr(module, "export", noted)
+    assert main(["export", *more, "--out", str(tmp_path / "out")]) == 0
+    assert asked["dtype"] == dtype
+
+
+@pytest.mark.parametrize("name", ["one-f16", "vocab3-untied"])
+def test_a_published_page_has_a_picture_for_its_links(goldens: Path, tmp_path: Path, viewer: Path, name: str) -> None:
+    """Of a model without a tokenizer too; its address is whole, and replacing the page takes it along."""
+    (viewer / "index.html").write_text("<title>glgpt</title>")
+    for _ in range(2):
+        export(goldens / name, tmp_path / "out", site="https://example.org/a&b/index.html")
+    page = (tmp_path / "out/index.html").read_text()
+    with Image.open(tmp_path / "out/preview.png") as picture:
+        assert picture.size == (1200, 630)
+        assert len(picture.convert("RGB").getcolors(1 << 20)) > 100  # drawn cells, not a ground alone
+    for tag in (
+        '<link rel="canonical" href="https://example.org/a&amp;b/" />',
+        '<meta property="og:image" content="https://example.org/a&amp;b/preview.png" />',
+        '<meta name="twitter:card" content="summary_large_image" />',
+        f'<meta property="og:image:alt" content="Every stage of {name}, a language model of ',
+    ):
+        assert page.count(tag) == 1, tag
+    export(goldens / name, tmp_path / "out")
+    assert not (tmp_path / "out/preview.png").exists()
+
+
+@pytest.mark.parametrize(
+    "site", ["example.org", "ftp://example.org/", "https://", 'https://a/"x', "https://a/?b", "/page"]
+)
+def test_a_site_that_is_no_address_is_refused(goldens: Path, tmp_path: Path, site: str) -> None:
+    with pytest.raises(GlgptError, match="is no address of a folder"):
+        export(goldens / "one-f16", tmp_path / "out", site=site)
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import ipaddress
 import os
 import signal
 import socket
@@ -53,8 +54,8 @@ def ask(port: int, *requests: bytes) -> bytes:
         return b"".join(iter(lambda: made.recv(1 << 16), b""))
 
 
-def request(path: str, *headers: str, method: str = "GET", close: bool = True) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers, *(["Connection: close"] if close else [])]
+def request(path: str, *headers: str, method: str = "GET", close: bool = True, host: str = "127.0.0.1") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *headers, *(["Connection: close"] if close else [])]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
@@ -140,6 +141,41 @@ def test_what_is_not_served(port: int, path: str, capfd: pytest.CaptureFixture[s
     status, headers, body = parsed(ask(port, request(path)))
     assert status == 404 and b"secret" not in body and b"b.js" not in body and headers["referrer-policy"]
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("127.0.0.1", True), ("127.0.0.1:8042", True), ("192.168.1.23:8042", True), ("[::1]:8042", True),
+        ("localhost:8042", True), ("LOCALHOST", True), ("localhost.", True), (socket.gethostname(), True),
+        ("class.example:80", True), ("evil.example", False), ("127.0.0.1.evil.example:8042", False), ("", False),
+        ("localhost@evil.example", False), ("evil.example:", False), ("127.0.0.1:1@evil.example", False),
+    ],
+)  # fmt: skip
+def test_it_answers_to_this_machine_s_names_alone(site: Path, host: str, known: bool) -> None:
+    """A name that somebody else has resolved to this address reads nothing (DNS rebinding)."""
+    with serving(application(site, names=["class.example"])) as address:
+        port = int(address.rsplit(":", 1)[1].rstrip("/"))
+        status, headers, body = parsed(ask(port, request("/a.bin", host=host)))
+    assert (status, body == BYTES) == ((200, True) if known else (421, False))
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_classroom_is_told_the_address_and_what_it_means(site: Path) -> None:
+    with command(str(site), "--port", "0", "--host", "0.0.0.0") as process:
+        assert process.stdout
+        line = process.stdout.readline()
+        host, port = line.removeprefix("http://").rstrip("/\n").rsplit(":", 1)
+        assert host != "0.0.0.0" and ipaddress.ip_address(host)
+        with socket.create_connection((host, int(port)), timeout=20) as made:
+            made.sendall(request("/a.bin", host=f"{host}:{port}"))
+            assert b"".join(iter(lambda: made.recv(1 << 16), b"")).endswith(BYTES)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert out == "" and "Anyone on this network can open this address" in err  # no code: stdout is no terminal
+    with command(str(site), "--port", "0", "--host", "203.0.113.7") as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "") and "203.0.113.7 is no address of this machine" in err
 
 
 def test_no_other_method(port: int) -> None:

@@ -194,6 +194,7 @@ def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, s
         ids = prompt_of(folder, model.config.n_positions)
         greedy = list(model.generate_ids(ids, LAST, temperature=0))
         drawn = list(model.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7))
+        beyond = list(model.generate_ids(ids, model.config.n_positions, temperature=0))  # of the context
         logits, wanted = model.run_with_cache(ids)
     if blocks == "0-1":  # nothing is left for this machine
         with pytest.raises(GlgptError, match="leaves"):
@@ -201,7 +202,11 @@ def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, s
     with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
         assert list(split.generate_ids(ids, LAST, temperature=0)) == greedy
         assert list(split.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7)) == drawn
+        assert list(split.generate_ids(ids, len(beyond), temperature=0)) == beyond
         ours, found = split.run_with_cache(ids)
         assert np.array_equal(ours, logits) and list(found) == list(wanted)
         for name, array in wanted.items():
             assert np.array_equal(found[name], array), name
+    if blocks == "1":
+        with GPT2.from_pretrained(folder, rest=server.url, device="software", speculate=True) as split:
+            assert list(split.generate_ids(ids, len(beyond), temperature=0)) == beyond

@@ -45,7 +45,7 @@ export interface Generated {
   /** Milliseconds of all tokens after the first. */
   decodeMs: number;
   seed: number;
-  stopped: "tokens" | "eos" | "context" | "text" | "aborted";
+  stopped: "tokens" | "eos" | "text" | "aborted";
 }
 
 /** Which model is used: the page's own, the one in training, or one from files. */
@@ -207,9 +207,7 @@ export class Glgpt {
     const end = performance.now();
     if (stopped !== "text") text += decoder?.flush() ?? "";
     if (signal?.aborted) stopped = "aborted";
-    else if (stopped === "tokens" && ids.length < tokens) {
-      stopped = prompt.length + ids.length > model.manifest.config.n_positions ? "context" : "eos";
-    }
+    else if (stopped === "tokens" && ids.length < tokens) stopped = "eos";
     return { ids, text, prefillMs: (ids.length ? first : end) - start, decodeMs: end - first, seed, stopped };
   }
 
@@ -224,7 +222,7 @@ export class Glgpt {
   /** A named intermediate of `ids`, by default of the text generated last. */
   activation(name: string, ids?: number[]): Promise<Values> {
     return this.queued(async () => {
-      const of = (ids ?? this.last).slice(0, this.model.manifest.config.n_positions);
+      const of = ids?.slice(0, this.model.manifest.config.n_positions) ?? this.model.read(this.last);
       this.model.check(of);
       return (await this.model.activations(of, [name])).get(name)!;
     });
@@ -239,7 +237,10 @@ export class Glgpt {
     });
   }
 
-  /** Switches off these parts, such as `h.3.attn.5` (a head), `h.3.attn`, `h.3.mlp` or `h.3`, and all others on again. */
+  /**
+   * Switches off these parts, such as `h.3.attn.5` (a head), `h.3.attn`, `h.3.mlp` or `h.3`, and restores all others.
+   * `h.3.mlp*0.5` scales one, `h.2~love~hate~4` steers a block from one text towards another.
+   */
   cut(parts: readonly string[], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
     return this.queued(() => this.model.cut(parts, onCompiled));
   }

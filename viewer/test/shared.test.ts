@@ -2,7 +2,7 @@
 
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
-import { plan } from "../src/engine/chunks";
+import { plan, windowStart } from "../src/engine/chunks";
 import { draft } from "../src/engine/drafts";
 import { fromHalf } from "../src/engine/formats";
 import { unpack } from "../src/engine/layout";
@@ -31,6 +31,10 @@ describe("cases shared with Python", () => {
   it.each(shared.chunks)("chunks of $tokens tokens in $context", ({ tokens, context, known, plan: expected }) => {
     const found = plan(tokens, context, known, shared.costs);
     expect(found.map(({ start, valid, size }) => [start, valid, size])).toEqual(expected);
+  });
+
+  it.each(shared.windows)("the window of $tokens tokens in $context", ({ tokens, context, start }) => {
+    expect(windowStart(tokens, context)).toBe(start);
   });
 
   it.each(shared.drafts)("guesses of what follows $ids", ({ ids, most, draft: expected }) => {

@@ -86,19 +86,21 @@ class Pipeline:
         self.guessed = self.accepted = 0
 
     def generate(self, ids: list[int], tokens: int, sampler: Sampler, eos: int | None, run: Run) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow; ends early at `eos` or a full context."""
-        turn, known, first = object(), deque[int](), len(ids)
+        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; ends early at `eos`."""
+        turn, known, read = object(), deque[int](), 0
 
         def ready() -> None:
             if check := self._check():
                 check()
 
         def following(wanted: int) -> tuple[int, bool]:
-            refilled = self._turn is not turn
+            nonlocal read
+            refilled = self._turn is not turn or len(ids) <= read  # another's turn before, or the text has slid
+            read = len(ids)
             if refilled:
                 self._turn, self.held = turn, 0
             if not known:
-                known.extend(self._next(ids, wanted, sampler, len(ids) - first))
+                known.extend(self._next(ids, wanted, sampler, tokens - wanted))
             return known.popleft(), refilled
 
         return continuation(ids, tokens, eos, self.n_positions, run, ready, following)

@@ -58,6 +58,15 @@ export function writeIds(player: Player, ids: readonly number[], chunk: Chunk): 
   player.write(`ids.${chunk.size}`, 0, 0, chunk.size, new Uint8Array(texels.buffer));
 }
 
+/**
+ * Where the part of a text of so many tokens begins that the next one is computed from: a text longer than the context
+ * loses half a context of its first tokens at a time, and the rest is read anew, from position 0.
+ */
+export function windowStart(tokens: number, context: number): number {
+  const half = Math.max(1, Math.floor(context / 2));
+  return Math.max(0, Math.ceil((tokens - context) / half)) * half;
+}
+
 /** Puts a token where the next decode takes it from. */
 export function writeToken(player: Player, id: number): void {
   const texels = new Float32Array(4 * player.spec("token").width);

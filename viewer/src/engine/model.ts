@@ -6,8 +6,8 @@ import { choose } from "./probe";
 import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
 import { Capture, writeState, type Values } from "./capture";
-import { plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
-import { resolve, writeCuts } from "./cuts";
+import { plan, sizes, windowStart, writeIds, writeToken, type Chunk } from "./chunks";
+import { parseChange, resolve, streamBehind, writeCuts, type Cut, type Steering } from "./cuts";
 import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
@@ -278,11 +278,15 @@ export class Model {
   }
 
   /**
-   * Switches parts off (`resolve`), and all others on again; caches begin anew. What every entry plays from then on is the
+   * Changes parts (`parseChange`), and restores all others; caches begin anew. What every entry plays from then on is the
    * program with cuts, recorded unfused; without any it is the model's own again.
    */
   async cut(parts: readonly string[], onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<void> {
-    const cuts = parts.flatMap((part) => resolve(this.manifest, part));
+    const cuts: Cut[] = [];
+    for (const change of parts.map(parseChange)) {
+      const { part, steering } = change;
+      cuts.push(...resolve(this.manifest, change, steering && (await this.direction(streamBehind(this.manifest, part), steering))));
+    }
     if (parts.length && !this.cutting) {
       if (!this.recording.cut) throw new PageError("This page was exported without parts that can be cut.");
       const generate = parseProgram(await this.loader.packed(this.recording.cut), this.recording.cut);
@@ -301,6 +305,20 @@ export class Model {
     this.watcher = null; // it watches textures of the program before
     this.cached = [];
     this.front = [];
+  }
+
+  /** From what the residual stream is at the end of one text to what it is at the end of another: of the whole model. */
+  private async direction(name: string, { towards, away }: Steering): Promise<Float32Array> {
+    const ends: Float32Array[] = [];
+    for (const text of [towards, away]) {
+      if (!text) continue;
+      const ids = must(this.tokenizer, "a tokenizer").prompt(text);
+      this.check(ids);
+      const { shape, data } = must((await this.capture.run(ids, [name])).get(name), name);
+      ends.push(data.slice(data.length - shape.at(-1)!));
+    }
+    const [to = new Float32Array(), from = null] = towards ? ends : [ends[0]?.map((x) => -x)];
+    return to.map((x, i) => x - (from?.[i] ?? 0));
   }
 
   /** Another one for other parameters: those of a training change with each step. */
@@ -400,34 +418,57 @@ export class Model {
     if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${vocab_size}.`);
   }
 
-  /** Continues `ids`; a token comes as soon as it is known. Resumes if the context is lost and restored. */
+  /**
+   * Continues `ids`, of which what was generated before may be longer than the model's context, and goes on beyond it
+   * (`windowStart`); a token comes as soon as it is known. Resumes if the graphics context is lost and restored.
+   */
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
-    this.check(ids);
+    const { n_positions } = this.manifest.config;
+    this.check(ids.slice(0, Math.max(0, ids.length - (run.drawn ?? 0))));
     const { temperature = 1, topK = null, topP = null, minP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
     const sampler = (this.sampler = new Sampler({ temperature, topK, topP, minP, seed }));
     const text = [...ids];
-    let left = Math.min(run.tokens, this.manifest.config.n_positions - ids.length + 1);
+    let left = run.tokens;
     while (left > 0 && !run.signal?.aborted) {
       const { here } = this;
+      const read = this.window(text);
+      const room = Math.min(left, n_positions - read.length + 1); // the last is computed from a full context
       try {
         const drawn = (run.drawn ?? 0) + text.length - ids.length;
         for await (const token of this.remote
-          ? this.crossing(text, left, run, sampler, drawn)
-          : this.stream(text, left, run, sampler, drawn)) {
+          ? this.crossing(read, room, run, sampler, drawn)
+          : this.stream(read, room, run, sampler, drawn)) {
           left--;
           if (run.eos !== false && token.id === this.tokenizer?.eos) return;
           yield token;
           text.push(token.id);
+          read.push(token.id);
           if (run.signal?.aborted) return;
           if (this.here !== here) break;
         }
-        if (this.here === here) return;
       } catch (error) {
         if (this.here !== here && !run.signal?.aborted && !this.device.lost) continue; // moved while a server was away
         if (!(error instanceof ContextLost) && !this.device.lost) throw error;
         await this.recover(run.signal);
       }
     }
+  }
+
+  /** The tokens of a text that the next one is computed from. */
+  window(text: readonly number[]): number[] {
+    return text.slice(windowStart(text.length, this.manifest.config.n_positions));
+  }
+
+  /** The tokens that a text's last one was computed from, and that one too where the context has room for it. */
+  read<T>(text: readonly T[]): T[] {
+    const { n_positions } = this.manifest.config;
+    const from = this.readFrom(text.length);
+    return text.slice(from, from + n_positions);
+  }
+
+  /** Where they begin in a text of so many tokens. */
+  readFrom(tokens: number): number {
+    return windowStart(Math.max(1, tokens) - 1, this.manifest.config.n_positions);
   }
 
   /** The device chooses: several tokens are under way at once, and some texels of each are read. */
@@ -707,16 +748,17 @@ export class Model {
   /** What was weighed for token `at` of `ids`, behind the tokens before it: the last of those is played once more. */
   async weighed(ids: readonly number[], at: number, count: number): Promise<Token> {
     const id = must(ids[at], `token ${at}`);
+    const before = this.window(ids.slice(0, at));
     if (this.split && !this.movable) {
       const wish = { temperature: 0, top_k: null, top_p: null, min_p: 0, seed: 0, draw: 0, alternatives: 0, logits: true };
-      const { chosen, hidden } = await this.cross(ids.slice(0, at), wish);
+      const { chosen, hidden } = await this.cross(before, wish);
       if (hidden) this.end(hidden);
       const logits = hidden ? await this.logitsRow() : must(chosen[0]?.logits, "logits from the server");
       return { id, ...alternatives(logits, count, id) };
     }
-    this.fill(ids);
-    this.writeToken(must(ids[at - 1], "a token before it"));
-    this.decode(at - 1);
+    this.fill(before);
+    this.writeToken(must(before.at(-1), "a token before it"));
+    this.decode(before.length - 1);
     return { id, ...alternatives(await this.logitsRow(), count, id) };
   }
 

@@ -85,7 +85,7 @@ export function tokenizerFiles(bpe: Bpe | null): Files {
 export function readTokenizer(files: Files): Bpe | null {
   const text = (name: string) => {
     const data = files[name];
-    if (!data) throw new PageError(`${name} is missing beside the weights.`);
+    if (!data) throw new PageError(`${name} is missing beside the weights: ${WANTED}.`);
     return new TextDecoder().decode(data);
   };
   let ids: Record<string, number>;
@@ -169,8 +169,15 @@ export interface Loaded {
   bpe: Bpe | null;
 }
 
+const WANTED =
+  "a model is the .zip that Download saved, or of the folder of a run, chosen together, config.json, model.safetensors, vocab.json and merges.txt";
+
 export function readModel(files: Files, offers: readonly Offer[]): Loaded {
   const state = files["state.safetensors"];
+  if (!state && !files["model.safetensors"]) {
+    const names = Object.keys(files).slice(0, 3).join(", ");
+    throw new PageError(`${names || "That"} holds no model: ${WANTED}. To learn from a text, choose it in Train, step Data.`);
+  }
   const bpe = readTokenizer(files);
   if (state) {
     const said = readSafetensors(state).metadata["glgpt"];
@@ -181,7 +188,7 @@ export function readModel(files: Files, offers: readonly Offer[]): Loaded {
   }
   const weights = files["model.safetensors"] ?? state;
   const config = files["config.json"];
-  if (!weights || !config) throw new PageError("Choose a saved .zip, or config.json, model.safetensors, vocab.json and merges.txt.");
+  if (!weights || !config) throw new PageError(`config.json is missing beside the weights: ${WANTED}.`);
   const { tensors } = readSafetensors(weights);
   const names = new Map(offers.flatMap((offer) => offer.parameters.map(({ name, stored }) => [stored, name] as const)));
   const named: Tensors = new Map([...tensors].map(([name, tensor]) => [names.get(name) ?? name, tensor]));

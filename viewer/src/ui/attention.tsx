@@ -7,6 +7,7 @@ import type { Grid } from "./drawing/painter";
 import { legendPlace, TICKS } from "./drawing/scale";
 import { CutButton } from "./cuts";
 import { inBlock } from "./names";
+import { Meter } from "./meter";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
@@ -27,6 +28,8 @@ const EXPLAINED: Record<Kind, string> = {
 /** What token `t` of these gives to those up to it, in the head that is enlarged. */
 interface Row {
   tokens: readonly state.Tok[];
+  /** Where they begin in the text. */
+  from: number;
   t: number;
   values: Float32Array;
 }
@@ -44,9 +47,9 @@ async function ready({ attention, model }: Awaited<ReturnType<typeof drawing>>, 
 
 export function AttentionView() {
   const { model } = state.engine();
-  const { n_head, n_positions } = model.manifest.config;
+  const { n_head } = model.manifest.config;
   const { layer, head, kind, sought, beside } = state.place;
-  const total = Math.min(state.tokens.value.length, n_positions);
+  const total = state.read.value.length;
   const row = useSignal<Row | null>(null);
   const name = state.headName(layer.value, head.value);
   const busy = state.running.value;
@@ -55,7 +58,7 @@ export function AttentionView() {
       const wanted = () => sought.value;
       if (!wanted() || busy || total < ENOUGH) return;
       const { attention } = await drawing(model);
-      model.fill(state.ids.value.slice(0, total));
+      model.fill(state.readIds.value);
       const found = await attention.sharpest(total);
       if (wanted()) state.chooseHead(...found); // nobody chose one meanwhile
     },
@@ -135,7 +138,7 @@ function Beside({ name, total }: { name: string; total: number }) {
       if (!total || busy) return;
       const shownKind = kindOf(layer);
       const tools = await drawing(model);
-      const ids = state.ids.value.slice(0, total);
+      const ids = state.readIds.value;
       await ready(tools, layer, shownKind, ids);
       const target = shown();
       if (!target) return;
@@ -202,7 +205,7 @@ function GridCanvas({ total }: { total: number }) {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
       if (!shown()) return; // the view was left meanwhile
-      const ids = state.ids.value.slice(0, total);
+      const ids = state.readIds.value;
       model.fill(ids);
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
@@ -218,9 +221,10 @@ function GridCanvas({ total }: { total: number }) {
   useEffect(() => {
     let due = false;
     let latest = 0;
+    const meter = new Meter(0.04, 40, 1000, 3); // the grid costs a pass a layer, and the page's own drawing
     const listen = (count: number) => {
       latest = count - 1; // the caches hold what the device was given: all but the token that was chosen last
-      if (due) return;
+      if (due || !meter.due()) return;
       due = true;
       requestAnimationFrame(() => {
         due = false;
@@ -282,22 +286,22 @@ function GridCanvas({ total }: { total: number }) {
 
 /** One head with its tokens on both sides; while text comes it shows the text before. */
 function Head({ row }: { row: Signal<Row | null> }) {
-  const { n_positions } = state.engine().model.manifest.config;
   const { layer, head, kind } = state.place;
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const scroll = useRef<HTMLDivElement>(null);
   const zoom = useSignal(0); // pixels of a cell; 0: what fits
   const room = useSignal(480);
-  const kept = useRef<state.Tok[]>([]);
+  const kept = useRef({ tokens: state.read.value, from: state.readFrom.value });
   const above = useSignal<{ s: number; values: Float32Array } | null>(null);
   const over = useSignal<[number, number] | null>(null); // (query, key) under the cursor
   const busy = state.running.value;
-  if (!busy || !kept.current.length) kept.current = state.tokens.value.slice(0, n_positions);
-  const tokens = kept.current;
+  if (!busy || !kept.current.tokens.length) kept.current = { tokens: state.read.value, from: state.readFrom.value };
+  const { tokens, from } = kept.current;
   const total = tokens.length;
   const last = total - 1;
-  const t = Math.min(over.value?.[0] ?? state.chosen.value ?? last, last);
+  const pointed = state.chosen.value === null ? last : state.chosen.value - from;
+  const t = Math.min(over.value?.[0] ?? (pointed < 0 ? last : pointed), last);
   const shownKind = kindOf(layer.value);
   const k = over.value && (over.value[1] <= t || shownKind === "raw") ? over.value[1] : t;
   useDevice(
@@ -323,7 +327,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
       const ids = tokens.map((tok) => tok.id);
       await ready(tools, of, shownKind, ids);
       model.fill(ids);
-      row.value = { tokens, t, values: ofHead(await attention.row(of, t, shownKind), which) };
+      row.value = { tokens, from, t, values: ofHead(await attention.row(of, t, shownKind), which) };
       if (k > t) above.value = { s: k, values: ofHead(await attention.ahead(of, k), which) };
     },
     [layer.value, head.value, kind.value, t, k > t ? k : -1, busy, tokens.map((tok) => tok.id).join()],
@@ -367,7 +371,7 @@ function Head({ row }: { row: Signal<Row | null> }) {
         <div class="table" style={{ "--cell": `${cell}px`, "--total": total }}>
           <Labels list={tokens} side="columns" at={k} shown={cell >= LEAST} />
           <Labels list={tokens} side="lines" at={t} shown={cell >= LEAST} />
-          <div class={`square ${shownKind}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (state.chosen.value = t)}>
+          <div class={`square ${shownKind}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (state.chosen.value = from + t)}>
             <canvas ref={canvas} role="img" aria-label={`Attention of layer ${layer.value}, ${head.value === MEAN ? "mean of its heads" : `head ${head.value}`}`} />
             {over.value && (
               <>
@@ -469,7 +473,7 @@ function Arcs({ row, scores }: { row: Row; scores: boolean }) {
             class={i === t ? "on" : i > t ? "later" : ""}
             style={{ "--weight": i <= t ? ((weights[i] ?? 0) / most).toFixed(3) : "0" }}
             title={i <= t ? `${tok.label} ${percent(weights[i] ?? 0)}` : tok.label}
-            onClick={() => (state.chosen.value = i)}
+            onClick={() => (state.chosen.value = row.from + i)}
           >
             {tok.label}
           </button>

@@ -17,11 +17,10 @@ const known = new Map<string, Block[]>(); // by the text up to a token
 let knownOf = ""; // the model and its parameters
 
 export function BlocksView() {
-  const { n_positions } = state.engine().model.manifest.config;
   const busy = state.running.value;
   const kept = useRef<state.Tok[]>([]);
   const box = useRef<HTMLDivElement>(null);
-  if (!busy || !kept.current.length) kept.current = state.tokens.value.slice(0, n_positions);
+  if (!busy || !kept.current.length) kept.current = state.read.value;
   const tokens = kept.current;
   const total = tokens.length;
   const end = useSignal(total); // behind the last column

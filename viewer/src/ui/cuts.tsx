@@ -1,19 +1,23 @@
 // Cutting parts of the model: the buttons, what is cut at present, and the text before and after.
 
+import { useSignal } from "@preact/signals";
+import { parseChange, written } from "../engine/cuts";
 import { cutName, inBlock } from "./names";
 import * as state from "./state";
 import { percent } from "./tools";
 
 const SHOWN = 6; // alternatives side by side
+const SOME = 8; // tokens of each text that the bar shows
 
 export function CutButton({ part }: { part: string }) {
-  const is = state.cuts.value.includes(part);
+  const made = state.cuts.value.find((cut) => !cut.includes("~") && parseChange(cut).part === part);
+  const is = made !== undefined;
   return (
     <button
       aria-pressed={is}
       disabled={Boolean(state.cutting.value) && !is}
       title={is ? "Switch it on again" : "Switch it off and write the text again: what changes?"}
-      onClick={() => void state.toggleCut(part)}
+      onClick={() => void state.toggleCut(made ?? part)}
     >
       ✂ {is ? "Restore" : "Cut"} {cutName(part)}
     </button>
@@ -27,9 +31,86 @@ export function CutButtons({ block }: { block: number }) {
       {[`h.${block}`, inBlock(block, "attn"), inBlock(block, "mlp")].map((part) => (
         <CutButton key={part} part={part} />
       ))}
+      {state.engine().model.tokenizer && <Steer block={block} />}
     </div>
   );
 }
+
+const STRENGTHS = [-1, 0, 0.5, 2, 4, 8];
+
+/** How strong a change is: 0 switches a part off, 2 doubles what it adds. */
+function Strength({ of }: { of: string }) {
+  const change = parseChange(of);
+  const known = [...new Set([...STRENGTHS, change.factor])].sort((a, b) => a - b);
+  return (
+    <select
+      aria-label={`Strength of ${cutName(of)}`}
+      title="What it adds is multiplied by this; 0 switches it off"
+      value={change.factor}
+      disabled={Boolean(state.cutting.value)}
+      onChange={(e) => {
+        const other = written({ ...change, factor: Number(e.currentTarget.value) });
+        void state.setCuts(state.cuts.value.map((cut) => (cut === of ? other : cut)));
+      }}
+    >
+      {known.map((factor) => (
+        <option key={factor} value={factor}>
+          × {factor}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+/** Steering a block: from what the stream is at the end of one text towards what it is at the end of another. */
+function Steer({ block }: { block: number }) {
+  const towards = useSignal("");
+  const away = useSignal("");
+  const part = `h.${block}`;
+  const steer = () => {
+    const kept = state.cuts.value.filter((cut) => !(cut.includes("~") && parseChange(cut).part === part));
+    void state.setCuts([...kept, written({ part, factor: 2, steering: { towards: towards.value, away: away.value } })]);
+  };
+  const field = (title: string, of: typeof towards, hint: string) => (
+    <label class="field">
+      <span>{title}</span>
+      <input value={of.value} placeholder={hint} onInput={(e) => (of.value = e.currentTarget.value)} />
+    </label>
+  );
+  return (
+    <details class="steer">
+      <summary>Steer block {block}</summary>
+      <p class="dim">Adds to the stream, at every token, what sets the end of one text apart from the end of another.</p>
+      {field("Towards", towards, "I love")}
+      {field("Away from", away, "I hate")}
+      <button disabled={!towards.value || Boolean(state.cutting.value)} onClick={steer}>
+        Steer
+      </button>
+    </details>
+  );
+}
+
+/** Where the texts of the whole and of the cut model part, in words, on the views that do not show them. */
+function Parting() {
+  const [whole, now] = [state.before.value, state.tokens.value];
+  if (!whole || !state.applied.value || state.view.value === "text") return null;
+  const apart = parting(whole, now);
+  const after = (list: readonly state.Tok[]) => list.slice(apart, apart + SOME).map((tok) => tok.text).join("").replace(/\s+/g, " ").trim();
+  return (
+    <>
+      {apart >= 0 && (
+        <span class="parting">
+          the text was “{after(whole)} …” and is “{after(now)} …” now.
+        </span>
+      )}
+      {apart < 0 && !state.running.value && <span>the text stays the same.</span>}
+      <button onClick={() => state.showAt("text", ".compared")}>Compare the texts</button>
+    </>
+  );
+}
+
+/** The first token that is another in the cut model's text; -1: none. */
+const parting = (whole: readonly state.Tok[], now: readonly state.Tok[]) => whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
 
 /** What is cut, over every view. */
 export function CutBar() {
@@ -39,15 +120,19 @@ export function CutBar() {
     <div class="cut-bar" role="status">
       <span>{state.cutting.value || "This is not the whole model:"}</span>
       {parts.map((part) => (
-        <button key={part} class="quiet" title="Switch it on again" onClick={() => void state.toggleCut(part)}>
-          ✂ {cutName(part)} <span aria-hidden="true">✕</span>
-        </button>
+        <span key={part} class="change">
+          <button class="quiet" title="Restore it" onClick={() => void state.toggleCut(part)}>
+            ✂ {cutName(part)} <span aria-hidden="true">✕</span>
+          </button>
+          <Strength of={part} />
+        </span>
       ))}
       {parts.length > 1 && (
         <button class="quiet" onClick={() => void state.setCuts([])}>
           Restore all
         </button>
       )}
+      <Parting />
     </div>
   );
 }
@@ -57,7 +142,7 @@ export function Compared() {
   const whole = state.before.value;
   if (!whole || !state.applied.value) return null;
   const now = state.tokens.value;
-  const apart = whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
+  const apart = parting(whole, now);
   const at = apart >= 0 ? apart : whole.findIndex((tok, i) => !tok.given && now[i]?.top);
   const sides = [
     { title: "Whole", tok: whole[at] },

@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
+import { parseChange } from "../engine/cuts";
 import { Strip, stages, type Stage } from "./drawing/strip";
 import { inBlock, meaning, parts, STAGES } from "./names";
 import * as split from "./split/state";
@@ -170,7 +171,7 @@ function isCut({ label }: Stage): boolean {
   const kind = part.split(".")[0]!;
   const names = [inBlock(block, kind), `h.${block}`];
   if (!/^(attn\.z|mlp\.act)/.test(part)) return false;
-  return state.cuts.value.some((cut) => names.includes(cut) || (kind === "attn" && cut.startsWith(`${names[0]}.`)));
+  return state.cuts.value.map((cut) => parseChange(cut).part).some((cut) => names.includes(cut) || (kind === "attn" && cut.startsWith(`${names[0]}.`)));
 }
 
 /** What all this was for: the token that came out, and those that might have. */
@@ -202,8 +203,7 @@ function Word() {
 /** Draws the text's last token that the device was given, while nothing is under way. */
 async function still(strip: Strip): Promise<void> {
   const { model } = state.engine();
-  const { n_positions } = model.manifest.config;
-  const ids = state.ids.value.slice(0, n_positions);
+  const ids = state.readIds.value;
   if (state.running.value || !ids.length) return;
   const given = ids.length > 1 ? ids.slice(0, -1) : ids; // what went in before the last word came out
   await strip.prepare();

@@ -1,5 +1,7 @@
 // What the dotted names mean, for people.
 
+import { parseChange } from "../engine/cuts";
+
 const PARTS: Record<string, string> = {
   embed: "each token's vector plus its position's: where the residual stream begins",
   ln_1: "the stream, normalised: what attention reads",
@@ -35,8 +37,25 @@ export const STAGES: readonly (readonly [RegExp, string])[] = [
   [/^resid_post$/, "residual"],
 ];
 
+const PRODUCTS: Record<string, string> = { "attn.c_attn": "to QKV", "attn.c_proj": "mix out", "mlp.c_fc": "MLP in", "mlp.c_proj": "MLP out" };
+
+/** What a pass of a block does, in a word or two. */
+export function stageName(label: string): string {
+  const rest = parts(label)[1];
+  return STAGES.find(([of]) => of.test(rest))?.[1] ?? PRODUCTS[rest] ?? rest.replace(/^.*\./, "");
+}
+
 /** A part that can be cut, in words. */
-export function cutName(part: string): string {
+export function cutName(change: string): string {
+  const { part, factor, steering } = parseChange(change);
+  if (steering) {
+    const away = steering.away && ` from “${steering.away}”`;
+    return `block ${part.replace(/\D+/g, "")}${away} towards “${steering.towards}” × ${factor}`;
+  }
+  return `${partName(part)}${factor ? ` × ${factor}` : ""}`;
+}
+
+function partName(part: string): string {
   const [block, rest] = parts(part);
   if (block < 0) return `block ${part.replace(/\D+/g, "")}`;
   const head = /^attn\.(\d+)$/.exec(rest)?.[1];

@@ -1,7 +1,9 @@
 // The program as a list a person can read, and its passes one at a time.
 
 import { useSignal } from "@preact/signals";
+import { Fragment } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { sizes } from "../engine/chunks";
 import type { Model } from "../engine/model";
 import { memoryView } from "../engine/field";
 import { unpack } from "../engine/layout";
@@ -10,7 +12,8 @@ import { PALETTES } from "./drawing/palettes";
 import { must } from "../gl/errors";
 import type { Entry, Pass } from "../gl/program";
 import { timePasses, type Timing } from "../engine/timing";
-import { parts } from "./names";
+import { axesOf, type Axes } from "./axis";
+import { meaning, parts, stageName } from "./names";
 import { Plane, type Subject } from "./plane";
 import { Source } from "./source";
 import * as state from "./state";
@@ -171,7 +174,7 @@ function TimeButton({ entry, disabled, found }: TimeProps) {
     done.value = 0;
     try {
       await state.engine().borrow(async (model) => {
-        const ids = state.ids.value.slice(0, model.manifest.config.n_positions);
+        const ids = state.readIds.value;
         found(await timePasses(model, ids, entry, (n, of) => (done.value = n / of)));
       });
     } finally {
@@ -214,7 +217,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
   useDevice(
     async (model) => {
       const canvases = sheet.current?.querySelectorAll("canvas");
-      const text = state.ids.value.slice(0, model.manifest.config.n_positions);
+      const text = state.readIds.value;
       if (busy || !canvases || !text.length) return;
       const key = `${entry.name} ${ids}`;
       if (painted.current.key !== key) painted.current = { key, upTo: -1 };
@@ -244,20 +247,34 @@ function Sheet({ entry, at, choose }: SheetProps) {
     if (before && parts(before.label)[0] === parts(p.label)[0]) groups.at(-1)!.push(i);
     else groups.push([i]);
   });
+  const blocks = groups.filter((group) => parts(entry.passes[group[0]!]!.label)[0] >= 0);
+  const stagesOf = (group: readonly number[]) => group.map((i) => stageName(entry.passes[i]!.label));
+  const heads = blocks[0] ? stagesOf(blocks[0]) : [];
+  const alike = blocks.every((group) => stagesOf(group).join() === heads.join());
+  const outside = (first: number) => (blocks[0] ? (first < blocks[0][0]! ? "embed" : "logits") : "");
   return (
     <div class="sheet" ref={sheet} role="group" aria-label="What each pass wrote">
       {groups.map((group) => {
         const block = parts(entry.passes[group[0]!]!.label)[0];
         return (
-          <div key={group[0]} class="row">
-            <span class="dim">{block < 0 ? "" : `block ${block}`}</span>
+          <Fragment key={group[0]}>
+          {alike && group === blocks[0] && (
+            <div class="row stage-heads" aria-hidden="true">
+              <span />
+              {heads.map((name, i) => (
+                <small key={i}>{name}</small>
+              ))}
+            </div>
+          )}
+          <div class="row">
+            <span class="dim">{block < 0 ? outside(group[0]!) : `block ${block}`}</span>
             {group.map((i) => {
               const { label } = entry.passes[i]!;
               return (
                 <button
                   key={i}
                   class={i === at ? "on" : i > at ? "later" : ""}
-                  title={`${i + 1}: ${label}`}
+                  title={`${i + 1}: ${label}${meaning(label) && `, ${meaning(label)}`}`}
                   aria-label={`Pass ${i + 1}, ${label}`}
                   aria-current={i === at ? "step" : undefined}
                   onClick={() => choose(i)}
@@ -268,6 +285,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
               );
             })}
           </div>
+          </Fragment>
         );
       })}
     </div>
@@ -368,6 +386,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
           label={`${texture} after ${pass.label}`}
           play={play}
           inputs={[entry, at, texture, busy, busy ? "" : state.ids.value.join()]}
+          axes={axesIn(entry, pass, texture)}
         />
       )}
       <dl class="facts">
@@ -425,8 +444,18 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
 /** Plays an entry's passes 0..last for the last token of the text. */
 export async function playTo(model: Model, entry: Entry, last: number): Promise<void> {
   await model.player.prepare(entry.name);
-  model.rewind(state.ids.value.slice(0, model.manifest.config.n_positions), entry.name);
+  model.rewind(state.readIds.value, entry.name);
   if (last >= 0) model.player.play(entry.name, 0, last + 1);
+}
+
+/** What the rows and columns stand for of what a pass left in a texture, where it is an activation or a cache. */
+function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
+  const { model } = state.engine();
+  const { view, rows } = outcome(model, entry, pass, texture);
+  if (view.tiles[0] * view.tiles[1] === 1 && model.player.spec(texture).layers > 1) return {}; // as it lies in memory
+  const size = sizes(entry.inputs, "ids.")[0] ?? 1; // tokens that the entry is played for
+  const name = texture in model.manifest.activations ? texture : pass.label;
+  return axesOf(model, name, { rows, cols: view.cols }, Math.max(0, state.read.value.length - size));
 }
 
 /** What a pass left in a texture: as the matrix it is known to be, else as it lies in memory. */
@@ -434,6 +463,6 @@ export function outcome(model: Model, entry: Entry, pass: Pass, texture: string)
   const { player, programs } = model;
   const named = Object.entries(entry.outputs).find(([name, view]) => name === pass.label && view.texture === texture);
   const view = programs.generate.views[texture] ?? named?.[1] ?? memoryView(player.spec(texture));
-  const rows = pass.row ? Math.min(view.rows, state.ids.value.length) : view.rows;
+  const rows = pass.row ? Math.min(view.rows, state.read.value.length) : view.rows;
   return { player, view, rows };
 }

@@ -7,6 +7,7 @@ import type { Player } from "../gl/player";
 import type { Model } from "../engine/model";
 import { gradient, PALETTES } from "./drawing/palettes";
 import type { View } from "../gl/program";
+import { Axis, type Axes } from "./axis";
 import { drawing, fraction, short, useDevice } from "./tools";
 
 const WIDEST = 2048; // pixels of a picture; of wider matrices, some columns are left out
@@ -25,12 +26,13 @@ interface Props {
   /** Plays what is needed; null: there is nothing to show yet. */
   play: (model: Model) => Promise<Subject | null>;
   inputs: readonly unknown[];
-  rowName?: (row: number) => string;
+  axes?: Axes;
 }
 
 type RangeKind = "inner" | "full" | "own";
 
-export function Plane({ label, play, inputs, rowName }: Props) {
+export function Plane({ label, play, inputs, axes = {} }: Props) {
+  const { rowName, colName } = axes;
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const field = useSignal<Field | null>(null);
@@ -80,18 +82,15 @@ export function Plane({ label, play, inputs, rowName }: Props) {
   );
   const cell = over.value;
   const value = f && cell ? f.values[cell[0] * f.view.cols + cell[1]] : undefined;
-  const row = (r: number) => {
-    if (!f) return String(r);
-    const real = f.height < f.tile ? Math.floor(r / f.height) * f.tile + f.first + (r % f.height) : r;
-    return `row ${real}${rowName ? ` (${rowName(real)})` : ""}`;
-  };
+  const real = (r: number) => (f && f.height < f.tile ? Math.floor(r / f.height) * f.tile + f.first + (r % f.height) : r);
+  const named = (kind: string, at: number, name?: (at: number) => string) => `${kind} ${at}${name?.(at) ? ` (${name(at)})` : ""}`;
   const [low, high] = f ? range(f) : [0, 1];
   return (
     <div class="field-view">
       <p class="reading" role="status">
         {f && cell && value !== undefined ? (
           <>
-            {row(cell[0])}, column {cell[1]}: <b>{value < -1e29 ? "masked" : short(value)}</b>
+            {named("row", real(cell[0]), rowName)}, {named("column", cell[1], colName)}: <b>{value < -1e29 ? "masked" : short(value)}</b>
           </>
         ) : (
           <span class={problem.value ? "problem" : "dim"}>
@@ -100,6 +99,8 @@ export function Plane({ label, play, inputs, rowName }: Props) {
         )}
       </p>
       <div class="plane" hidden={problem.value !== ""}>
+        {f && colName && <Axis count={f.view.cols} name={colName} across />}
+        {f && rowName && <Axis count={f.rows} name={(r) => rowName(real(r))} across={false} />}
         <canvas
           ref={canvas}
           role="img"

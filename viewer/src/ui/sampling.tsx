@@ -18,15 +18,15 @@ export function Sampling() {
   const { settings, tokens, chosen, running } = state;
   const found = useSignal<Distribution | null>(null);
   const busy = running.value;
-  const { n_positions, vocab_size } = state.engine().model.manifest.config;
-  const at = Math.min(chosen.value || tokens.value.length - 1, n_positions); // nothing is weighed for the first
+  const { vocab_size } = state.engine().model.manifest.config;
+  const at = chosen.value || tokens.value.length - 1; // nothing is weighed for the first
   const key = busy ? "" : state.ids.value.slice(0, at + 1).join();
   const tok = tokens.value[at];
   useDevice(
     async (model) => {
       if (model.split) return; // the server gives the likeliest with each token, and is asked for no more
       if (busy || at < 1 || state.ids.value.length <= at || found.value?.key === key) return;
-      const { top } = await model.weighed(state.ids.value.slice(0, at + 1).slice(0, n_positions + 1), at, vocab_size);
+      const { top } = await model.weighed(state.ids.value.slice(0, at + 1), at, vocab_size);
       found.value = { at, key, all: top ?? [] };
     },
     [busy, at, key],

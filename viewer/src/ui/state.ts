@@ -2,9 +2,11 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import type { Glgpt, Used } from "../api";
+import { parseChange } from "../engine/cuts";
 import { KINDS, MEAN, type Kind } from "./drawing/attention";
 import type { Progress } from "../engine/loader";
 import type { Manifest, Recorded } from "../engine/manifest";
+import { Meter } from "./meter";
 import type { Candidate } from "../engine/sampling";
 
 export interface Tok {
@@ -128,7 +130,15 @@ function readText(link: URLSearchParams): void {
   settings.minP.value = numberIn(link, "minp", 0);
   settings.seed.value = numberIn(link, "seed", 1);
   settings.stop.value = link.get("stop") ?? "";
-  cuts.value = (link.get("cut") ?? "").split(",").filter(Boolean);
+  cuts.value = (link.get("cut") ?? "").split(",").filter(isChange);
+}
+
+function isChange(text: string): boolean {
+  try {
+    return Boolean(parseChange(text).part);
+  } catch {
+    return false; // a link may hold anything
+  }
 }
 
 const address = () => new URLSearchParams(location.hash.slice(1));
@@ -162,12 +172,20 @@ export const lost = signal(false);
 /** Tokens of the prompt as it stands in its field. */
 export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? promptIds().length : 0));
 export const ids = computed(() => tokens.value.map((t) => t.id));
-/** Called for every token while one is generated, before the page shows it. */
-export const listeners = new Set<(total: number) => void>();
+/** The part of the text that the model reads, all of it up to the length of the context: where it begins, and its ids. */
+export const readFrom = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.readFrom(tokens.value.length) : 0));
+export const read = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.read(tokens.value) : []));
+export const readIds = computed(() => read.value.map((t) => t.id));
+/** The most tokens to write at once. */
+export const MOST_TOKENS = 4096;
+/** Called for every token while one is generated, before the page shows it, with how many of the text the model reads. */
+export const listeners = new Set<(read: number) => void>();
 
 const OWN = "glgpt"; // the state of the history's entries that this page has made
 const WEIGHED = 8; // alternatives of each token
-const FRAME = 40; // ms between two changes of the text: drawing the page takes time from a software driver
+const PATIENCE = 2000; // ms that a text waits for the machine
+const FRAME = 40; // ms between two changes of the text, at least
+const meter = new Meter(0.04, FRAME, 500, 3); // drawing the page takes time from a software driver
 let glgpt: Glgpt;
 let abort: AbortController | null = null;
 
@@ -237,7 +255,7 @@ function watchSpeed(): (p: Progress) => void {
 
 /** Brings what a link asks for within what the model has. */
 function fit(): void {
-  const { n_head, n_positions } = glgpt.model.manifest.config;
+  const { n_head } = glgpt.model.manifest.config;
   const { blocks: n_layer } = glgpt.model;
   place.layer.value = Math.min(place.layer.value, n_layer - 1);
   place.head.value = Math.min(place.head.value, n_head - 1);
@@ -245,7 +263,7 @@ function fit(): void {
     const [layer, head] = headNamed(name);
     return layer < n_layer && head < n_head;
   });
-  settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), n_positions);
+  settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), MOST_TOKENS);
 }
 
 /** Shows what the address says after it has changed: an entry of this page's history, or a link that was pasted. */
@@ -298,6 +316,12 @@ export function show(name: ViewName): void {
   if (name !== view.value) history.pushState(OWN, "");
   view.value = name;
   scrollTo({ top: 0 });
+}
+
+/** Opens a view and scrolls to a part of it, once it is there. */
+export function showAt(name: ViewName, part: string): void {
+  show(name);
+  setTimeout(() => document.querySelector(part)?.scrollIntoView({ block: "start" }), 2 * FRAME);
 }
 
 /** Goes to a texture, named as in the list of the view. */
@@ -386,17 +410,27 @@ export async function go(count: number, from?: number, instead?: number): Promis
   });
 }
 
+/** Waits for the machine above the text to be ready to see the tokens; not for long. */
+async function machineReady(): Promise<void> {
+  const end = performance.now() + PATIENCE;
+  while (view.value === "text" && machine.value && !glgpt.model.watcher && !abort?.signal.aborted && performance.now() < end) {
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
+
 async function stream(count: number, kept: Tok[]): Promise<void> {
   const list = [...kept];
   const held = glgpt.model.held(kept.map((t) => t.id)); // and so not read again
   const seed = settings.seed.value;
   abort = new AbortController();
   let waiting = false;
+  meter.rest();
   const shown = () => {
     waiting = false;
     tokens.value = [...list];
   };
   try {
+    await machineReady();
     const result = await glgpt.generate({
       ids: kept.map((t) => t.id),
       tokens: count,
@@ -411,10 +445,11 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       signal: abort.signal,
       onToken: (token) => {
         list.push({ ...token, label: label(token.id), given: false });
-        listeners.forEach((listen) => listen(list.length));
-        if (!waiting) {
+        const read = list.length - glgpt.model.readFrom(list.length);
+        listeners.forEach((listen) => listen(read));
+        if (!waiting && meter.due()) {
           waiting = true;
-          setTimeout(() => requestAnimationFrame(shown), FRAME);
+          requestAnimationFrame(shown);
         }
       },
     });
@@ -426,7 +461,6 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       decode: decoded > 0 ? (1000 * decoded) / result.decodeMs : 0,
     };
     const ends = {
-      context: "The context is full.",
       eos: "The model ended the text.",
       text: "Stopped at the stop text.",
       aborted: "Stopped.",
@@ -456,11 +490,10 @@ async function weigh(): Promise<void> {
   const [at, list] = [chosen.value, tokens.value];
   const tok = at ? list[at] : undefined; // nothing stands before the first
   if (!at || !tok || tok.top || running.value || view.value !== "text") return;
-  const { n_positions } = glgpt.model.manifest.config;
   await glgpt
     .borrow(async (model) => {
       if (chosen.value !== at || tokens.value !== list) return;
-      const { p, top } = await model.weighed(list.slice(0, n_positions).map((t) => t.id), at, WEIGHED);
+      const { p, top } = await model.weighed(list.map((t) => t.id), at, WEIGHED);
       if (p !== undefined && top) tokens.value = tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
     })
     .catch((error: unknown) => (note.value = error instanceof Error ? error.message : String(error)));

@@ -49,8 +49,6 @@ function Prompt() {
   const busy = running.value;
   const context = state.engine().model.manifest.config.n_positions;
   const given = state.promptLength.value;
-  const most = Math.max(1, context - given + 1); // a last token may come out that does not go in again
-  const full = state.tokens.value.length > context;
   const open = useRef(matchMedia(WIDE).matches).current;
   return (
     <div class="panel controls">
@@ -77,10 +75,10 @@ function Prompt() {
             Generate
           </button>
         )}
-        <button disabled={busy || full} title="One more token" onClick={() => void state.go(1)}>
+        <button disabled={busy} title="One more token" onClick={() => void state.go(1)}>
           Step
         </button>
-        <button disabled={busy || full} title="As many tokens again" onClick={() => void state.go(settings.tokens.value)}>
+        <button disabled={busy} title="As many tokens again" onClick={() => void state.go(settings.tokens.value)}>
           Continue
         </button>
         <button
@@ -98,7 +96,7 @@ function Prompt() {
         <summary>Settings</summary>
         <Sampling />
         <div class="fields">
-          <NumberField label="Length" of={settings.tokens} min={1} max={most} step={1} hint="Tokens to write" />
+          <NumberField label="Length" of={settings.tokens} min={1} max={state.MOST_TOKENS} step={1} hint="Tokens to write" />
           <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="Same seed, same text" />
           <label class="field" title="Ends before this text">
             <span>Stop at</span>
@@ -108,7 +106,7 @@ function Prompt() {
         <p class={`dim room${given > context ? " problem" : ""}`}>
           {given > context
             ? `The prompt has ${given} tokens and the context holds ${context}: shorten it.`
-            : `The context holds ${context} tokens. The prompt takes ${given}, so at most ${most} can follow.`}
+            : `The context holds ${context} tokens, the prompt takes ${given}. A longer text goes on: the model then reads its later half alone.`}
         </p>
       </details>
     </div>
@@ -153,6 +151,7 @@ function Text() {
   const rate = speeds.value;
   const own = state.tokens.value.filter((t) => !t.given && t.p !== undefined);
   const mean = own.length ? own.reduce((sum, t) => sum + surprise(t.p!), 0) / own.length : null;
+  const from = state.readFrom.value;
   const tok = chosen.value === null ? undefined : state.tokens.value[chosen.value];
   const focusNext = useRef<number | null>(null); // the token that takes the focus once it is there
   const refocus = (at: number) => (focusNext.current = at);
@@ -188,21 +187,26 @@ function Text() {
         </span>
         <span class="rate" role="status">
           {note.value && <b>{note.value} </b>}
-          {count} tokens{" · "}
+          {count} tokens
           {running.value
-            ? "Writing…"
+            ? " · Writing…"
             : rate &&
-              `prefill ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
+              ` · prefill ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
                 (rate.decode ? `, decode ${rate.decode.toFixed(0)} tokens/s` : "")}
         </span>
       </div>
       <div class="stream" ref={stream}>
         {state.tokens.value.map((t, i) => (
-          <Token key={i} tok={t} at={i} chosen={chosen.value === i} focusable={chosen.value === null && i === 0} />
+          <Token key={i} tok={t} at={i} past={i < from} chosen={chosen.value === i} focusable={chosen.value === null && i === 0} />
         ))}
         {running.value && <span class="caret" aria-hidden="true" />}
       </div>
       {tok?.top && <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} refocus={refocus} />}
+      {from > 0 && (
+        <p class="dim slid" role="status">
+          The text is longer than the context: the model reads its last {count - from} tokens. It has forgotten the {from} before them, in italics.
+        </p>
+      )}
       <p class="dim hint">
         Point at a token (or tap it, or use the arrow keys) to see the likeliest alternatives. Choose one to continue the
         text from it.
@@ -231,25 +235,27 @@ function walk(event: KeyboardEvent): void {
 interface TokenProps {
   tok: Tok;
   at: number;
+  /** The model does not read it any more. */
+  past: boolean;
   chosen: boolean;
   focusable: boolean;
 }
 
 class Token extends Component<TokenProps> {
   override shouldComponentUpdate(next: TokenProps): boolean {
-    const { tok, chosen, focusable } = this.props;
-    return next.tok !== tok || next.chosen !== chosen || next.focusable !== focusable;
+    const { tok, past, chosen, focusable } = this.props;
+    return next.tok !== tok || next.past !== past || next.chosen !== chosen || next.focusable !== focusable;
   }
 
   override render() {
-    const { tok, at, chosen, focusable } = this.props;
+    const { tok, at, past, chosen, focusable } = this.props;
     const pick = () => (state.chosen.value = at);
     const point = () => {
       if (matchMedia(WIDE).matches) pick(); // else a sheet opens, over what the mouse is on its way to
     };
     return (
       <span
-        class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}${tok.text.startsWith("\n") ? " newline" : ""}`}
+        class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}${past ? " past" : ""}${tok.text.startsWith("\n") ? " newline" : ""}`}
         style={tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MOST_BITS).toFixed(3) }}
         tabIndex={focusable || chosen ? 0 : -1}
         role="button"

@@ -11,6 +11,7 @@ import { must } from "../gl/errors";
 import type { Activation } from "../engine/manifest";
 import type { Uploaded } from "../engine/uploaded";
 import type { View } from "../gl/program";
+import { axesOf } from "./axis";
 import { inBlock, meaning, parts } from "./names";
 import { playTo } from "./passes";
 import { Plane, type Subject } from "./plane";
@@ -28,7 +29,6 @@ let fetched: Uploaded | null = null;
 
 export function TexturesView() {
   const { model } = state.engine();
-  const { config } = model.manifest;
   const activations = activationsOf(model);
   const chosen = state.place.texture;
   useEffect(() => {
@@ -44,7 +44,7 @@ export function TexturesView() {
   const isActivation = name in activations;
   const spec = isActivation ? null : (model.programs.generate.textures[name] ?? null);
   const busy = state.running.value;
-  const texts = state.ids.value.slice(0, config.n_positions);
+  const texts = state.readIds.value;
   const play = async (m: Model): Promise<Subject | null> => {
     if (state.running.value || !texts.length) return null;
     if (!isActivation) return playState(m, texts, name, memory.value);
@@ -64,17 +64,8 @@ export function TexturesView() {
     return { player, view, rows: memory.value ? view.rows : rowsOf(m, name, last) };
   };
   const f = isActivation ? found.value : null;
-  const kind = activations[name]?.kind;
-  const token = (t: number) => state.tokens.value[t]?.label ?? "padding";
-  const heads = activations[name]?.heads ?? 1;
-  const rowName = (row: number): string => {
-    if (!f) return token(row);
-    if (kind === "scores" || kind === "pattern") {
-      return `${token(f.chunk.start + Math.floor(row / heads))}, head ${row % heads}`;
-    }
-    return token(kind === "cache" ? row : f.chunk.start + row);
-  };
-  const byToken = !memory.value && (isActivation || parts(name)[1].startsWith("attn.")) && !name.endsWith("weight");
+  const size = f?.view ?? model.programs.generate.views[name];
+  const axes = memory.value || !size ? {} : axesOf(model, name, size, f?.chunk.start ?? 0);
   return (
     <section class="textures" aria-label="Textures">
       <Names />
@@ -116,7 +107,7 @@ export function TexturesView() {
             label={name}
             play={play}
             inputs={[name, memory.value, part.value, busy, busy ? 0 : texts.join()]}
-            {...(byToken ? { rowName } : {})}
+            axes={axes}
           />
         ) : (
           <p>There is no texture of this name in this model.</p>

@@ -88,7 +88,7 @@ const CARDS: readonly Card[] = [
     text: "The scores become probabilities, and one token is drawn. Temperature makes the draw bolder or safer; top-k and top-p cut the unlikely ones off. Move the sliders and watch the bars.",
     question: "At which temperature is the likeliest token almost certain?",
     answer: "Close to 0. At 0 nothing is drawn: the likeliest is taken.",
-    go: () => state.show("text"),
+    go: () => state.showAt("text", ".text > .controls"),
   },
   {
     title: "Training",
@@ -123,16 +123,22 @@ export function Tour() {
   const move = (to: number) => openCard(to);
   return (
     <aside class="tour" aria-label="Tour">
-      <p class="dim">
-        {number} of {CARDS.length}
-      </p>
-      <h2>{card.title}</h2>
-      <p>{card.text}</p>
-      <p class="question">{card.question}</p>
-      <details key={number}>
-        <summary>The answer</summary>
-        <p>{card.answer}</p>
-      </details>
+      <div>
+        <h2>
+          <small class="dim">
+            {number} of {CARDS.length}
+          </small>{" "}
+          {card.title}
+        </h2>
+        <p>{card.text}</p>
+      </div>
+      <div>
+        <p class="question">{card.question}</p>
+        <details key={number}>
+          <summary>The answer</summary>
+          <p>{card.answer}</p>
+        </details>
+      </div>
       <div class="buttons">
         <button disabled={number === 1} onClick={() => move(number - 1)}>
           Back

@@ -8,10 +8,15 @@ import * as train from "./train-state";
 const NAMES: Record<string, string> = {
   model: "this model",
   chance: "chance",
-  unigram: "unigram: how often each token comes",
-  bigram: "bigram: what follows one token",
-  trigram: "trigram: what follows two tokens",
+  unigram: "unigram",
+  bigram: "bigram",
+  trigram: "trigram",
   embedded: "this page's own model",
+};
+const COUNTS: Record<string, string> = {
+  unigram: "how often each token comes",
+  bigram: "what follows one token",
+  trigram: "what follows two tokens",
 };
 const SMALL = 200; // tokens of a bin, of the reliability plot, that is drawn at half size
 
@@ -117,7 +122,9 @@ function Beside({ score }: { score: Score }) {
         <tbody>
           {score.figures.map((row) => (
             <tr key={row.name} class={row.name === "model" ? "own" : ""}>
-              <th scope="row">{NAMES[row.name]}</th>
+              <th scope="row">
+                {NAMES[row.name]} <small class="dim">{COUNTS[row.name]}</small>
+              </th>
               <td>
                 <span class="bar" style={{ width: `${(4 * row.bits_per_byte) / widest}rem` }} /> {row.bits_per_byte.toFixed(3)}
               </td>

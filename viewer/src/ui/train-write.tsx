@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { NumberField } from "./number";
+import * as state from "./state";
 import * as train from "./train-state";
 
 export function WriteStage() {
@@ -9,6 +10,8 @@ export function WriteStage() {
     <div class="write-stage">
       <Write />
       <div class="panel">
+        <h2>Look inside it</h2>
+        <LookInside />
         <h2>Take it with you</h2>
         <SaveAndLoad />
       </div>
@@ -29,7 +32,7 @@ function Write() {
       <h2>Let it write</h2>
       <label class="prompt">
         <span>Continue after</span>
-        <textarea rows={2} value={train.prompt.value} onInput={(e) => (train.prompt.value = e.currentTarget.value)} />
+        <textarea rows={2} placeholder="a beginning, or nothing" value={train.prompt.value} onInput={(e) => (train.prompt.value = e.currentTarget.value)} />
       </label>
       <div class="fields">
         <NumberField label="Length" of={train.length} min={1} max={4000} step={1} hint="Tokens to write" />
@@ -62,6 +65,24 @@ function Write() {
   );
 }
 
+/** The way to the other tabs, which show this model too. */
+function LookInside() {
+  const look = async () => {
+    await state.use("mine");
+    if (state.used.value === "mine") state.show("text");
+  };
+  return (
+    <div class="save">
+      <p class="dim">All tabs can show this model: its machine, attention and every number, while it goes on learning.</p>
+      <div class="buttons">
+        <button disabled={!train.session.value || Boolean(state.switching.value)} onClick={() => void look()}>
+          Show it on every tab
+        </button>
+      </div>
+    </div>
+  );
+}
+
 function SaveAndLoad() {
   const found = train.session.value;
   return (
@@ -84,7 +105,7 @@ function SaveAndLoad() {
         </label>
       </div>
       <p class="dim">
-        The download is a folder that <code>glgpt generate DIR</code> and <code>transformers</code> load; either comes back
+        The download is a folder that <code>glgpt generate --model DIR</code> and <code>transformers</code> load; either comes back
         with Load.
       </p>
     </div>

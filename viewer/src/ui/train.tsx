@@ -5,6 +5,7 @@ import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import type { Session } from "../training/session";
 import { place, type Stage } from "./state";
+import { federation, open as openTogether } from "./together/state";
 import { Together } from "./together/together";
 import { LearnStage } from "./train-learn";
 import { ScoreStage } from "./train-score";
@@ -21,8 +22,13 @@ const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
   score: { title: "Score", of: ScoreStage },
 };
 
+const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps at which one may join others
+
 export function TrainView() {
-  useEffect(() => void train.open(), []);
+  useEffect(() => {
+    void train.open();
+    openTogether(); // a session that a reload interrupted, at whatever step
+  }, []);
   if (!train.index.value) return <section class="panel loading">{train.problem.value || "Reading what can be trained…"}</section>;
   const { of: Shown } = STAGES[place.stage.value];
   return (
@@ -37,7 +43,7 @@ export function TrainView() {
         )}
       </div>
       <Shown />
-      <Together />
+      {(WITH_OTHERS.includes(place.stage.value) || federation.value) && <Together />}
     </section>
   );
 }

@@ -4,6 +4,7 @@ import { memoryView } from "../../engine/field";
 import type { Model, Watcher } from "../../engine/model";
 import type { Entry, View } from "../../gl/program";
 import { pause } from "../../gl/wait";
+import { Meter } from "../meter";
 import { inBlock, parts, STAGES } from "../names";
 import { CELLS, type Cell, type Painter } from "./painter";
 
@@ -53,9 +54,7 @@ export class Strip implements Watcher {
   readonly stops: readonly number[];
   private readonly by: ReadonlyMap<number, number>;
   private drawn = 0;
-  private last = -Infinity;
-  private before: { at: number; watched: boolean } | null = null;
-  private readonly mean = { watched: 0, plain: 0 }; // ms from one token to the next, running means
+  private readonly meter = new Meter(SHARE, FASTEST, SLOWEST);
   /** Hears of each picture. */
   onDrawn: () => void = () => {};
 
@@ -78,24 +77,13 @@ export class Strip implements Watcher {
     await pause();
   }
 
-  /** Whether a look at the token that begins now costs little enough, on the whole. */
   wants(): boolean {
-    const now = performance.now();
-    const { before, mean } = this;
-    if (before) {
-      const kind = before.watched ? "watched" : "plain";
-      mean[kind] += (mean[kind] ? 0.2 : 1) * (now - before.at - mean[kind]);
-    }
-    const cost = Math.max(0, mean.watched - mean.plain);
-    const pause = Math.min(SLOWEST, Math.max(FASTEST, cost / SHARE));
-    const watched = this.painter.ready && !document.hidden && now - this.last >= pause;
-    if (watched) this.last = now;
-    this.before = { at: now, watched };
-    return watched;
+    const due = this.meter.due();
+    return due && this.painter.ready && !document.hidden;
   }
 
   rest(): void {
-    this.before = null;
+    this.meter.rest();
   }
 
   look(pass: number): void {

@@ -1,0 +1,113 @@
+"""What a link to a published page shows elsewhere: its picture and its tags (Open Graph, ogp.me; X's cards)."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.inference.model import GPT2
+from glgpt.models.spec import EMBED, LOGITS, in_block
+from glgpt.plots.strip import HEIGHT, WIDTH, Word, strip_picture
+
+PICTURE = "preview.png"
+PROMPT = "JULIET:\nO Romeo, Romeo! wherefore art"
+STAGES = {  # of a block, as the page's machine has them: the stage's name, and what it wrote
+    "QKV": ("attn.q", "attn.k", "attn.v"),
+    "pattern": ("attn.pattern",),
+    "mix": ("attn.z",),
+    "residual": ("resid_mid",),
+    "MLP": ("mlp.act",),
+    "stream": ("resid_post",),
+}
+MOST_BLOCKS = 24  # that a picture of this width can show
+OTHERS = 5
+
+
+def checked_site(site: str, no_folder: bool = False) -> str:
+    """An address where a page will be, with a slash at its end.
+
+    Raises ArgumentError for what is none, and where what is exported is `no_folder`.
+    """
+    if no_folder:
+        raise ArgumentError("--site is of a folder that will be published; leave it out with --single-file and --embed")
+    parts = urlsplit(site)
+    plain = re.fullmatch(r"[\x21-\x7e]+", site) and not re.search(r"[\"'<>\\]", site)
+    if not plain or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ArgumentError(f"--site {quoted(site)} is no address of a folder, such as https://example.org/page/")
+    return site.removesuffix("index.html").rstrip("/") + "/"
+
+
+def write_preview(model: GPT2, folder: Path, site: str) -> None:
+    """Writes the picture of a model's token into a page's folder, and the tags that lead to it into its index.html.
+
+    They name whole addresses, as those who fetch a picture for a link want them: hence `site`.
+    """
+    about = f"{model.path.name}, a language model of {_many(model.config.parameter_count)} parameters"
+    word = _picture(model, folder / PICTURE, about)
+    index = folder / "index.html"
+    graph = {
+        "url": site,
+        "site_name": "glgpt",
+        "image": site + PICTURE,
+        "image:type": "image/png",
+        "image:width": WIDTH,
+        "image:height": HEIGHT,
+        "image:alt": f"Every stage of {about} as it computes one token: {word.label}, {100 * word.p:.0f}%",
+    }
+    card = {"card": "summary_large_image", "image": site + PICTURE}
+    lines = [
+        f'<link rel="canonical" href="{html.escape(site)}" />',
+        *(f'<meta property="og:{name}" content="{html.escape(str(text))}" />' for name, text in graph.items()),
+        *(f'<meta name="twitter:{name}" content="{html.escape(text)}" />' for name, text in card.items()),
+    ]
+    page, count = re.subn(
+        "</title>", lambda m: "\n    ".join([m[0], *lines]), index.read_text(encoding="utf-8"), count=1
+    )
+    if not count:
+        raise GlgptError("the built page has no title; build it anew: make viewer")
+    index.write_text(page, encoding="utf-8")
+
+
+def _many(count: int) -> str:
+    return f"{count / 1e9:.1f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"
+
+
+def _picture(model: GPT2, path: Path, about: str) -> Word:
+    config, tokenizer = model.config, model.tokenizer
+    try:
+        ids = model.encode(PROMPT)
+    except GlgptError:  # no tokenizer, or a vocabulary without these characters
+        ids = list(range(min(8, config.vocab_size)))
+    ids = ids[-config.n_positions :]
+    text = f"“{tokenizer.decode(ids).split(chr(10))[-1]}” …" if tokenizer else ""
+    blocks = sorted({round(i) for i in np.linspace(0, config.n_layer - 1, min(config.n_layer, MOST_BLOCKS))})
+    names = [in_block(i, part) for i in blocks for parts in STAGES.values() for part in parts]
+    logits, found = model.run_with_cache(ids, [EMBED, *names])
+
+    def last(name: str) -> np.ndarray:
+        """What the last token has of an activation; of a pattern, a row a head."""
+        values = found[name]
+        return values[..., -1, :] if values.ndim == 3 else values[-1:]
+
+    stacks = [[np.concatenate([last(in_block(i, p)) for p in parts]) for parts in STAGES.values()] for i in blocks]
+    row = logits[-1].astype(np.float64)
+    p = np.exp(row - row.max())
+    p /= p.sum()
+    best = np.argsort(-p, kind="stable")[:OTHERS].tolist()
+    named = [(tokenizer.label(i) if tokenizer else str(i), float(p[i])) for i in best]
+    strip_picture(
+        path,
+        "a language model at work, in your browser",
+        f"{about}. It runs as fragment shaders; every number is a texel.",
+        text,
+        [EMBED, *(f"block {i}" if len(blocks) < 10 else str(i) for i in blocks), LOGITS],
+        list(STAGES),
+        [[last(EMBED)], *stacks, [logits[-1:]]],
+        word := Word(*named[0], named),
+    )
+    return word

@@ -1,0 +1,85 @@
+"""The machine as a still: a whole model as one token passes through it, a column a block, for a link's preview."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+
+from glgpt.plots.figure import figure_of, styled
+from glgpt.plots.fonts import drawable
+from glgpt.system.files import written_whole
+
+WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels that sites show a link's picture with
+NIGHT, BRIGHT, PALE, ABOVE = "#0a0e17", "#eef1f7", "#a3afc2", "#6ea1ff"  # colours of the page's head
+BELOW_AND_ABOVE = LinearSegmentedColormap.from_list("page", ["#ed7321", NIGHT, "#3378f5"])
+REACH = 2.5  # mean magnitudes at which a colour is at its strongest, as the page has it
+LEFT, RIGHT, TOP, BOTTOM = 0.095, 0.83, 0.69, 0.09  # where the cells are, in shares of the picture
+GAP = 0.0035
+
+
+@dataclass(frozen=True)
+class Word:
+    """What came out: its label, its probability, and the likeliest tokens with theirs."""
+
+    label: str
+    p: float
+    others: Sequence[tuple[str, float]]
+
+
+@styled
+def strip_picture(
+    path: Path,
+    title: str,
+    subtitle: str,
+    prompt: str,
+    columns: Sequence[str],
+    lines: Sequence[str],
+    cells: Sequence[Sequence[np.ndarray]],
+    word: Word,
+) -> None:
+    """Writes a PNG of 1200 x 630 pixels: `cells[column]` holds a matrix for each of `lines`, or one for all of them."""
+    figure, axes = figure_of(WIDTH / DPI, HEIGHT / DPI)
+    axes.remove()
+    figure.text(0.045, 0.885, "glgpt", color=ABOVE, size=30, weight="bold", va="center")
+    figure.text(0.17, 0.885, drawable(title), color=BRIGHT, size=22, va="center")
+    figure.text(0.045, 0.81, drawable(subtitle), color=PALE, size=14, va="center")
+    figure.text(
+        LEFT, TOP + 0.03, drawable(prompt), color=BRIGHT, size=13, va="center", family="DejaVu Serif", style="italic"
+    )
+    wide, high = (RIGHT - LEFT) / len(columns), (TOP - BOTTOM) / len(lines)
+    for column, (name, stack) in enumerate(zip(columns, cells, strict=True)):
+        left, each = LEFT + column * wide, (TOP - BOTTOM) / len(stack)
+        figure.text(left + wide / 2, BOTTOM - 0.045, name, color=PALE, size=11, ha="center", va="center")
+        for line, values in enumerate(stack):
+            place = (left + GAP / 2, TOP - (line + 1) * each + GAP, wide - GAP, each - 2 * GAP)
+            _cell(figure.add_axes(place), values, (wide * WIDTH) / (each * HEIGHT))
+    for line, name in enumerate(lines):
+        figure.text(LEFT - 0.012, TOP - (line + 0.5) * high, name, color=PALE, size=11, ha="right", va="center")
+    at = RIGHT + 0.014
+    figure.text(at, TOP - 0.05, f"→ {drawable(word.label)}", color=BRIGHT, size=22, weight="bold", va="center")
+    figure.text(at, TOP - 0.13, f"{100 * word.p:.0f}%", color=ABOVE, size=18, va="center")
+    for i, (label, p) in enumerate(word.others):
+        y = TOP - 0.23 - 0.075 * i
+        figure.text(at, y, drawable(label), color=BRIGHT, size=12, va="center")
+        bar = figure.add_axes((at, y - 0.035, max(0.002, 0.14 * p / max(word.others[0][1], 1e-9)), 0.008))
+        bar.set(facecolor=ABOVE, xticks=[], yticks=[])
+        bar.spines[:].set_visible(False)
+    with written_whole(path) as file:
+        figure.savefig(file, format="png", dpi=DPI, facecolor=NIGHT, metadata={"Software": None})
+
+
+def _cell(axes: Axes, values: np.ndarray, aspect: float) -> None:
+    """A matrix; where it is flat, folded to about the shape of its cell."""
+    if len(values) < 6:
+        columns = 2 ** max(0, round(np.log2(np.sqrt(values.size * aspect))))
+        rows = -(-values.size // columns)
+        values = np.pad(values.ravel(), (0, rows * columns - values.size)).reshape(rows, columns)
+    far = max(REACH * float(np.abs(values).mean()), 1e-30)
+    axes.imshow(values, cmap=BELOW_AND_ABOVE, vmin=-far, vmax=far, aspect="auto", interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_color("#232c3d")

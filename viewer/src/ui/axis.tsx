@@ -1,0 +1,69 @@
+// Names of a matrix's rows and columns: which token, head or word of the vocabulary each stands for.
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import type { Model } from "../engine/model";
+import { parts } from "./names";
+import * as state from "./state";
+
+const EACH = 13; // pixels that a name takes at least
+
+export interface Axes {
+  rowName?: (row: number) => string;
+  colName?: (col: number) => string;
+}
+
+/** The axes of an activation, weight or cache of this size, whose first row is of token `start` of those that are read. */
+export function axesOf(model: Model, name: string, { rows, cols }: { rows: number; cols: number }, start: number): Axes {
+  const { activations, config, split } = model.manifest;
+  const about = activations[name] ?? split?.activations[name];
+  const token = (t: number) => state.read.value[t]?.label ?? "";
+  const heads = about?.heads ?? 1;
+  if (about?.kind === "scores" || about?.kind === "pattern") {
+    const head = (row: number) => `head ${row % heads}`;
+    const one = rows <= heads; // of the token that is decoded
+    return { rowName: (row) => (one ? head(row) : `${token(start + Math.floor(row / heads))}, ${head(row)}`), colName: token };
+  }
+  const outside = parts(name)[0] < 0; // where the vocabulary is: in a block a width may be as large by chance
+  const words = outside && cols === config.vocab_size ? { colName: state.label } : {};
+  if (about) {
+    if (cols !== heads * about.width) return {}; // partial sums
+    const rowName = (row: number) => token(about.kind === "cache" ? row : start + row);
+    return heads > 1 ? { rowName, colName: (col) => `head ${Math.floor((col * heads) / cols)}` } : { rowName, ...words };
+  }
+  return outside && rows === config.vocab_size ? { rowName: state.label, ...words } : words;
+}
+
+interface Props {
+  /** How many rows or columns, and their names. */
+  count: number;
+  name: (at: number) => string;
+  across: boolean;
+}
+
+/** As many names as fit along an edge of a picture; one that comes again and again stands where it first does. */
+export function Axis({ count, name, across }: Props) {
+  const box = useRef<HTMLDivElement>(null);
+  const room = useSignal(0);
+  useEffect(() => {
+    const self = box.current!;
+    const observer = new ResizeObserver(() => (room.value = across ? self.clientWidth : self.clientHeight));
+    observer.observe(self);
+    return () => observer.disconnect();
+  }, [across]);
+  const step = room.value ? Math.max(1, Math.ceil((count * EACH) / room.value)) : count;
+  const labels: [number, string][] = [];
+  for (let at = 0; at < count; at += step) {
+    const label = name(at);
+    if (label && label !== labels.at(-1)?.[1]) labels.push([at, label]);
+  }
+  return (
+    <div class={`axis ${across ? "across" : "down"}`} ref={box} aria-hidden="true">
+      {labels.map(([at, label]) => (
+        <span key={at} style={{ "--at": `${(100 * (at + 0.5)) / count}%` }}>
+          {label}
+        </span>
+      ))}
+    </div>
+  );
+}
