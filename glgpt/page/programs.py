@@ -53,11 +53,12 @@ def page_recordings(dtype: str) -> list[Recording]:
     for kernel in KERNELS.values():
         buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
         found += [Recording(k, buffers) for k in variants([kernel])]
-    if not FORMATS[dtype].packed:
+    fmt = FORMATS[FORMATS[dtype].activations or dtype]
+    if not fmt.packed:
         return found
     own: dict[tuple[str, Kernel], Recording] = {}
     for r in found:
-        own.setdefault((r.rows, r.kernel.for_format(FORMATS[dtype], r.limits)), r)
+        own.setdefault((r.rows, r.kernel.for_format(fmt, r.limits)), r)
     return list(own.values())
 
 
