@@ -125,7 +125,7 @@ FORMATS = {
             quantised.pack_bytes,
             quantised.unpack_bytes,
             bits=8,
-            group=64,
+            group=128,
             activations="f16",
             positions="q8",
         ),

@@ -9,8 +9,8 @@ export interface TextureSpec {
   role: "weight" | "state" | "input" | "scratch";
 }
 
-/** The name of a storage format (`engine/formats.ts`). */
-export type Dtype = "f32" | "f16";
+/** The name of a storage format (`engine/formats.ts`): i8 and i4 are the integers of q8 and q4 without their scales. */
+export type Dtype = "f32" | "f16" | "q8" | "q4" | "i8" | "i4";
 
 /**
  * The matrix `[rows, cols]` that a texture holds, cut into `tiles` (rows, columns of tiles).
