@@ -165,7 +165,12 @@ def add_device_options(parser: argparse.ArgumentParser, memory: bool = True) -> 
     group.add_argument(
         "--device", type=device, default="auto", help="auto, software, gpu, or an EGL device's number (see glgpt info)"
     )
-    group.add_argument("--dtype", choices=tuple(FORMATS), default="f32", help="how weights are stored (default f32)")
+    group.add_argument(
+        "--dtype",
+        choices=tuple(FORMATS),
+        default="f32",
+        help="how weights are stored (default f32): f16 halves their memory, q8 quarters it, q4 takes a sixth",
+    )
     group.add_argument("--kernel", choices=("auto", "4x4", "4x8", "8x4"), default="auto", help="tile of a product")
     group.add_argument(
         "--fetch", choices=("auto", "texelFetch", "textureLod"), default="auto", help="how texels are got"

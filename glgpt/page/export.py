@@ -179,7 +179,7 @@ def _check_size(manifest: dict[str, Any]) -> None:
     if total > SINGLE_FILE:
         raise GlgptError(
             f"the weights are {total / 2**20:.0f} MiB and a single file holds up to {SINGLE_FILE >> 20} MiB; "
-            "export a folder, or use f16"
+            "export a folder, or use f16, q8 or q4"
         )
 
 

@@ -35,12 +35,13 @@ class Format:
     `texture` is the format of the texture, "float" or "uint". `pack` takes float32 `[..., values_per_texel]`, four
     values of each column tile in turn, and gives texels `[..., 4]`; `unpack` is the way back, to float32. `spacing` is
     the distance from 1 to the next larger number; a normal number is rounded by at most half of it, relatively.
-    `largest` is the largest finite number. `tolerance` = (atol, rtol) of the logits of a whole model.
+    `largest` is the largest finite number. `tolerance` = (atol, rtol) of the logits of a whole model, beside those that
+    another device computes with the same texels.
 
     Of a quantised format, `pack` and `unpack` are those of the integers, of `bits` bits each; each column has a scale
     for every `group` rows, and `spacing` is relative to the greatest number of a group. What products take and give
     beside such weights is stored as `activations`, the weights outside of the blocks (embedding and head) as `outer`,
-    and the table of positions as `positions`.
+    and the table of positions as `positions`. `rounded` is the tolerance beside logits of weights not rounded.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Format:
     activations: str = ""
     outer: str = ""
     positions: str = "f32"
+    rounded: tuple[float, float] | None = None
 
     @property
     def column_tiles_per_texel(self) -> int:
@@ -128,6 +130,7 @@ FORMATS = {
             group=128,
             activations="f16",
             positions="q8",
+            rounded=(0.25, 1e-2),
         ),
         Format(
             "q4",
@@ -143,6 +146,7 @@ FORMATS = {
             activations="f16",
             outer="q8",
             positions="q8",
+            rounded=(2.5, 5e-2),
         ),
     )
 }

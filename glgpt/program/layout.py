@@ -231,7 +231,7 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
     while -(-cols // (4 * tc)) > limit:
         tc += step
     tr = -(-rows // limit)
-    while tr > 1 and -(-rows // tr) % 4 or _stored(-(-rows // tr), fmt) > limit:
+    while (tr > 1 and -(-rows // tr) % 4) or _stored(-(-rows // tr), fmt) > limit:
         tr += 1
         if tr > rows:
             raise ValueError(f"{rows} rows cannot be folded into tiles of at most {limit}")

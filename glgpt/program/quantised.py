@@ -44,38 +44,44 @@ def _rounded_up(scales: Floats) -> Floats:
 def pack_scales(scales: Floats, rows: int) -> Texels:
     """Texels `[groups, rows, n, 4]` of the scales `[groups, n, 8 rows]`."""
     halves = (np.ascontiguousarray(scales, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    texels = halves.reshape(*scales.shape[:2], rows, SCALES_PER_TEXEL).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(texels).view(np.uint32)
+    by_row = halves.reshape(*scales.shape[:2], rows, SCALES_PER_TEXEL).transpose(0, 2, 1, 3)
+    texels: Texels = np.ascontiguousarray(by_row).view(np.uint32)
+    return texels
 
 
 def unpack_scales(texels: Texels) -> Floats:
     """The scales `[groups, n, 8 rows]` that `pack_scales` packed."""
     halves = np.ascontiguousarray(texels).view(np.uint16).transpose(0, 2, 1, 3)
-    words = halves.reshape(*halves.shape[:2], -1).astype(np.uint32) << 16
-    return words.view(np.float32)
+    words: NDArray[np.uint32] = halves.reshape(*halves.shape[:2], -1).astype(np.uint32) << np.uint32(16)
+    found: Floats = words.view(np.float32)
+    return found
 
 
 def pack_bytes(integers: Floats) -> Texels:
     """Texels `[..., 4]` of integers `[..., 16]`, four of each column tile in turn."""
     by_column = integers.astype(np.int8).reshape(*integers.shape[:-1], 4, 4).swapaxes(-1, -2)
-    return np.ascontiguousarray(by_column).view(np.uint32)[..., 0]
+    texels: Texels = np.ascontiguousarray(by_column).view(np.uint32)[..., 0]
+    return texels
 
 
 def unpack_bytes(texels: Texels) -> Floats:
     """The integers that `pack_bytes` packed."""
     by_column = np.ascontiguousarray(texels)[..., None].view(np.int8)
-    return by_column.swapaxes(-1, -2).reshape(*texels.shape[:-1], 16).astype(np.float32)
+    found: Floats = by_column.swapaxes(-1, -2).reshape(*texels.shape[:-1], 16).astype(np.float32)
+    return found
 
 
 def pack_nibbles(integers: Floats) -> Texels:
     """Texels `[..., 4]` of integers `[..., 32]`, four of each column tile in turn."""
     tiles = (integers.astype(np.int8).view(np.uint8) & 15).reshape(*integers.shape[:-1], 4, 2, 4)
     pairs = (tiles[..., 0, :] | (tiles[..., 1, :] << 4)).swapaxes(-1, -2)
-    return np.ascontiguousarray(pairs).view(np.uint32)[..., 0]
+    texels: Texels = np.ascontiguousarray(pairs).view(np.uint32)[..., 0]
+    return texels
 
 
 def unpack_nibbles(texels: Texels) -> Floats:
     """The integers that `pack_nibbles` packed."""
     pairs = np.ascontiguousarray(texels)[..., None].view(np.int8).swapaxes(-1, -2)
     tiles = np.stack([(pairs << 4) >> 4, pairs >> 4], axis=-2)
-    return tiles.reshape(*texels.shape[:-1], 32).astype(np.float32)
+    found: Floats = tiles.reshape(*texels.shape[:-1], 32).astype(np.float32)
+    return found

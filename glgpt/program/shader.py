@@ -145,7 +145,10 @@ def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> l
 
 
 def interface(outputs: Mapping[str, Layout], tiles_of_pass: TileRange) -> str:
-    """GLSL text declaring the colour attachments of `outputs` and how they are stored. Raises ValueError for panels and integers."""
+    """GLSL text declaring the colour attachments of `outputs` and how they are stored.
+
+    Raises ValueError for panels and quantised formats.
+    """
     lines: list[str] = []
     location = 0
     for name, layout in outputs.items():
