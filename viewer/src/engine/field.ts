@@ -4,7 +4,7 @@ import type { Player, Texels } from "../gl/player";
 import { must } from "../gl/errors";
 import { FORMATS, storedRows } from "./formats";
 import { unpack } from "./layout";
-import type { Dtype, TextureSpec, View } from "../gl/program";
+import type { TextureSpec, View } from "../gl/program";
 
 const MOST = 4 << 20; // bytes that are read at once; of a larger texture, some rows of each tile
 const BINS = 48;
@@ -34,7 +34,7 @@ export interface Field {
  * The texels of a texture as a matrix of their own: layers below one another, a texel's values side by side. `dtype` is
  * that of the matrix it holds; without one, the first format with such texels.
  */
-export function memoryView(spec: TextureSpec, dtype?: Dtype): View {
+export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
   const format = dtype ? FORMATS[FORMATS[dtype].memory] : Object.values(FORMATS).find(({ texture }) => texture === spec.format);
   const { name, columnTiles } = must(format, `a format of ${spec.format} texels`);
   return {

@@ -1,10 +1,10 @@
 // Storage formats: how numbers lie in 128-bit texels, as glgpt/program/formats.py packs them.
 
 import type { Texels } from "../gl/player";
-import type { Dtype, TextureSpec } from "../gl/program";
+import type { Dtype, Integers, TextureSpec } from "../gl/program";
 
 export interface Format {
-  name: Dtype;
+  name: Dtype | Integers;
   /** The format of its textures. */
   texture: TextureSpec["format"];
   /** Column tiles that share a texel, four values of each. */
@@ -13,7 +13,7 @@ export interface Format {
   group: number;
   scaleRows: number;
   /** Its texels as they lie in memory. */
-  memory: Dtype;
+  memory: Dtype | Integers;
   /** What a texel is called for people. */
   texel: string;
   /** Reads values by their place: 4 * columnTiles of a texel, texel after texel. */
@@ -23,7 +23,7 @@ export interface Format {
 const PLAIN = { group: 0, scaleRows: 0 };
 const scratch = new DataView(new ArrayBuffer(4));
 
-export const FORMATS: Readonly<Record<Dtype, Format>> = {
+export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
   f32: {
     name: "f32",
     texture: "float",
@@ -65,25 +65,14 @@ export const FORMATS: Readonly<Record<Dtype, Format>> = {
     texel: "32 numbers of four bits; above each 128 rows their scales, eight bfloat16 a texel",
     reader: integers(4),
   },
-  i8: {
-    name: "i8",
-    texture: "uint",
-    columnTiles: 4,
-    ...PLAIN,
-    memory: "i8",
-    texel: "sixteen bytes",
-    reader: integers(8),
-  },
-  i4: {
-    name: "i4",
-    texture: "uint",
-    columnTiles: 8,
-    ...PLAIN,
-    memory: "i4",
-    texel: "32 numbers of four bits",
-    reader: integers(4),
-  },
+  i8: only("i8", 8, "sixteen bytes"),
+  i4: only("i4", 4, "32 numbers of four bits"),
 };
+
+/** Integers of so many bits, without scales. */
+function only(name: Integers, bits: number, texel: string): Format {
+  return { name, texture: "uint", columnTiles: 32 / bits, ...PLAIN, memory: name, texel, reader: integers(bits) };
+}
 
 /** Reads integers of so many bits: a component of a texel holds a column of every tile, the first in the lowest bits. */
 function integers(bits: number): Format["reader"] {

@@ -95,8 +95,8 @@ export function unpack(view: View, texels: Texels): Float32Array {
       const row = first + (above - scaleRows) + (y - (group ? y % group : 0)) + (shared >> 1);
       const scale = 8 * (row * line + (x % line)) + 4 * (shared & 1);
       for (let c = 4 * c4; c < Math.min(4 * c4 + 4, cols); c++) {
-        const v = value(place + (c & 3));
-        out[r * cols + c] = group ? v * fromBfloat16(scales[scale + (c & 3)] ?? 0) : v;
+        out[r * cols + c] = value(place + (c & 3));
+        if (group) out[r * cols + c]! *= fromBfloat16(scales[scale + (c & 3)] ?? 0);
       }
     }
   }

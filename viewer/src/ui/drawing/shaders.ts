@@ -2,7 +2,7 @@
 
 import COMMON from "../../../../glsl/tensor.glsl?raw";
 import type { Format } from "../../engine/formats";
-import type { Dtype } from "../../gl/program";
+import type { Dtype, Integers } from "../../gl/program";
 import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
 
 // Positive values in one hue, negative in another, as transparent as they are small: right on light and on dark.
@@ -57,7 +57,7 @@ void main() {
 
 const DECODERS = import.meta.glob<string>("../../../../glsl/formats/*.glsl", { query: "?raw", import: "default", eager: true });
 
-const INTEGERS: Partial<Record<Dtype, Dtype>> = { i8: "q8", i4: "q4" }; // whose decoder gives them
+const INTEGERS: Partial<Record<Dtype | Integers, Dtype>> = { i8: "q8", i4: "q4" }; // whose decoder gives them
 
 const decoder = (name: string) => DECODERS[`../../../../glsl/formats/${name}.glsl`] ?? "";
 
