@@ -1,7 +1,29 @@
 // A few rows times a matrix, K cut into SPLIT_K slices as `matvec.frag` does it for one row, with the same sums: each row
 // tile of y holds ROW_GROUPS rows, whose partial sums follow each other. So a fragment multiplies a texel of w, or some
 // texels of its row, with Y_NR rows of x.
-#define COLUMNS (Y_NC / W_SHARED)  // texels of a row of w
+#define COLUMNS ((Y_NC + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may take a part of one
+#define TILE(j) ((j) % W_SHARED)
+
+// sums += four columns of each row of x times four rows of w.
+#define MULTIPLY(sums, k4) { \
+    int tile = W_TR == 1 ? 0 : 4 * (k4) / W_H, row_of_w = W_Y(4 * (k4) - tile * W_H); \
+    W_TEXEL w[4 * COLUMNS]; \
+    for (int o = 0; o < 4; o++) { \
+      for (int n = 0; n < COLUMNS; n++) w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row_of_w + o, at[n].x); \
+    } \
+    vec4 x[Y_NR]; \
+    Y_ROWTILES(LOAD) \
+    vec4 v[4 * Y_NC]; \
+    Y_COLTILES(DECODE) \
+    Y_TILES(sums) \
+  }
+#define LOAD(n, i) x[n] = x_at(min(i * ROW_GROUPS + group, X_ROWS - 1), k4);
+#define DECODE(n, j) for (int o = 0; o < 4; o++) v[4 * n + o] = W_DECODE(w[4 * (n / W_SHARED) + o], TILE(j));
+#define SUM(i, j) \
+  x[i - Y_I].x * v[4 * (j - Y_J)] + x[i - Y_I].y * v[4 * (j - Y_J) + 1] \
+    + x[i - Y_I].z * v[4 * (j - Y_J) + 2] + x[i - Y_I].w * v[4 * (j - Y_J) + 3]
+#define ADD(n, i, j) acc[n] += SUM(i, j);
+#define ADD_TO_GROUP(n, i, j) of_group[n] += SUM(i, j);
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
@@ -15,23 +37,20 @@ void main() {
     at[n] = W_AT(texel);
   }
   int end = min((slice + 1) * SLICE, K4);
-  for (int k4 = slice * SLICE; k4 < end; k4++) {
-    int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row_of_w = 4 * k4 - tile * W_H;
-    W_TEXEL w[4 * COLUMNS];
-    for (int o = 0; o < 4; o++) {
-      for (int n = 0; n < COLUMNS; n++) w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row_of_w + o, at[n].x);
-    }
-    vec4 x[Y_NR];
-#define LOAD(n, i) x[n] = x_at(min(i * ROW_GROUPS + group, X_ROWS - 1), k4);
-    Y_ROWTILES(LOAD)
-    vec4 v[4 * Y_NC];
-#define ROW(n, o) W_DECODE(w[4 * (n / W_SHARED) + o], n % W_SHARED)
-#define DECODE(n, j) for (int o = 0; o < 4; o++) v[4 * n + o] = ROW(n, o);
-    Y_COLTILES(DECODE)
-#define ADD(n, i, j) \
-    acc[n] += x[i - Y_I].x * v[4 * (j - Y_J)] + x[i - Y_I].y * v[4 * (j - Y_J) + 1] \
-      + x[i - Y_I].z * v[4 * (j - Y_J) + 2] + x[i - Y_I].w * v[4 * (j - Y_J) + 3];
-    Y_TILES(ADD)
+#ifdef W_GROUP
+  // The sums of a group of rows are multiplied with its scales.
+  for (int k4 = slice * SLICE; k4 < end;) {
+    int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
+    int stop = min(end, k4 + (min(row / W_GROUP * W_GROUP + W_GROUP, W_H) - row + 3) / 4);
+    vec4 of_group[Y_N];
+#define START_GROUP(n, i, j) of_group[n] = vec4(0.0);
+    Y_TILES(START_GROUP)
+    for (; k4 < stop; k4++) MULTIPLY(ADD_TO_GROUP, k4)
+#define SCALE(n, i, j) acc[n] += of_group[n] * w_scale(tile, row, at[(j - Y_J) / W_SHARED], TILE(j));
+    Y_TILES(SCALE)
   }
+#else
+  for (int k4 = slice * SLICE; k4 < end; k4++) MULTIPLY(ADD, k4)
+#endif
   STORE_Y(acc)
 }

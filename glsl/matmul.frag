@@ -14,7 +14,11 @@ vec4 acc[Y_N];
 #include "weight_rows.glsl"
 
 // acc += x (four columns of each row tile) times four rows of w.
+#ifdef W_GROUP
+void multiply(vec4 x[Y_NR], int tile, int row, vec4 scale[X_SHARED * Y_NC], int first) {
+#else
 void multiply(vec4 x[Y_NR], int tile, int row) {
+#endif
 #define LANE_X(n, i, j) acc[n] += x[i - Y_I].x * ROW(0, j);
 #define LANE_Y(n, i, j) acc[n] += x[i - Y_I].y * ROW(1, j);
 #define LANE_Z(n, i, j) acc[n] += x[i - Y_I].z * ROW(2, j);
@@ -26,18 +30,40 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
 
 // `n` texels of x from `x0` on. at: for each column tile that they hold, the row tile of w and the row in it that the first
 // texel meets; none where the matrix has ended.
-void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
-  for (int k = n * slice / SPLIT_K, end = n * (slice + 1) / SPLIT_K; k < end; k++) {
-    X_TEXEL t[Y_NR];
-    vec4 x[Y_NR];
 #define FETCH_X(n, i) t[n] = X(i * X_ACROSS + layer, p.y, x0 + k);
-    Y_ROWTILES(FETCH_X)
 #define MULTIPLY(tile) \
+  if (at[tile].x >= 0) { \
+    for (int n = 0; n < Y_NR; n++) x[n] = X_DECODE(t[n], tile); \
+    multiply(x, at[tile].x, W_Y(at[tile].y + 4 * k) SCALE_OF(tile)); \
+  }
+void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
+  int k = n * slice / SPLIT_K, end = n * (slice + 1) / SPLIT_K;
+#ifdef W_GROUP
+  // Stretches within one group of rows of w for each column tile of x.
+  while (k < end) {
+    int stop = end;
+    vec4 scale[X_SHARED * Y_NC];
+#define SCALE_OF(tile) , scale, tile * Y_NC
+#define LOAD_SCALE(tile) \
     if (at[tile].x >= 0) { \
-      for (int n = 0; n < Y_NR; n++) x[n] = X_DECODE(t[n], tile); \
-      multiply(x, at[tile].x, at[tile].y + 4 * k); \
+      int row = at[tile].y + 4 * k; \
+      stop = min(stop, k + (W_GROUP - row % W_GROUP) / 4); \
+      for (int c = 0; c < Y_NC; c++) { \
+        scale[tile * Y_NC + c] = w_scale(at[tile].x, row, column[c / PER_TEXEL], TILE(c, (Y_J + c))); \
+      } \
     }
-    X_EACH_SHARED(MULTIPLY)
+    X_EACH_SHARED(LOAD_SCALE)
+#else
+#define SCALE_OF(tile)
+  {
+    int stop = end;
+#endif
+    for (; k < stop; k++) {
+      X_TEXEL t[Y_NR];
+      vec4 x[Y_NR];
+      Y_ROWTILES(FETCH_X)
+      X_EACH_SHARED(MULTIPLY)
+    }
   }
 }
 
@@ -49,11 +75,15 @@ void main() {
 #endif
 #define C4(j) ((j) * ACROSS + p.x)
 #define LOCATE(n, j) \
-  if (n % W_SHARED == 0) { \
+  if (n % PER_TEXEL == 0) { \
     int c4 = min(C4(j), W_W * W_TC - 1); \
-    column[n / W_SHARED] = W_PLACE(c4); \
+    column[n / PER_TEXEL] = W_PLACE(c4); \
   }
   Y_COLTILES(LOCATE)
+#if W_SHARED > 1 && W_TC > Y_TC
+#define LOCATE_TILE(n, j) tile_of[n] = C4(j) / W_W % W_SHARED;
+  Y_COLTILES(LOCATE_TILE)
+#endif
 #ifdef BIAS
 #define START(n, i, j) acc[n] = bias_at(0, min(C4(j), BIAS_W * BIAS_TC - 1));
 #else

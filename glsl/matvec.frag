@@ -8,7 +8,25 @@
 #else
 #define FACTOR(k4) x_at(0, k4)
 #endif
-#define COLUMNS (Y_N / W_SHARED)  // texels of a row of w
+#define COLUMNS ((Y_N + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may take a part of one
+#define TILE(n) ((Y_J + n) % W_SHARED)
+
+// sums += four columns of x times four rows of w. All fetches before the multiplications, since on software GL each is a
+// call that empties the registers; row by row, since the texels of one row are in the same page, those of one column are
+// not (2x there).
+#define MULTIPLY(sums, k4) { \
+    vec4 x = FACTOR(k4); \
+    int tile = W_TR == 1 ? 0 : 4 * (k4) / W_H, row = W_Y(4 * (k4) - tile * W_H); \
+    W_TEXEL w[4 * COLUMNS]; \
+    for (int o = 0; o < 4; o++) { \
+      for (int n = 0; n < COLUMNS; n++) w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x); \
+    } \
+    Y_TILES(sums) \
+  }
+#define ROW(n, o) W_DECODE(w[4 * (n / W_SHARED) + o], TILE(n))
+#define SUM(n) x.x * ROW(n, 0) + x.y * ROW(n, 1) + x.z * ROW(n, 2) + x.w * ROW(n, 3)
+#define ADD(n, i, j) acc[n] += SUM(n);
+#define ADD_TO_GROUP(n, i, j) of_group[n] += SUM(n);
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
@@ -22,18 +40,20 @@ void main() {
     at[n] = W_AT(texel);
   }
   int end = min((slice + 1) * SLICE, K4);
-  for (int k4 = slice * SLICE; k4 < end; k4++) {
-    vec4 x = FACTOR(k4);
+#ifdef W_GROUP
+  // The sums of a group of rows are multiplied with its scales.
+  for (int k4 = slice * SLICE; k4 < end;) {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
-    // All fetches before the multiplications, since on software GL each is a call that empties the registers; row by
-    // row, since the texels of one row are in the same page, those of one column are not (2x there).
-    W_TEXEL w[4 * COLUMNS];
-    for (int o = 0; o < 4; o++) {
-      for (int n = 0; n < COLUMNS; n++) w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x);
-    }
-#define ROW(n, o) W_DECODE(w[4 * (n / W_SHARED) + o], n % W_SHARED)
-#define ADD(n, i, j) acc[n] += x.x * ROW(n, 0) + x.y * ROW(n, 1) + x.z * ROW(n, 2) + x.w * ROW(n, 3);
-    Y_TILES(ADD)
+    int stop = min(end, k4 + (min(row / W_GROUP * W_GROUP + W_GROUP, W_H) - row + 3) / 4);
+    vec4 of_group[Y_N];
+#define START_GROUP(n, i, j) of_group[n] = vec4(0.0);
+    Y_TILES(START_GROUP)
+    for (; k4 < stop; k4++) MULTIPLY(ADD_TO_GROUP, k4)
+#define SCALE(n, i, j) acc[n] += of_group[n] * w_scale(tile, row, at[n / W_SHARED], TILE(n));
+    Y_TILES(SCALE)
   }
+#else
+  for (int k4 = slice * SLICE; k4 < end; k4++) MULTIPLY(ADD, k4)
+#endif
   STORE_Y(acc)
 }

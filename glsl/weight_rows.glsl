@@ -1,11 +1,29 @@
 // Four rows of w from `row` on of row tile `tile`, in this fragment's column tiles, decoded into the array w. All fetches
 // come before all multiplications, since on software GL each is a call that empties the registers, and a column's rows
 // together, for the processor to fetch ahead.
+// Of a quantised w, `scale` holds those of the rows' group for each column tile, from `first` on.
 #define ROW(o, j) w[4 * (j - Y_J) + o]
-#define COLUMNS ((Y_NC + W_SHARED - 1) / W_SHARED)  // texels of a row of w
+// Column tiles of y that lie in the same texels of w, of which one tile of y may hold several.
+#if W_SHARED > 1 && W_TC > Y_TC
+#define PER_TEXEL (W_SHARED * Y_TC / W_TC)
+#else
+#define PER_TEXEL W_SHARED
+#endif
+#define COLUMNS ((Y_NC + PER_TEXEL - 1) / PER_TEXEL)  // texels of a row of w
 ivec3 column[COLUMNS];  // where in w
+#if W_SHARED > 1 && W_TC > Y_TC
+int tile_of[Y_NC];  // which column tile of its texel
+#define TILE(n, j) tile_of[n]
+#else
+#define TILE(n, j) (j % W_SHARED)
+#endif
+#ifdef W_GROUP
+#define SCALED(n) * scale[first + n]
+#else
+#define SCALED(n)
+#endif
 #define DECODE_COLUMN(n, j) \
-  for (int o = 0; o < 4; o++) w[4 * n + o] = W_DECODE(t[4 * (n / W_SHARED) + o], j % W_SHARED);
+  for (int o = 0; o < 4; o++) w[4 * n + o] = W_DECODE(t[4 * (n / PER_TEXEL) + o], TILE(n, j)) SCALED(n);
 #define FETCH_ROWS \
   W_TEXEL t[4 * COLUMNS]; \
   for (int n = 0; n < COLUMNS; n++) { \

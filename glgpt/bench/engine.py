@@ -203,7 +203,7 @@ def model_bench(
             flops = c.block_flops * t + c.head_flops
             rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
         f32_bytes = 4 * c.parameter_count
-        weights = 4 * f32_bytes // FORMATS[dtype].values_per_texel
+        weights = info["bytes_by_role"]["weight"]
         for what in SAMPLERS:
             for t in contexts:
                 rows.append(_read_row(what, f"context {t}", seconds[f"{what} {t}"], weights, peaks["read_gbs"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ class Checkpoint:
         hub = name_or_path is not None and path.resolve() != Path(name_or_path).resolve() and str(name_or_path)
         return cls(path, config, _checked(path, config, _stored(path)), hub or "")
 
+    def shortened(self, positions: int) -> Checkpoint:
+        """The same model with a context of so many positions at most, and with smaller caches."""
+        config: Any = self.config  # a dataclass, as every family's is
+        config = replace(config, n_positions=min(positions, config.n_positions))
+        return Checkpoint(self.path, config, self._tensors, self.name)
+
     @property
     def names(self) -> set[str]:
         """The parameters' names, without the family's prefix: those of `ModelConfig.parameters`."""
@@ -73,8 +80,10 @@ class Checkpoint:
         An f32 or f16 array is a view of the file: drop it when done, and its pages leave memory with it.
         Raises GlgptError for NaN or infinity, or a file that has shrunk since it was opened.
         """
-        stored = self._tensors[name]
+        stored, parameter = self._tensors[name], self.config.parameters[name]
         values: NDArray[Any] = np.ascontiguousarray(_widened(self._mapped(name), stored))
+        if parameter.table:
+            values = values[: parameter.shape[0]]
         flat = values.reshape(-1)
         for start in range(0, flat.size, _CHUNK):
             finite = np.isfinite(flat[start : start + _CHUNK])

@@ -170,7 +170,10 @@ def add_device_options(parser: argparse.ArgumentParser, memory: bool = True, dty
     )
     default = dtype or "f16 of the embedded model, else f32"
     group.add_argument(
-        "--dtype", choices=tuple(FORMATS), default=dtype, help=f"how weights are stored (default {default})"
+        "--dtype",
+        choices=tuple(FORMATS),
+        default=dtype,
+        help=f"how weights are stored (default {default}): f16 halves their memory, q8 quarters it, q4 takes a sixth",
     )
     group.add_argument("--kernel", choices=("auto", "4x4", "4x8", "8x4"), default="auto", help="tile of a product")
     group.add_argument(

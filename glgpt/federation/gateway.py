@@ -238,7 +238,7 @@ class Gateway:
         if message is not None and self.rounds.open is not None and (again or client.sent != message["attempt"]):
             client.sent = message["attempt"]
             weights = np.asarray(self.rounds.open.parameters, "<f4")  # one copy for all clients
-            await client.say(message, memoryview(weights).cast("B"))
+            await client.say(message, weights.data.cast("B"))
 
     # -- sockets ----------------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class Device:
             texture.release()
             raise DeviceError(
                 f"the driver refused texture {name}, {width} x {height} x {layers} ({trouble}); "
-                "use a smaller model, --dtype f16, or --device software"
+                "use a smaller model, --dtype f16, q8 or q4, or --device software"
             )
         texture.filter = (moderngl.NEAREST, moderngl.NEAREST)
         texture.repeat_x = texture.repeat_y = False

@@ -113,7 +113,7 @@ def fitting_program(
     if most is not None and needed > most:
         raise GlgptError(
             f"{checkpoint.path}: its textures need {needed / 2**20:.0f} MiB and --max-texture-memory is "
-            f"{most / 2**20:.0f} MiB; allow more, or use --dtype f16"
+            f"{most / 2**20:.0f} MiB; allow more, or use --dtype f16, q8 or q4"
         )
     return program
 

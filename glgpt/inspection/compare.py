@@ -17,16 +17,21 @@ from glgpt.program.formats import FORMATS
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a value may be from its reference: `atol + rtol * |reference|`; by default as f32 keeps it."""
+    """How far a value may be from its reference: `atol + rtol * |reference|`; by default as f32 keeps it.
+
+    `greedy`: greedy tokens must be the reference's. Weights that were rounded to few bits choose others now and then.
+    """
 
     atol: float = FORMATS["f32"].tolerance[0]
     rtol: float = FORMATS["f32"].tolerance[1]
+    greedy: bool = True
 
     @classmethod
     def of(cls, dtype: str, atol: float | None = None, rtol: float | None = None) -> Tolerance:
         """What models of this dtype keep, but where a number is given."""
-        usual = FORMATS[dtype].tolerance
-        return cls(usual[0] if atol is None else atol, usual[1] if rtol is None else rtol)
+        fmt = FORMATS[dtype]
+        usual = fmt.rounded or fmt.tolerance
+        return cls(usual[0] if atol is None else atol, usual[1] if rtol is None else rtol, not fmt.quantised)
 
     def excess(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         """Error over allowed error, element by element: 1 is the limit; inf where only one of the two is finite."""
@@ -81,6 +86,7 @@ class CaseResult:
     worst: Worst
     greedy: tuple[int, int] | None = None  # how many greedy tokens agree from the start, of how many
     activations: list[Worst] = field(default_factory=list)  # in the order they are computed
+    greedy_counts: bool = True  # whether those tokens must agree
 
     @property
     def first_off(self) -> Worst | None:
@@ -90,7 +96,7 @@ class CaseResult:
     @property
     def within(self) -> bool:
         """Whether all that was compared keeps the tolerance."""
-        same_greedy = self.greedy is None or self.greedy[0] == self.greedy[1]
+        same_greedy = not self.greedy_counts or self.greedy is None or self.greedy[0] == self.greedy[1]
         return self.worst.within and same_greedy and self.first_off is None
 
     def as_json(self) -> dict[str, Any]:
@@ -133,6 +139,7 @@ def compare(model: GPT2, case: Case, tolerance: Tolerance, activations: bool = F
         worst=worst,
         greedy=_greedy(model, case),
         activations=[*(worst_of(n, cache[n], case.arrays[n], tolerance) for n in names), worst] if activations else [],
+        greedy_counts=tolerance.greedy,
     )
 
 

@@ -52,7 +52,8 @@ class Network(ABC):
 
     f32: every tensor is cut into the kernel's tiles. A packed format: weights and the inputs of products are stored in
     it, in 8 row tiles (4 with four draw buffers) of the column tiles that share a texel; the residual stream and
-    attention stay f32.
+    attention stay f32. A quantised format is that of weights alone: the inputs of products are stored as its
+    `activations`, which `dtype` and `format` then are.
 
     With a `batch`, `prefill` runs one. `role` is that of the parameters' textures: "state" where training writes them.
     With `SideBySide` in place of a batch, `decode` takes a token of each text.
@@ -73,13 +74,14 @@ class Network(ABC):
         role: str = "weight",
         part: Part | None = None,
     ) -> None:
-        self.rec, self.config, self.dtype, self.names = rec, config, dtype, names
+        self.weights = FORMATS[dtype]
+        self.rec, self.config, self.dtype, self.names = rec, config, self.weights.activations or dtype, names
         self.part = part or Part.whole(config)
         self.texts = batch if isinstance(batch, SideBySide) else None
         batch = None if isinstance(batch, SideBySide) else batch
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         self.rows = self._rows(self.texts) if self.texts else None
-        self.format = FORMATS[dtype]
+        self.format = FORMATS[self.dtype]
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.edits: SupportsEdits | None = None
         self.taps = False  # whether `prefill` and `decode` list the residual stream after every block
@@ -92,12 +94,13 @@ class Network(ABC):
         """The texture of a parameter."""
         p, limit = self.config.parameters[name], self.rec.limits.max_texture_size
         rows, cols = p.matrix
+        dtype = self.weights.name if p.layer is not None else self.weights.outer or self.weights.name
         if not p.product:
-            layout = fold(rows, cols, limit)
+            layout = fold(rows, cols, limit, dtype=self.weights.positions if p.table else "f32")
         elif self.kernel.contiguous and self.role == "weight":  # training writes no panels
-            layout = ops.panels(self.rec, texels(rows), cols, self.dtype)
+            layout = ops.panels(self.rec, texels(rows), cols, dtype)
         else:
-            layout = fold(texels(rows), cols, limit, dtype=self.dtype)
+            layout = fold(texels(rows), cols, limit, dtype=dtype)
         return self.rec.fixed(name, layout, self.role)
 
     def linear(self, name: str) -> tuple[Tensor, Tensor | None]:

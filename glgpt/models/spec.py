@@ -79,8 +79,8 @@ class Parameter:
 
     `name` is Hugging Face's without the family's prefix, `shape` that of the checkpoint. The texture holds the
     transpose where `transposed`, a vector as one row. `product`: it is the right factor of a product, and its rows are
-    padded to a multiple of four. Fresh values are normal of `mean` and `deviation`. `decayed`: AdamW decays it.
-    `layer` is the block that it belongs to.
+    padded to a multiple of four. `table`: a row of it is looked up for each position. Fresh values are normal of
+    `mean` and `deviation`. `decayed`: AdamW decays it. `layer` is the block that it belongs to.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Parameter:
     deviation: float = 0.0
     decayed: bool = False
     layer: int | None = None
+    table: bool = False
 
     @property
     def count(self) -> int:

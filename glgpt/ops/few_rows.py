@@ -24,10 +24,10 @@ def few_rows(rec: Recorder, x: Tensor, w: Tensor, name: str, contiguous: int = 0
     shared, k4, most = w.layout.format.column_tiles_per_texel, -(-x.cols // 4), rec.limits.max_draw_buffers
     contiguous, single, columns = columns_of(w, contiguous)
     _, slice_texels = slices(rec, k4, columns, None, w.layout.stack > 1)
-    together = min(x.rows, most // shared)  # rows of a fragment
+    together = min(x.rows, max(1, most // shared))  # rows of a fragment
     groups = -(-x.rows // together)
     together = -(-x.rows // groups)
-    texels = max(t for t in range(1, single + 1) if t * shared * together <= most)
+    texels = max((t for t in range(1, single + 1) if t * shared * together <= most), default=1)
     columns = -(-columns * single // texels)
     contiguous, split_k, by = texels if contiguous else 0, -(-k4 // slice_texels), BY
     while columns > rec.limits.max_texture_size * by:

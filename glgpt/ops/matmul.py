@@ -47,7 +47,7 @@ def matmul(
     side by side and another pass adds up their partial sums (see `split_k_for`). Raises ValueError for shapes that do
     not fit, for x in panels, and for a residual of another layout than y or of a packed y.
     """
-    y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], _column_tiles(rec, w, tile_cols)), dtype))
+    y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], _column_tiles(rec, w, tile_cols, dtype)), dtype))
     if w.rows < x.cols or x.layout.panel or (residual and (residual.layout != y.layout or y.layout.format.packed)):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
     inputs, product = {"x": x, "w": w}, y
@@ -115,17 +115,24 @@ def _right_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Ten
 
 def _plus_product(rec: Recorder, a: Tensor, b: Tensor, so_far: Tensor | None, name: str, tile_cols: int) -> Tensor:
     """a b + so_far, in one go where their layouts are the same."""
-    layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b, tile_cols)))
+    layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b, tile_cols, "f32")))
     fused = so_far if so_far and so_far.layout == layout else None
     y = matmul(rec, a, b, None, name, residual=fused, tile_cols=tile_cols)
     return y if fused else plus(rec, y, so_far)
 
 
-def _column_tiles(rec: Recorder, w: Tensor, tile_cols: int) -> int:
-    """Into how many column tiles a product with w is cut: those of a packed w, else as many as the limit asks."""
-    if w.layout.format.packed:
-        return w.layout.tiles[1]
-    return fold(1, w.cols, rec.limits.max_texture_size, tile_cols).tiles[1]
+def _column_tiles(rec: Recorder, w: Tensor, tile_cols: int, dtype: str) -> int:
+    """Into how many column tiles a product with w is cut: those of a packed w, else as many as the limit asks.
+
+    Where a tile of the product can hold whole tiles of w, it has as many of these as let it fill its own texels: the
+    fragments of a pass are then as many as with a format of fewer column tiles in a texel.
+    """
+    tiles, fmt, own = w.layout.tiles[1], w.layout.format, FORMATS[dtype].column_tiles_per_texel
+    if not fmt.packed:
+        return fold(1, w.cols, rec.limits.max_texture_size, tile_cols).tiles[1]
+    fewer = tiles // fmt.column_tiles_per_texel * own
+    wide = -(-w.cols // (4 * fewer)) <= rec.limits.max_texture_size
+    return fewer if own > 1 and w.cols % (4 * tiles) == 0 and wide else tiles
 
 
 def _segments(x: Layout, w: Layout) -> dict[str, str]:

@@ -50,6 +50,7 @@ TUNING = {  # what the page decides by as the desktop does, and how many greedy 
     "ahead": 3,
 }
 SHARD_SIZE = 24 << 20
+CONTEXT = 256  # positions of the reference run: the caches of all that a large model could hold would take gigabytes
 LARGEST_FILE = 100_000_000  # what a plain static host takes
 TRAINED_ON = "the plays of Shakespeare"  # the embedded model
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
@@ -184,7 +185,7 @@ def _check_size(manifest: dict[str, Any]) -> None:
     if total > SINGLE_FILE:
         raise GlgptError(
             f"the weights are {total / 2**20:.0f} MiB and a single file holds up to {SINGLE_FILE >> 20} MiB; "
-            "export a folder, or use f16"
+            "export a folder, or use f16, q8 or q4"
         )
 
 
@@ -222,18 +223,19 @@ def _write(
     config, dtype, train = checkpoint.config, wishes.dtype, wishes.train
     split = wishes.split
     part = split.part(config) if split else Part.whole(config)
-    programs, listed = _recordings(config, dtype, part, split)
-    packed = {recording["cut"]: programs[recording["cut"]] for recording in listed if "cut" in recording}
-    layouts = weight_layouts(programs[listed[0]["generate"]], config)
     names = list(config.activations)
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
     documents = {}
     settings = DeviceSettings.taken_from(options)
-    with GPT2(checkpoint, tokenizer, dtype, settings=settings, **options) as model:
+    short = checkpoint.shortened(max(CONTEXT, 2 * len(wishes.prompt.encode())))  # a token is a byte at least
+    with GPT2(short, tokenizer, dtype, settings=settings, **options) as model:
         documents["reference.json"] = _json(reference_json(model, wishes.prompt, names))
         recorded = recorded_json(model)
         if wishes.site:
             write_preview(model, folder, wishes.site)
+    programs, listed = _recordings(config, dtype, part, split)
+    packed = {recording["cut"]: programs[recording["cut"]] for recording in listed if "cut" in recording}
+    layouts = weight_layouts(programs[listed[0]["generate"]], config)
     if recorded:
         documents["recorded.json"] = _json(recorded)
     if tokenizer:

@@ -18,6 +18,7 @@ from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
 from glgpt.tuning.choice import product_program, row_product_program, variants
 
+LEAST = Limits(max_draw_buffers=4)  # of every WebGL2 device: recordings of all draw buffers share the probe of one row
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
 
 
@@ -53,11 +54,12 @@ def page_recordings(dtype: str) -> list[Recording]:
     for kernel in KERNELS.values():
         buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
         found += [Recording(k, buffers) for k in variants([kernel])]
-    if not FORMATS[dtype].packed:
+    fmt = FORMATS[FORMATS[dtype].activations or dtype]
+    if not fmt.packed:
         return found
     own: dict[tuple[str, Kernel], Recording] = {}
     for r in found:
-        own.setdefault((r.rows, r.kernel.for_format(FORMATS[dtype], r.limits)), r)
+        own.setdefault((r.rows, r.kernel.for_format(fmt, r.limits)), r)
     return list(own.values())
 
 
@@ -158,5 +160,5 @@ def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
     """What a page measures of this recording, as `glgpt.tuning` does: one product, and products of one row."""
     return {
         "product": product_program(recording.limits, recording.kernel, dtype),
-        "row": row_product_program(recording.kernel.contiguous, dtype),
+        "row": row_product_program(recording.kernel.contiguous, dtype, LEAST),
     }

@@ -9,9 +9,8 @@ as many accumulators. To add a format:
 - an entry of `FORMATS` in the page's `engine/formats.ts`;
 - a style in `tests/ops/test_ops.py`; the tests of layouts and of the GLSL run over `FORMATS`.
 
-A quantised format needs scales beside the texels (a second texture, groups along K): `Layout.layer` is where both
-would be made from the same block of the matrix, and `shader.accessors`, which writes every `X_DECODE`, the only place
-that would have to hand the scale to the decoder.
+Quantised formats (`quantised`) hold integers, and scales beside them: above each `group` rows of a tile lie the
+`scale_rows` rows of texels that hold the scales of its columns. Only weights are stored so.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from glgpt.program import quantised
 
 Floats = NDArray[np.float32]
 Texels = NDArray[np.float32 | np.uint32]  # RGBA32F or RGBA32UI
@@ -34,7 +35,13 @@ class Format:
     `texture` is the format of the texture, "float" or "uint". `pack` takes float32 `[..., values_per_texel]`, four
     values of each column tile in turn, and gives texels `[..., 4]`; `unpack` is the way back, to float32. `spacing` is
     the distance from 1 to the next larger number; a normal number is rounded by at most half of it, relatively.
-    `largest` is the largest finite number. `tolerance` = (atol, rtol) of the logits of a whole model.
+    `largest` is the largest finite number. `tolerance` = (atol, rtol) of the logits of a whole model, beside those that
+    another device computes with the same texels.
+
+    Of a quantised format, `pack` and `unpack` are those of the integers, of `bits` bits each; each column has a scale
+    for every `group` rows, and `spacing` is relative to the greatest number of a group. What products take and give
+    beside such weights is stored as `activations`, the weights outside of the blocks (embedding and head) as `outer`,
+    and the table of positions as `positions`. `rounded` is the tolerance beside logits of weights not rounded.
     """
 
     name: str
@@ -45,6 +52,12 @@ class Format:
     tolerance: tuple[float, float]
     pack: Callable[[Floats], Texels]
     unpack: Callable[[Texels], Floats]
+    bits: int = 0
+    group: int = 0
+    activations: str = ""
+    outer: str = ""
+    positions: str = "f32"
+    rounded: tuple[float, float] | None = None
 
     @property
     def column_tiles_per_texel(self) -> int:
@@ -57,9 +70,32 @@ class Format:
         return self.values_per_texel > 4
 
     @property
-    def include(self) -> str:
-        """The file in `glsl/` that decodes and encodes it."""
-        return f"formats/{self.name}.glsl"
+    def quantised(self) -> bool:
+        """Whether it holds integers and scales."""
+        return self.group > 0
+
+    @property
+    def scale_rows(self) -> int:
+        """Rows of texels that hold the scales of a group of rows; 0 where there are none."""
+        return self.values_per_texel // quantised.SCALES_PER_TEXEL if self.quantised else 0
+
+    @property
+    def includes(self) -> tuple[str, ...]:
+        """The files in `glsl/` that decode and encode it."""
+        return (*(["formats/scales.glsl"] if self.quantised else []), f"formats/{self.name}.glsl")
+
+    def quantise(self, values: Floats) -> Texels:
+        """Texels `[groups, scale_rows + group, n, 4]` of the groups `[groups, group, n, values_per_texel]`."""
+        integers, scales = quantised.quantise(values, self.bits)
+        above = quantised.pack_scales(scales, self.scale_rows)
+        return np.concatenate([above, self.pack(integers)], axis=1)
+
+    def dequantise(self, texels: Texels) -> Floats:
+        """The groups that `quantise` packed, as they are read."""
+        scales = quantised.unpack_scales(texels[:, : self.scale_rows])
+        integers = self.unpack(texels[:, self.scale_rows :]).reshape(len(texels), self.group, *scales.shape[1:])
+        found: Floats = integers * scales[:, None]
+        return found
 
 
 def _as_they_are(values: Any) -> Any:
@@ -75,10 +111,42 @@ def _unpack_halves(texels: Texels) -> Floats:
     return np.ascontiguousarray(texels).view(np.float16).astype(np.float32)
 
 
+LARGEST = float(np.finfo(np.float32).max)
 FORMATS = {
     f.name: f
     for f in (
-        Format("f32", "float", 4, 2.0**-23, float(np.finfo(np.float32).max), (2e-4, 1e-5), _as_they_are, _as_they_are),
+        Format("f32", "float", 4, 2.0**-23, LARGEST, (2e-4, 1e-5), _as_they_are, _as_they_are),
         Format("f16", "uint", 8, 2.0**-10, 65504.0, (2e-2, 1e-3), _pack_halves, _unpack_halves),
+        Format(
+            "q8",
+            "uint",
+            16,
+            1 / 127,
+            LARGEST,
+            (2e-2, 1e-3),
+            quantised.pack_bytes,
+            quantised.unpack_bytes,
+            bits=8,
+            group=128,
+            activations="f16",
+            positions="q8",
+            rounded=(0.25, 1e-2),
+        ),
+        Format(
+            "q4",
+            "uint",
+            32,
+            1 / 7,
+            LARGEST,
+            (2e-2, 1e-3),
+            quantised.pack_nibbles,
+            quantised.unpack_nibbles,
+            bits=4,
+            group=128,
+            activations="f16",
+            outer="q8",
+            positions="q8",
+            rounded=(2.5, 5e-2),
+        ),
     )
 }

@@ -32,7 +32,7 @@ class Kernel:
         return self.name + ("-contiguous" if self.contiguous else "")
 
     def for_format(self, fmt: Format, limits: Limits) -> Kernel:
-        """The kernel for weights of a format: this one, or of packed formats one with the columns of a texel.
+        """The kernel for products whose rows are stored in a format: of a packed one with the columns of a texel.
 
         That has as many row tiles as there are draw buffers for.
         """

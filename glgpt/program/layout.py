@@ -6,6 +6,9 @@ packs more than four values into one (`formats`), and each such group of tiles i
 
 A group may instead be cut into panels: strips of `panel` texels, of which a layer holds `stack`, one below the other.
 The rows of a panel follow each other in memory. Everything beyond the matrix is zero.
+
+A quantised format has the scales of each group of rows in rows of texels above it, in the same columns of texels, so
+that a tile is `stored_height` rows high and its row r is at `stored_row(r)`.
 """
 
 from __future__ import annotations
@@ -58,6 +61,16 @@ class Layout:
         return -(-self.rows // self.tiles[0])
 
     @property
+    def stored_height(self) -> int:
+        """Rows of texels of a tile: its own, and those of the scales above each group of rows."""
+        return _stored(self.height, self.format)
+
+    def stored_row(self, row: int) -> int:
+        """The row of texels that holds a row of a tile."""
+        fmt = self.format
+        return row + (row // fmt.group + 1) * fmt.scale_rows if fmt.quantised else row
+
+    @property
     def width(self) -> int:
         """Texels across a tile."""
         return -(-self.cols // (4 * self.tiles[1]))
@@ -85,7 +98,7 @@ class Layout:
     @property
     def texture_height(self) -> int:
         """Rows of the texture."""
-        return self.height * self.stack
+        return self.stored_height * self.stack
 
     @property
     def across(self) -> int:
@@ -107,17 +120,33 @@ class Layout:
         end = self.texture_height if rows is None else min(self.texture_height, y + rows)
         i, first = index // self.across, index % self.across * self.stack
         bands = []
-        for s in range(y // self.height, -(-end // self.height)):
-            top = s * self.height
-            group, panel = divmod(first + s, self.panels)
-            tiles = [
-                self._block(
-                    matrix, i, group * self.format.column_tiles_per_texel + t, panel, max(y - top, 0), end - top
-                )
-                for t in range(self.format.column_tiles_per_texel)
-            ]
-            bands.append(self.format.pack(np.concatenate(tiles, axis=2) if len(tiles) > 1 else tiles[0]))
+        for s in range(y // self.stored_height, -(-end // self.stored_height)):
+            top = s * self.stored_height
+            strip = (i, *divmod(first + s, self.panels))
+            read = self._quantised if self.format.quantised else self._packed
+            bands.append(read(matrix, strip, max(y - top, 0), min(end - top, self.stored_height)))
         return bands[0] if len(bands) == 1 else np.concatenate(bands)
+
+    def _packed(self, matrix: NDArray[np.floating], strip: tuple[int, int, int], y: int, end: int) -> Texels:
+        """Rows y..end of texels of a strip, (row tile, group of column tiles, panel)."""
+        return self.format.pack(self._values(matrix, strip, y, end))
+
+    def _quantised(self, matrix: NDArray[np.floating], strip: tuple[int, int, int], y: int, end: int) -> Texels:
+        """The same of a quantised format: whole groups of rows, of which those asked for are returned."""
+        fmt = self.format
+        step = fmt.group + fmt.scale_rows
+        first, last = y // step, -(-end // step)
+        values = self._values(matrix, strip, first * fmt.group, min(last * fmt.group, self.height))
+        whole = np.zeros((last - first, fmt.group, *values.shape[1:]), np.float32)
+        whole.reshape(-1, *values.shape[1:])[: len(values)] = values
+        texels = fmt.quantise(whole)
+        return texels.reshape(-1, *texels.shape[2:])[y - first * step : end - first * step]
+
+    def _values(self, matrix: NDArray[np.floating], strip: tuple[int, int, int], y: int, end: int) -> Floats:
+        """Float32 `[rows, texture_width, values of a texel]`: rows y..end of a strip."""
+        (i, group, panel), shared = strip, self.format.column_tiles_per_texel
+        tiles = [self._block(matrix, i, group * shared + t, panel, y, end) for t in range(shared)]
+        return np.concatenate(tiles, axis=2) if len(tiles) > 1 else tiles[0]
 
     def _block(self, matrix: NDArray[np.floating], i: int, j: int, panel: int, y: int, end: int) -> Floats:
         """Float32 `[rows, texture_width, 4]`: rows y..end of tile (i, j), of its columns those in a panel."""
@@ -136,11 +165,23 @@ class Layout:
     def unpack(self, texels: Texels) -> Floats:
         """Texels `[layers, texture_height, texture_width, 4]` to `[rows, cols]` float32."""
         (tr, _), h, w, shared = self.tiles, self.height, self.texture_width, self.format.column_tiles_per_texel
-        values = self.format.unpack(texels).reshape(tr, self.across * self.stack, h, w, shared, 4)
+        strips = texels.reshape(tr * self.across * self.stack, self.stored_height, w, 4)
+        read = self._dequantised(strips) if self.format.quantised else self.format.unpack(strips)
+        values = read.reshape(tr, self.across * self.stack, h, w, shared, 4)
         used = values[:, : self.groups * self.panels].reshape(tr, self.groups, self.panels, h, w, shared, 4)
         tiles = used.transpose(0, 3, 1, 5, 2, 4, 6).reshape(tr * h, self.groups * shared, self.panels * w, 4)
         whole = tiles[:, :, : self.width].reshape(tr * h, -1)
         return np.ascontiguousarray(whole[: self.rows, : self.cols], np.float32)
+
+    def _dequantised(self, strips: Texels) -> Floats:
+        """Float32 `[strips, height, width, values of a texel]` of texels `[strips, stored_height, width, 4]`."""
+        fmt, (count, stored, w, _) = self.format, strips.shape
+        step = fmt.group + fmt.scale_rows
+        groups = -(-self.height // fmt.group)
+        whole = np.zeros((count, groups * step, w, 4), np.uint32)
+        whole[:, :stored] = strips
+        values = fmt.dequantise(whole.reshape(count * groups, step, w, 4))
+        return values.reshape(count, groups * fmt.group, w, fmt.values_per_texel)[:, : self.height]
 
     def segments(self, weight: Layout) -> Iterator[tuple[int, int, list[tuple[int, int]], int]]:
         """How a product walks its inner dimension, with this as the left factor and `weight` `[cols, n]` the right.
@@ -184,16 +225,22 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
     A format whose texels hold several column tiles gets a multiple of those. Row tiles are multiples of four rows, so
     that a product's step over four rows never crosses one.
     """
-    step = max(tile_cols, FORMATS[dtype].column_tiles_per_texel)
+    fmt = FORMATS[dtype]
+    step = max(tile_cols, fmt.column_tiles_per_texel)
     tc = step
     while -(-cols // (4 * tc)) > limit:
         tc += step
     tr = -(-rows // limit)
-    while tr > 1 and -(-rows // tr) % 4:
+    while (tr > 1 and -(-rows // tr) % 4) or _stored(-(-rows // tr), fmt) > limit:
         tr += 1
         if tr > rows:
             raise ValueError(f"{rows} rows cannot be folded into tiles of at most {limit}")
     return Layout(rows, cols, (tr, tc), dtype)
+
+
+def _stored(height: int, fmt: Format) -> int:
+    """Rows of texels of a tile of `height` rows."""
+    return height + (-(-height // fmt.group) * fmt.scale_rows if fmt.quantised else 0)
 
 
 def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32") -> Layout:
@@ -201,9 +248,10 @@ def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32") 
 
     It has the tiles of `fold`. Raises ValueError for more than `limit` rows.
     """
-    if rows > limit:
+    high = _stored(rows, FORMATS[dtype])
+    if high > limit:
         raise ValueError(f"{rows} rows cannot be stacked in a texture of {limit}")
     whole = fold(rows, cols, limit, dtype=dtype)
     panels = -(-whole.width // panel)  # of each group of tiles
-    layers = -(-whole.groups * panels // (limit // rows))
+    layers = -(-whole.groups * panels // (limit // high))
     return replace(whole, panel=-(-whole.width // panels), stack=-(-whole.groups * panels // layers))

@@ -173,7 +173,7 @@ class Recorder:
         used = dict.fromkeys(t.layout.format for t in (*inputs.values(), *outputs.values()))
         before = [
             _source("tensor.glsl"),
-            *(_source(fmt.include) for fmt in used),
+            *(_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
             *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
             f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
             *(accessors(name, t.layout) for name, t in inputs.items()),

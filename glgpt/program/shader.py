@@ -7,7 +7,10 @@ An input `x` becomes the sampler `u_x` and gets
 - `X(layer, y, texel)`, the fetch of a texel, of type `X_TEXEL` (vec4 or uvec4), and `X_DECODE(t, tile)`, the vec4 that
   it holds of its first, second .. column tile; `X_EACH_SHARED(F)` repeats F(tile) for these;
 - `X_AT(t)`, where texel t of a row is, as ivec3(texel, first row, layer within a row of tiles), `X_PLACE(c4)`, the same
-  of the texel that holds columns 4 c4 .., and `x_at(row, c4)`, these columns as a vec4.
+  of the texel that holds columns 4 c4 .., and `x_at(row, c4)`, these columns as a vec4;
+- `X_Y(row)`, the row of texels, counted from the first one, that holds a row of a tile; of a quantised format also
+  `X_GROUP`, how many rows share a scale, and `x_scale(row tile, row, ivec3 of X_AT, tile)`, the scales of four columns,
+  which `x_at` applies and `X_DECODE` does not.
 
 An output `y` gets the same numbers, `Y_TILES(F)`, which repeats F(n, i, j) for each tile (i, j) that the pass writes,
 `Y_N` of them, and `STORE_Y(v)` for an array v of Y_N vec4. `Y_ROWTILES(F)` and `Y_COLTILES(F)` likewise repeat F(n, i)
@@ -43,12 +46,11 @@ def accessors(name: str, layout: Layout) -> str:
     fetch = f"FETCH(u_{name}, {step}, k, y, l)"
     texel = f"(c4) / {shared * w} * {w} + (c4) % {w}" if layout.groups > 1 else f"(c4) % {w}" if shared > 1 else "(c4)"
     tile = f"(c4) / {w} % {shared}" if shared > 1 else "0"
-    row_tile, y = (
-        (f"row / {layout.height} * {layout.across} + ", f"row % {layout.height}")
-        if layout.tiles[0] > 1
-        else ("", "row")
-    )
-    read = f"{upper}_DECODE({upper}({row_tile}p.z, {y} + p.y, p.x), {tile})"
+    row_tile, y = (f"row / {layout.height}", f"row % {layout.height}") if layout.tiles[0] > 1 else ("0", "row")
+    layer = f"{row_tile} * {layout.across} + p.z" if layout.tiles[0] > 1 else "p.z"
+    read = f"{upper}_DECODE({upper}({layer}, {upper}_Y({y}) + p.y, p.x), {tile})"
+    if fmt.quantised:
+        read += f" * {name}_scale({row_tile}, {y}, p, {tile})"
     each = " ".join(f"F({t})" for t in range(shared))
     return "\n".join(
         [
@@ -60,11 +62,27 @@ def accessors(name: str, layout: Layout) -> str:
             f"#define {upper}(l, y, k) {fetch if packed_bits else f'TO_FLOAT({fetch})'}",
             f"#define {upper}_DECODE(t, tile) {fmt.name}_decode(t, tile)",
             f"#define {upper}_EACH_SHARED(F) {each}",
+            *_rows(name, layout),
             f"#define {upper}_AT(t) {_place(layout)}",
             f"#define {upper}_PLACE(c4) {upper}_AT({texel})",
             f"vec4 {name}_at(int row, int c4) {{ ivec3 p = {upper}_PLACE(c4); return {read}; }}",
         ]
     )
+
+
+def _rows(name: str, layout: Layout) -> list[str]:
+    """GLSL: where rows of a tile are, and their scales."""
+    upper, fmt = name.upper(), layout.format
+    if not fmt.quantised:
+        return [f"#define {upper}_Y(row) (row)"]
+    group, above = fmt.group, fmt.scale_rows
+    across = f"tile_row * {layout.across} + " if layout.tiles[0] > 1 else ""
+    fetch = f"{upper}({across}p.z, row / {group} * {group + above} + tile / 2 + p.y, p.x)"
+    return [
+        f"#define {upper}_Y(row) ((row) + ((row) / {group} + 1) * {above})",
+        f"#define {upper}_GROUP {group}",
+        f"vec4 {name}_scale(int tile_row, int row, ivec3 p, int tile) {{ return scales_decode({fetch}, tile % 2); }}",
+    ]
 
 
 def _place(layout: Layout) -> str:
@@ -76,7 +94,7 @@ def _place(layout: Layout) -> str:
     if layout.groups > 1:
         x = f"((t) % {layout.width})"
         panel = f"({group} * {layout.panels} + {x} / {layout.panel})"
-    first_row = f"{panel} % {layout.stack} * {layout.height}" if layout.stack > 1 else "0"
+    first_row = f"{panel} % {layout.stack} * {layout.stored_height}" if layout.stack > 1 else "0"
     return f"ivec3({x} % {layout.panel}, {first_row}, {f'{panel} / {layout.stack}' if layout.across > 1 else '0'})"
 
 
@@ -127,12 +145,15 @@ def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> l
 
 
 def interface(outputs: Mapping[str, Layout], tiles_of_pass: TileRange) -> str:
-    """GLSL text declaring the colour attachments of `outputs` and how they are stored. Raises ValueError for panels."""
+    """GLSL text declaring the colour attachments of `outputs` and how they are stored.
+
+    Raises ValueError for panels and quantised formats.
+    """
     lines: list[str] = []
     location = 0
     for name, layout in outputs.items():
-        if layout.panel:
-            raise ValueError(f"{name}: panels cannot be written")
+        if layout.panel or layout.format.quantised:
+            raise ValueError(f"{name}: no shader writes panels or quantised formats")
         upper, fmt = name.upper(), layout.format
         rows, cols = tiles_of_pass.of(layout)
         tiles = [(i, j) for i in rows for j in cols]

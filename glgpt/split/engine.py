@@ -191,7 +191,7 @@ class Engine(Front):
             self.stage.close()
             raise GlgptError(
                 f"the model takes {mib[0]} MiB of textures and a session {mib[1]} more, and --max-texture-memory is "
-                f"{mib[2]} MiB; allow more, use --dtype f16, or hold fewer --blocks"
+                f"{mib[2]} MiB; allow more, use --dtype f16, q8 or q4, or hold fewer --blocks"
             )
         return found, limit - found * session
 

@@ -209,11 +209,12 @@ def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: t
     """An entry `probe` that multiplies the states x `[M, K]` and w `[K, N]`, as a model of this dtype does it."""
     m, k, n = shape
     rec = Recorder(limits)
-    kernel = kernel.for_format(FORMATS[dtype], limits)
-    x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), dtype), "state")
+    rows = FORMATS[dtype].activations or dtype
+    kernel = kernel.for_format(FORMATS[rows], limits)
+    x = rec.fixed("x", Layout(m, k, (kernel.tile_rows, kernel.tile_cols), rows), "state")
     w = rec.fixed("w", _weight(rec, k, n, dtype, kernel.contiguous), "state")
     with rec.entry("probe"):
-        rec.output(ops.matmul(rec, x, w, None, "y", dtype=dtype, tile_cols=kernel.tile_cols))
+        rec.output(ops.matmul(rec, x, w, None, "y", dtype=rows, tile_cols=kernel.tile_cols))
     return rec.program()
 
 

@@ -23,6 +23,7 @@ from glgpt.bench.engine import RandomCheckpoint
 from glgpt.inference.model import GPT2
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
+from glgpt.program.formats import FORMATS
 
 TOKENS = 48  # a measured generation
 PROMPT = 64
@@ -67,7 +68,7 @@ def main() -> None:
     """Prints the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="shakespeare")
-    parser.add_argument("--dtype", default="f32", choices=("f32", "f16"))
+    parser.add_argument("--dtype", default="f32", choices=tuple(FORMATS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--flags", default=" ".join(FLAGS), help="of Chromium")
     parser.add_argument("--work", default=None, help="folder to keep the model and its page in (default: a new one)")

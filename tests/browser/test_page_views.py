@@ -231,7 +231,11 @@ def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Ser
     stack = page.evaluate("(name) => glgpt.model.programs.generate.views[name].stack", name)
     assert stack > 1 or page.evaluate("glgpt.info().rows") == "strided"
     with Checkpoint.open(None) as checkpoint:
-        matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
+        shows(page, name, checkpoint.config.parameters[name].arrange(checkpoint.read(name)))
+
+
+def shows(page: Any, name: str, matrix: np.ndarray) -> None:
+    """The view of a weight says and draws this matrix."""
     painted(page, ".plane canvas", 0.5)
     canvas = page.locator(".plane canvas")
     box = canvas.bounding_box()

@@ -62,7 +62,7 @@ def main() -> None:
     args = parser.parse_args()
     here, there = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        terms = (os.path.join(folder, "run"), args.clients, args.rounds, args.streamed, there)
+        terms = (str(Path(folder) / "run"), args.clients, args.rounds, args.streamed, there)
         process = multiprocessing.get_context("spawn").Process(target=gateway, args=terms)
         os.environ["MALLOC_ARENA_MAX"] = "2"  # as `serve` starts it
         process.start()

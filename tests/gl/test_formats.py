@@ -83,7 +83,22 @@ def test_shaders_need_packing_only_where_it_is_asked_for(device: Device, header:
     assert not any("Half2x16" in text for text in rec.program().shaders.values())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("options", WAYS, ids=["uint", "float"])
+@pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.quantised])
+def test_every_integer_is_decoded_exactly_in_every_column_tile(device: Device, options: Options, name: str) -> None:
+    """A sign is lost, a tile reads its neighbour's bits, or a scale comes from another group or column."""
+    fmt, random = FORMATS[name], np.random.default_rng(0)
+    most = 2 ** (fmt.bits - 1) - 1
+    rows, cols = 2 * fmt.group + 12, 8 * fmt.column_tiles_per_texel
+    matrix = random.integers(-most, most + 1, (rows, cols)).astype(np.float32)
+    matrix[:: fmt.group] = most  # the first row of each group, whose scale is then a power of two
+    matrix *= 2.0 ** random.integers(-30, 30, (3, cols)).repeat([fmt.group, fmt.group, 12], axis=0)
+    layouts = Layout(rows, cols, (1, fmt.column_tiles_per_texel), name), Layout(rows, cols)
+    found = layouts[1].unpack(copied(device, options, layouts, matrix.astype(np.float32)).view(np.float32))
+    assert np.array_equal(found, matrix)
+
+
+@pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if not fmt.quantised])
 def test_a_format_is_rounded_within_its_spacing(name: str) -> None:
     """A tolerance that is derived from a format's spacing says nothing of its numbers."""
     fmt, random = FORMATS[name], np.random.default_rng(0)

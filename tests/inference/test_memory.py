@@ -47,7 +47,7 @@ def state(device: Device) -> tuple[dict[int, str], int]:
     return dict(device.live), device.texture_bytes
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: str) -> None:
     """A model takes more memory than it says, or than its program lists."""
     before = device.texture_bytes

@@ -41,12 +41,16 @@ EPS = FORMATS["f32"].spacing
 
 @dataclass(frozen=True)
 class Style:
-    """How many-row tensors are tiled and stored, how shaders are built, what the device allows."""
+    """How many-row tensors are tiled and stored, how shaders are built, what the device allows.
+
+    `weights` is the format of weights where it is another than that of rows.
+    """
 
     tiles: tuple[int, int] = (4, 1)
     dtype: str = "f32"
     options: Options = field(default_factory=Options)
     limits: Limits = field(default_factory=Limits)
+    weights: str = ""
 
     @property
     def format(self) -> Format:
@@ -65,6 +69,13 @@ STYLES = {
     "f16 folded": Style((8, 2), "f16", Options("330", "textureLod", "uint"), Limits(max_texture_size=32)),
     "f16 split": Style((8, 2), "f16", Options("300 es", "textureLod", "float"), Limits(32, max_draw_buffers=4)),
 }
+QUANTISED = {
+    "q8 8x8": Style((8, 2), "f16", Options("300 es", "texelFetch", "float", False), Limits(), "q8"),
+    "q8 split": Style((8, 2), "f16", Options("330", "textureLod", "uint"), Limits(32, max_draw_buffers=4), "q8"),
+    "q4 4x8": Style((4, 2), "f16", Options("330", "textureLod", "float"), Limits(max_draw_buffers=4), "q4"),
+    "q4 folded": Style((8, 2), "f16", Options("300 es", "textureLod", "uint", False), Limits(32), "q4"),
+}
+STYLES |= QUANTISED
 
 
 class Bench(Recorder):
@@ -75,6 +86,8 @@ class Bench(Recorder):
         self.style, self.rng, self.pos, self.row = style, np.random.default_rng(seed), 0, 0
         self.more: dict[str, float] = {}  # scalars beside pos and row
         self.change = change or (lambda _, array: array)
+        self.weights = 0  # how many
+        self.arrays: dict[str, Array] = {}  # as given
         self.held: dict[str, Array] = {}  # what the textures hold, in float64
         self.seen: dict[str, Tensor] = {}
 
@@ -82,7 +95,7 @@ class Bench(Recorder):
         """A tensor that holds this array, in one layer unless a layout is given."""
         layout = layout or Layout(*array.shape)
         array = self.change(name, np.asarray(array, np.float64).copy())
-        self.held[name] = layout.unpack(layout.pack(array)).astype(np.float64)
+        self.arrays[name], self.held[name] = array, layout.unpack(layout.pack(array)).astype(np.float64)
         return self.fixed(name, layout, role)
 
     def normal(self, name: str, rows: int, cols: int, layout: Layout | None = None, role: str = "weight") -> Tensor:
@@ -91,8 +104,10 @@ class Bench(Recorder):
 
     def weight(self, name: str, rows: int, cols: int, panels: bool = False) -> Tensor:
         """A weight as the model lays it out: rows padded to whole texels, folded where the limits ask, or in panels."""
-        layout = fold(texels(rows), cols, self.limits.max_texture_size, dtype=self.style.dtype)
-        layout = ops.panels(self, texels(rows), cols, self.style.dtype) if panels else layout
+        dtype = self.style.weights or self.style.dtype
+        layout = fold(texels(rows), cols, self.limits.max_texture_size, dtype=dtype)
+        layout = ops.panels(self, texels(rows), cols, dtype) if panels else layout
+        self.weights += 1
         return self.given(name, np.pad(self.rng.standard_normal((rows, cols)), ((0, -rows % 4), (0, 0))), layout)
 
     def stream(self, rows: int, cols: int) -> Layout:
@@ -129,7 +144,7 @@ def textures(device: Device, bench: Bench) -> list[tuple[Array, Array]]:
             if t.role == "scratch":
                 for layer in range(t.layers):
                     player.write(t.name, layer, np.full((t.height, t.width, 4), np.nan, np.float32))
-        for name, array in bench.held.items():
+        for name, array in bench.arrays.items():
             player.write_matrix(name, bench.fixed_layout(name), array)
         player.play("test", pos=bench.pos, row=bench.row, **bench.more)
         views = program.entries["test"].outputs.values()
@@ -152,6 +167,14 @@ def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
     )
 
 
+def has_weights(case: str) -> bool:
+    """Whether a case multiplies with a weight or looks one up: the others are those of f16 with q8 and q4."""
+    bench = Bench(STYLES["f16 8x8"])
+    with bench.entry("test"):
+        EVERY[case].record(bench, SimpleNamespace(**SHAPE))
+    return bench.weights > 0
+
+
 SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2, "d4": 2, "spare": 3, "row": 5} | {
     **{"act": "gelu", "bias": True, "residual": True, "shift": True, "plain": False, "normed": False, "named": True},
     **{"tiles": 2, "split_k": 3, "contiguous": 0, "width": 20, "least": 16, "panels": True, "counted": (2, 0, 3, 1)},
@@ -161,12 +184,14 @@ SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2
     **ROWS_SHAPE,
 }
 EVERY = CASES | TRAINING | LLAMA | ROWS
-SLOW = {"8x4", "1x4", "split", "f16 4x8", "f16 folded", "f16 split"}  # to compile; the others cross all with all
+# Slow to compile; the others cross all with all.
+SLOW = {"8x4", "1x4", "split", "f16 4x8", "f16 folded", "f16 split", "q8 split", "q4 folded"}
 CROSSED = [
     pytest.param(case, style, marks=[pytest.mark.slow] * (style in SLOW))
     for case in EVERY
     for style in STYLES
-    if case not in TRAINING or not STYLES[style].format.packed  # nothing that is trained is packed
+    if (case not in TRAINING or not STYLES[style].format.packed)  # nothing that is trained is packed
+    and (style not in QUANTISED or has_weights(case))
 ]
 
 

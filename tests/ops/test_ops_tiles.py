@@ -26,14 +26,14 @@ def test_a_product_loops_over_many_tiles(device: Device, inner: int, rows: int, 
 
     def record(b: Bench) -> list[Want]:
         x = b.normal("x", 13, inner, Layout(13, inner, (4, 3)))
-        w = b.normal("w", 92, 37, Layout(92, 37, (-(-92 // rows), 2), dtype))
+        tiles = max(2, FORMATS[dtype].column_tiles_per_texel)
+        w = b.normal("w", 92, 37, Layout(92, 37, (-(-92 // rows), tiles), dtype))
         y = ops.matmul(b, x, w, None, "y", tile_cols=2)
         return [Want(y, ref.matmul(b.held["x"], b.held["w"][:inner]))]
 
     bench = Bench(STYLES["4x8"])
     ((want, matrix, _),) = play(device, bench, record)
-    (shader,) = bench.program().shaders.values()
-    assert "#define SEGMENTS" not in shader
+    assert not any("#define SEGMENTS" in shader for shader in bench.program().shaders.values())
     ref.within(matrix, want.expected, 2e-5, 2 * EPS)  # as in `cases`; packed weights are held as they are
 
 

@@ -85,7 +85,7 @@ def limits() -> dict[str, Any]:
 
 
 def layouts() -> list[dict[str, Any]]:
-    """Matrices as texels: tiles, halves of two column tiles in a texel, panels."""
+    """Matrices as texels: tiles, halves and integers of several column tiles in a texel, panels."""
     found = []
     for layout in (
         Layout(5, 7),
@@ -97,6 +97,11 @@ def layouts() -> list[dict[str, Any]]:
         Layout(8, 48, (2, 4), "f16"),
         Layout(5, 70, (1, 2), "f16", panel=4, stack=2),
         Layout(6, 75, (2, 4), "f16", panel=2, stack=3),
+        Layout(5, 37, (1, 4), "q8"),
+        Layout(268, 33, (2, 8), "q8"),
+        Layout(131, 70, (1, 4), "q8", panel=2, stack=2),
+        Layout(130, 35, (1, 8), "q4"),
+        Layout(264, 130, (2, 8), "q4", panel=2, stack=2),
     ):
         matrix = np.random.default_rng(1).standard_normal((layout.rows, layout.cols)).astype(np.float16)
         texels = layout.pack(matrix.astype(np.float32))

@@ -50,8 +50,13 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
-@pytest.mark.parametrize("name", ["dhead3-relu", "vocab3-untied"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *(("dhead3-relu", "f32"), ("dhead3-relu", "f16"), ("dhead3-relu", "q4")),
+        *(("vocab3-untied", "f32"), ("vocab3-untied", "f16"), ("vocab3-untied", "q8")),
+    ],
+)
 def test_a_folder_is_complete(goldens: Path, tmp_path: Path, name: str, dtype: str) -> None:
     out = tmp_path / "out"
     manifest = export(goldens / name, out, dtype, shard_size=1 << 16)
@@ -91,6 +96,7 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
     for dtype, names in (
         ("f32", ["4x4", "4x4-contiguous", "4x8", "8x4", "8x4-contiguous"]),
         ("f16", ["4x4", "4x4-contiguous", "4x8", "8x4-contiguous"]),
+        ("q4", ["4x4", "4x4-contiguous", "4x8", "8x4-contiguous"]),
     ):
         recordings = page_recordings(dtype)
         assert sorted(r.name for r in recordings) == names
@@ -285,3 +291,20 @@ def test_an_export_deletes_nothing_that_none_wrote(goldens: Path, tmp_path: Path
     assert (tmp_path / "note.html").read_text() == "mine"
     for _ in range(2):
         export(goldens / "one-f16", tmp_path / "one.html", single_file=True)
+
+
+def test_the_reference_run_has_caches_of_its_length(goldens: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """The reference of a large model takes gigabytes for keys it never has, or its prompt is cut for want of them."""
+    seen: list[int] = []
+    plain = module.reference_json
+
+    def noted(model: Any, *more: Any) -> Any:
+        seen.append(model.config.n_positions)
+        return plain(model, *more)
+
+    monkeypatch.setattr(module, "reference_json", noted)
+    monkeypatch.setattr(module, "CONTEXT", 8)
+    whole = json.loads((goldens / "dhead3-relu" / "config.json").read_text())["n_positions"]
+    for prompt, positions in (("", 8), ("a" * 5, 10), ("a" * 500, whole)):
+        manifest = export(goldens / "dhead3-relu", tmp_path / "out", prompt=prompt)
+        assert seen.pop() == positions and manifest["config"]["n_positions"] == whole > 10

@@ -235,6 +235,13 @@ def test_a_token_of_124m_takes_few_passes(kernel: str, dtype: str, limits: Limit
     assert len(program.entries["decode"].passes) <= 130
 
 
+def test_the_weights_of_124m_are_a_quick_download() -> None:
+    """Scales, or what is not quantised, make q8 and q4 larger than they need be."""
+    for dtype, most in (("q8", 128e6), ("q4", 85e6)):
+        program = generation_program(GPT2Config(), Limits(), KERNELS["4x4"], dtype)
+        assert 0.98 * most < program.nbytes(("weight",)) <= most
+
+
 @pytest.mark.parametrize(("dtype", "size"), [("f32", 4), ("f16", 2)])
 def test_memory_is_that_of_weights_caches_and_little_scratch(dtype: str, size: int) -> None:
     """Padding, or scratch that is not reused, takes memory that the model does not need."""

@@ -178,7 +178,7 @@ def test_a_product_costs_what_it_computes(kernel: str) -> None:
 @settings(max_examples=200)
 @given(
     tiles=st.tuples(st.integers(1, 11), st.integers(1, 6)),
-    dtype=st.sampled_from([*FORMATS]),
+    dtype=st.sampled_from([name for name, fmt in FORMATS.items() if not fmt.quantised]),
     most=st.integers(1, 9),
     columns=st.none() | st.integers(1, 3),
     names=st.sampled_from(["y", "yz", "yzw"]),

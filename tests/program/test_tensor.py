@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 @st.composite
-def layouts(draw: st.DrawFn, rows: int = 40, cols: int = 70, panels: bool = True) -> Layout:
+def layouts(draw: st.DrawFn, rows: int = 300, cols: int = 70, panels: bool = True) -> Layout:
     dtype = draw(st.sampled_from([*FORMATS]))
     groups = draw(st.integers(1, 3))
     tiles = (draw(st.sampled_from([1, 2, 4, 8])), groups * FORMATS[dtype].column_tiles_per_texel)
@@ -27,8 +27,20 @@ def layouts(draw: st.DrawFn, rows: int = 40, cols: int = 70, panels: bool = True
 
 
 def numbers(layout: Layout) -> Array:
-    """A matrix of whole numbers, none of them zero, which halves hold too."""
-    return (1 + np.arange(layout.rows * layout.cols) % 2000).reshape(layout.rows, layout.cols).astype(np.float32)
+    """A matrix of whole numbers, none of them zero, which halves hold too; integers whose scale is 1."""
+    fmt = layout.format
+    most = 2 ** (fmt.bits - 1) - 1 if fmt.quantised else 2000
+    found = (1 + np.arange(layout.rows * layout.cols) % most).reshape(layout.rows, layout.cols).astype(np.float32)
+    if fmt.quantised:
+        found *= np.where(np.arange(layout.cols) % 3, 1, -1)
+        found[[r for r in range(layout.rows) if r % layout.height % fmt.group == 0]] = most
+    return found
+
+
+def stored(layout: Layout, texels: Array) -> Array:
+    """What texels hold, without scales."""
+    strips = texels.reshape(-1, layout.stored_height, layout.texture_width, 4)
+    return layout.format.unpack(strips[:, [layout.stored_row(r) for r in range(layout.height)]])
 
 
 @given(layouts())
@@ -48,7 +60,7 @@ def test_unpacking_gives_back_what_was_packed(layout: Layout) -> None:
 def test_everything_beyond_the_matrix_is_zero(layout: Layout) -> None:
     """Padding adds to a sum."""
     packed = layout.pack(numbers(layout))
-    assert np.count_nonzero(layout.format.unpack(packed)) == layout.rows * layout.cols
+    assert np.count_nonzero(stored(layout, packed)) == layout.rows * layout.cols
 
 
 @given(layouts(), st.integers(1, 9))
@@ -93,6 +105,31 @@ def test_halves_are_rounded_to_nearest_and_keep_infinities() -> None:
         assert np.array_equal(layout.unpack(layout.pack(values)), values.astype(np.float16), equal_nan=True)
 
 
+@given(layouts(), st.integers(0, 1000))
+def test_integers_are_the_nearest_and_scales_no_larger_than_they_must(layout: Layout, seed: int) -> None:
+    """A weight is rounded by more than half a step, a scale to a smaller one, or by another group's."""
+    fmt = layout.format
+    if not fmt.quantised:
+        return
+    rng = np.random.default_rng(seed)
+    matrix = (rng.standard_normal((layout.rows, layout.cols)) * 10.0 ** rng.integers(-20, 20, layout.cols)).astype("f")
+    found, most = layout.unpack(layout.pack(matrix)), 2 ** (fmt.bits - 1) - 1
+    for tile in range(0, layout.rows, layout.height):
+        for top in range(tile, min(tile + layout.height, layout.rows), fmt.group):
+            rows = slice(top, min(top + fmt.group, tile + layout.height))
+            step = np.abs(matrix[rows]).max(axis=0) / most * (1 + 2.0**-7)  # bfloat16, rounded up
+            assert (np.abs(found[rows] - matrix[rows]) <= step / 2).all()
+
+
+def test_a_group_that_cannot_be_scaled_is_zero_or_no_number() -> None:
+    """A NaN or an infinity becomes a finite weight, reaches another group, or a scale too small for devices is used."""
+    matrix = np.full((256, 8), 127, np.float32)
+    matrix[3, 0], matrix[4, 1], matrix[:128, 2], matrix[:, 3] = np.nan, -np.inf, 1e-39, 0
+    found = (layout := Layout(256, 8, (1, 4), "q8")).unpack(layout.pack(matrix))
+    assert np.isnan(found[:128, :2]).all() and (found[:128, 2] == 0).all() and (found[:, 3] == 0).all()
+    assert np.array_equal(found[128:, :3], matrix[128:, :3]) and np.array_equal(found[:, 4:], matrix[:, 4:])
+
+
 @pytest.mark.parametrize(
     ("rows", "cols", "tiles", "dtype", "panel", "stack"),
     [
@@ -103,6 +140,8 @@ def test_halves_are_rounded_to_nearest_and_keep_infinities() -> None:
         (1, 1, (1, 1), "f32", -1, 1),
         (1, 1, (1, 1), "f32", 0, 2),
         (1, 1, (1, 1), "f16", 0, 1),
+        (1, 1, (1, 2), "q8", 0, 1),
+        (1, 1, (1, 4), "q4", 0, 1),
         (1, 1, (1, 1), "f8", 0, 1),
     ],
 )
@@ -122,9 +161,14 @@ def test_layouts_that_cannot_be_are_refused(
 )
 def test_panels_fit_in_as_few_layers_as_can_be(rows: int, cols: int, limit: int, width: int, dtype: str) -> None:
     """A stack exceeds the limit, its panels the width asked for, or a layer more than needed is allocated."""
+    high = Layout(rows, 1, (1, FORMATS[dtype].column_tiles_per_texel), dtype).stored_height
+    if high > limit:
+        with pytest.raises(ValueError, match="stacked"):
+            in_panels(rows, cols, limit, width, dtype)
+        return
     layout = in_panels(rows, cols, limit, width, dtype)
     count = layout.groups * layout.panels
-    assert layout.panel <= width and layout.texture_height <= limit and layout.layers <= -(-count // (limit // rows))
+    assert layout.panel <= width and layout.texture_height <= limit and layout.layers <= -(-count // (limit // high))
     assert layout.stack * layout.layers < count + layout.layers  # less than a panel of each layer is unused
     assert layout.tiles == fold(rows, cols, limit, dtype=dtype).tiles  # so that products are cut as without panels
 
@@ -134,9 +178,9 @@ def test_a_fold_fits_and_keeps_groups_of_four_rows(rows: int, cols: int, limit: 
     """A folded weight exceeds the limit, or a step over four rows crosses two tiles."""
     shared = FORMATS[dtype].column_tiles_per_texel
     layout = fold(texels(rows), cols, limit, dtype=dtype)
-    assert layout.width <= limit and layout.height <= limit and layout.tiles[1] % shared == 0
+    assert layout.width <= limit and layout.stored_height <= limit and layout.tiles[1] % shared == 0
     assert layout.height % 4 == 0
-    if rows <= limit and cols <= 4 * limit:
+    if texels(rows) + 4 * -(-rows // 128) <= limit and cols <= 4 * limit:  # room for scales
         assert layout.tiles == (1, shared)
 
 

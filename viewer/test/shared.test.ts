@@ -48,7 +48,7 @@ describe("cases shared with Python", () => {
   it.each(shared.layouts)("the layout $view", ({ view, bits, matrix }) => {
     const texels = Uint32Array.from(bits);
     const whole: View = { ...view, texture: "x", tiles: [view.tiles[0]!, view.tiles[1]!], dtype: view.dtype as View["dtype"] };
-    const found = unpack(whole, view.dtype === "f16" ? texels : new Float32Array(texels.buffer));
+    const found = unpack(whole, view.dtype === "f32" ? new Float32Array(texels.buffer) : texels);
     expect(Array.from(found)).toEqual(matrix);
   });
 

@@ -111,7 +111,7 @@ class GPT2Config(ModelConfig):
         c, inner = self.n_embd, self.d_inner
         found = [
             Parameter("wte.weight", (self.vocab_size, c), True, True, None, 0.0, DEVIATION, True),
-            Parameter("wpe.weight", (self.n_positions, c), False, False, None, 0.0, DEVIATION, True),
+            Parameter("wpe.weight", (self.n_positions, c), False, False, None, 0.0, DEVIATION, True, table=True),
         ]
         for i in range(self.n_layer):
             found += self._norm(f"h.{i}.ln_1", i)

@@ -2,9 +2,9 @@
 
 import type { Player, Texels } from "../gl/player";
 import { must } from "../gl/errors";
-import { FORMATS } from "./formats";
+import { FORMATS, storedRows } from "./formats";
 import { unpack } from "./layout";
-import type { Dtype, TextureSpec, View } from "../gl/program";
+import type { TextureSpec, View } from "../gl/program";
 
 const MOST = 4 << 20; // bytes that are read at once; of a larger texture, some rows of each tile
 const BINS = 48;
@@ -34,8 +34,8 @@ export interface Field {
  * The texels of a texture as a matrix of their own: layers below one another, a texel's values side by side. `dtype` is
  * that of the matrix it holds; without one, the first format with such texels.
  */
-export function memoryView(spec: TextureSpec, dtype?: Dtype): View {
-  const format = dtype ? FORMATS[dtype] : Object.values(FORMATS).find(({ texture }) => texture === spec.format);
+export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
+  const format = dtype ? FORMATS[FORMATS[dtype].memory] : Object.values(FORMATS).find(({ texture }) => texture === spec.format);
   const { name, columnTiles } = must(format, `a format of ${spec.format} texels`);
   return {
     texture: spec.name,
@@ -52,10 +52,14 @@ export function memoryView(spec: TextureSpec, dtype?: Dtype): View {
 export async function readField(player: Player, view: View, rows = view.rows, first = 0): Promise<Field> {
   const spec = player.spec(view.texture);
   const tile = Math.ceil(view.rows / view.tiles[0]);
-  const height = Math.min(tile, Math.max(1, Math.floor(MOST / (spec.width * spec.layers * 16))));
-  const from = Math.min(first, tile - height);
+  const format = FORMATS[view.dtype];
+  const whole = format.group || 1; // rows that are read together
+  const room = Math.max(1, Math.floor(MOST / (spec.width * spec.layers * 16 * whole))) * whole;
+  const height = Math.min(tile, room);
+  const from = height < tile ? Math.floor(Math.min(first, tile - height) / whole) * whole : 0;
   const window = height < tile ? { ...view, rows: height * view.tiles[0] } : view;
-  const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * tile + from, height));
+  const [stored, begin, count] = [storedRows(format, tile), storedRows(format, from), storedRows(format, height)];
+  const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * stored + begin, count));
   const values = unpack(window, interleaved(await Promise.all(bands), spec.layers));
   const shown = height < tile ? window.rows : rows;
   const used = values.subarray(0, shown * view.cols);

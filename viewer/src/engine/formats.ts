@@ -1,25 +1,35 @@
 // Storage formats: how numbers lie in 128-bit texels, as glgpt/program/formats.py packs them.
 
 import type { Texels } from "../gl/player";
-import type { Dtype, TextureSpec } from "../gl/program";
+import type { Dtype, Integers, TextureSpec } from "../gl/program";
 
 export interface Format {
-  name: Dtype;
+  name: Dtype | Integers;
   /** The format of its textures. */
   texture: TextureSpec["format"];
   /** Column tiles that share a texel, four values of each. */
   columnTiles: number;
+  /** Rows of a tile that share a scale in each column, and rows of texels above them that hold the scales; 0: none. */
+  group: number;
+  scaleRows: number;
+  /** Its texels as they lie in memory. */
+  memory: Dtype | Integers;
   /** What a texel is called for people. */
   texel: string;
   /** Reads values by their place: 4 * columnTiles of a texel, texel after texel. */
   reader: (texels: Texels) => (place: number) => number;
 }
 
-export const FORMATS: Readonly<Record<Dtype, Format>> = {
+const PLAIN = { group: 0, scaleRows: 0 };
+const scratch = new DataView(new ArrayBuffer(4));
+
+export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
   f32: {
     name: "f32",
     texture: "float",
     columnTiles: 1,
+    ...PLAIN,
+    memory: "f32",
     texel: "four floats",
     reader: (texels) => (place) => texels[place] ?? 0,
   },
@@ -27,13 +37,71 @@ export const FORMATS: Readonly<Record<Dtype, Format>> = {
     name: "f16",
     texture: "uint",
     columnTiles: 2,
+    ...PLAIN,
+    memory: "f16",
     texel: "eight halves",
     reader: (texels) => {
       const halves = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
       return (place) => fromHalf(halves[place] ?? 0);
     },
   },
+  q8: {
+    name: "q8",
+    texture: "uint",
+    columnTiles: 4,
+    group: 128,
+    scaleRows: 2,
+    memory: "i8",
+    texel: "sixteen bytes; above each 128 rows their scales, eight bfloat16 a texel",
+    reader: integers(8),
+  },
+  q4: {
+    name: "q4",
+    texture: "uint",
+    columnTiles: 8,
+    group: 128,
+    scaleRows: 4,
+    memory: "i4",
+    texel: "32 numbers of four bits; above each 128 rows their scales, eight bfloat16 a texel",
+    reader: integers(4),
+  },
+  i8: only("i8", 8, "sixteen bytes"),
+  i4: only("i4", 4, "32 numbers of four bits"),
 };
+
+/** Integers of so many bits, without scales. */
+function only(name: Integers, bits: number, texel: string): Format {
+  return { name, texture: "uint", columnTiles: 32 / bits, ...PLAIN, memory: name, texel, reader: integers(bits) };
+}
+
+/** Reads integers of so many bits: a component of a texel holds a column of every tile, the first in the lowest bits. */
+function integers(bits: number): Format["reader"] {
+  const values = 128 / bits;
+  return (texels) => {
+    const words = new Uint32Array(texels.buffer, texels.byteOffset, texels.length);
+    return (place) => {
+      const within = place % values;
+      const word = words[4 * ((place - within) / values) + (within & 3)] ?? 0;
+      return (word << (32 - bits - bits * (within >> 2))) >> (32 - bits);
+    };
+  };
+}
+
+/** The number whose upper half these 16 bits are. */
+export function fromBfloat16(bits: number): number {
+  scratch.setUint32(0, bits << 16);
+  return scratch.getFloat32(0);
+}
+
+/** The formats that the textures of a model of this dtype are shown in. */
+export function formatsOf(dtype: Dtype): Format[] {
+  return FORMATS[dtype].group ? Object.values(FORMATS) : [FORMATS.f32, FORMATS.f16];
+}
+
+/** Rows of texels that hold `rows` rows of a tile, and the scales above them. */
+export function storedRows({ group, scaleRows }: Format, rows: number): number {
+  return group ? rows + Math.ceil(rows / group) * scaleRows : rows;
+}
 
 export function fromHalf(bits: number): number {
   const sign = bits & 0x8000 ? -1 : 1;
@@ -43,8 +111,6 @@ export function fromHalf(bits: number): number {
   if (exponent === 31) return fraction ? NaN : sign * Infinity;
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
-
-const scratch = new DataView(new ArrayBuffer(4));
 
 /** The bits of the half nearest to a number; halfway, of the even one. */
 export function half(value: number): number {

@@ -3,12 +3,14 @@
 import { must } from "../gl/errors";
 import type { Block, Player, Texels } from "../gl/player";
 import type { View } from "../gl/program";
-import { FORMATS } from "./formats";
+import { FORMATS, fromBfloat16, storedRows } from "./formats";
 
 export interface Shape {
   /** Rows and texels of a tile. */
   height: number;
   width: number;
+  /** Rows of texels of a tile: its own, and those of scales. */
+  stored: number;
   /** Groups of column tiles that share texels, and panels of a group: 1 where there are none. */
   groups: number;
   panels: number;
@@ -18,14 +20,16 @@ export interface Shape {
 
 export function shape({ rows, cols, tiles, dtype, panel, stack }: View): Shape {
   const width = Math.ceil(cols / (4 * tiles[1]));
+  const height = Math.ceil(rows / tiles[0]);
   const groups = tiles[1] / FORMATS[dtype].columnTiles;
   const panels = Math.ceil(width / (panel || width));
-  return { height: Math.ceil(rows / tiles[0]), width, groups, panels, across: Math.ceil((groups * panels) / stack) };
+  const stored = storedRows(FORMATS[dtype], height);
+  return { height, width, stored, groups, panels, across: Math.ceil((groups * panels) / stack) };
 }
 
-/** Where rows y.. of a layer belong in the texture of `view`, the layer being of the same tiles without panels. */
+/** Where rows y.. of texels of a layer belong in the texture of `view`, the layer being of the same tiles without panels. */
 export function* blocks(view: View, layer: number, y: number, rows: number): Generator<Block> {
-  const { height, width, groups, panels, across } = shape(view);
+  const { stored, width, groups, panels, across } = shape(view);
   if (!view.panel) {
     yield { layer, x: 0, y, width, rows, stride: width, skip: 0 };
     return;
@@ -33,7 +37,7 @@ export function* blocks(view: View, layer: number, y: number, rows: number): Gen
   const first = Math.floor(layer / groups) * across;
   for (let p = 0; p < panels; p++) {
     const number = (layer % groups) * panels + p;
-    const place = { layer: first + Math.floor(number / view.stack), x: 0, y: (number % view.stack) * height + y };
+    const place = { layer: first + Math.floor(number / view.stack), x: 0, y: (number % view.stack) * stored + y };
     const skip = p * view.panel;
     yield { ...place, width: Math.min(view.panel, width - skip), rows, stride: width, skip };
   }
@@ -71,9 +75,10 @@ export function upload(player: Player, name: string, values: Float32Array): void
 /** Texels of all layers to `[rows, cols]`. */
 export function unpack(view: View, texels: Texels): Float32Array {
   const { rows, cols, stack } = view;
-  const { height, width, panels, across } = shape(view);
-  const { columnTiles, reader } = FORMATS[view.dtype];
+  const { height, width, stored, panels, across } = shape(view);
+  const { columnTiles, reader, group, scaleRows } = FORMATS[view.dtype];
   const value = reader(texels);
+  const scales = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
   const line = view.panel || width;
   const out = new Float32Array(rows * cols);
   for (let r = 0; r < rows; r++) {
@@ -83,9 +88,16 @@ export function unpack(view: View, texels: Texels): Float32Array {
       const x = c4 % width;
       const number = Math.floor(tile / columnTiles) * panels + Math.floor(x / line);
       const layer = i * across + Math.floor(number / stack);
-      const texel = ((layer * stack + (number % stack)) * height + y) * line + (x % line);
-      const place = 4 * (texel * columnTiles + (tile % columnTiles));
-      for (let c = 4 * c4; c < Math.min(4 * c4 + 4, cols); c++) out[r * cols + c] = value(place + (c & 3));
+      const first = (layer * stack + (number % stack)) * stored; // row of texels of the panel
+      const above = group ? (Math.floor(y / group) + 1) * scaleRows : 0;
+      const place = 4 * (((first + above + y) * line + (x % line)) * columnTiles + (tile % columnTiles));
+      const shared = tile % columnTiles;
+      const row = first + (above - scaleRows) + (y - (group ? y % group : 0)) + (shared >> 1);
+      const scale = 8 * (row * line + (x % line)) + 4 * (shared & 1);
+      for (let c = 4 * c4; c < Math.min(4 * c4 + 4, cols); c++) {
+        out[r * cols + c] = value(place + (c & 3));
+        if (group) out[r * cols + c]! *= fromBfloat16(scales[scale + (c & 3)] ?? 0);
+      }
     }
   }
   return out;

@@ -10,7 +10,10 @@ export interface TextureSpec {
 }
 
 /** The name of a storage format (`engine/formats.ts`). */
-export type Dtype = "f32" | "f16";
+export type Dtype = "f32" | "f16" | "q8" | "q4";
+
+/** The integers of q8 and q4 without their scales: how a picture shows texels as they lie in memory. */
+export type Integers = "i8" | "i4";
 
 /**
  * The matrix `[rows, cols]` that a texture holds, cut into `tiles` (rows, columns of tiles).
@@ -22,7 +25,7 @@ export interface View {
   rows: number;
   cols: number;
   tiles: [number, number];
-  dtype: Dtype;
+  dtype: Dtype | Integers;
   panel: number;
   stack: number;
 }

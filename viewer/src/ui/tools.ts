@@ -4,6 +4,7 @@ import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { Attention } from "./drawing/attention";
 import { Painter } from "./drawing/painter";
+import { formatsOf } from "../engine/formats";
 import type { Model } from "../engine/model";
 import { engine } from "./state";
 
@@ -20,7 +21,9 @@ let tools: Tools | null = null;
 export async function drawing(model: Model): Promise<Tools> {
   const { generation } = model.device;
   if (tools?.model !== model || tools.generation !== generation) {
-    const painter = tools?.model.device === model.device ? tools.painter : new Painter(model.device, model.options);
+    const { device, options, manifest } = model;
+    const same = tools?.model.device === device && tools.model.manifest.dtype === manifest.dtype;
+    const painter = same ? tools!.painter : new Painter(device, options, formatsOf(manifest.dtype));
     tools = { model, generation, painter, attention: new Attention(model, painter) };
   }
   await tools.attention.prepare();

@@ -4,7 +4,7 @@ import type { View } from "../../gl/program";
 import { must } from "../../gl/errors";
 import type { Palette } from "./palettes";
 import type { Device, Options } from "../../gl/device";
-import { FORMATS } from "../../engine/formats";
+import { formatsOf, type Format } from "../../engine/formats";
 import { shape } from "../../engine/layout";
 import { Reader } from "../../gl/readback";
 import { compileAll } from "../../gl/shaders";
@@ -61,13 +61,14 @@ export class Painter {
   constructor(
     private readonly device: Device,
     private readonly options: Options,
+    private readonly formats: readonly Format[] = formatsOf("f32"),
   ) {}
 
   /** To be awaited before drawing; again after a lost context. */
   async prepare(): Promise<void> {
     if (this.generation === this.device.generation) return;
     const texts = new Map([["attention", ATTENTION]]);
-    for (const format of Object.values(FORMATS)) {
+    for (const format of this.formats) {
       texts.set(`matrix ${format.name}`, matrix(format));
       texts.set(`reach ${format.name}`, reach(format));
     }
@@ -204,10 +205,10 @@ export class Painter {
   ): void {
     const { gl } = this.device;
     const { rows, first, range, palette } = shown;
-    const { width: texels, height: tileRows, panels } = shape(view);
+    const { width: texels, stored, panels } = shape(view);
     const tile = [shown.height, texels, view.tiles[1], first];
     const size = [rows, view.cols, width, height];
-    const panel = [view.panel || texels, panels, view.stack, tileRows];
+    const panel = [view.panel || texels, panels, view.stack, stored];
     if (!range) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
       gl.viewport(0, 0, 1, 1);
@@ -233,9 +234,9 @@ export class Painter {
   cell(size: readonly [number, number], cell: Cell, texture: WebGLTexture, view: View, fold: number, measure: boolean): void {
     const { gl } = this.device;
     this.strip = this.sized(this.strip, ...size);
-    const { width: texels, height: tileRows, panels } = shape(view);
+    const { width: texels, height: tileRows, stored, panels } = shape(view);
     const tile = [tileRows, texels, view.tiles[1], 0];
-    const panel = [view.panel || texels, panels, view.stack, tileRows];
+    const panel = [view.panel || texels, panels, view.stack, stored];
     const across = [view.rows, view.cols, cell.width, cell.height];
     if (measure) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);

@@ -2,6 +2,7 @@
 
 import COMMON from "../../../../glsl/tensor.glsl?raw";
 import type { Format } from "../../engine/formats";
+import type { Dtype, Integers } from "../../gl/program";
 import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
 
 // Positive values in one hue, negative in another, as transparent as they are small: right on light and on dark.
@@ -56,8 +57,12 @@ void main() {
 
 const DECODERS = import.meta.glob<string>("../../../../glsl/formats/*.glsl", { query: "?raw", import: "default", eager: true });
 
+const INTEGERS: Partial<Record<Dtype | Integers, Dtype>> = { i8: "q8", i4: "q4" }; // whose decoder gives them
+
+const decoder = (name: string) => DECODERS[`../../../../glsl/formats/${name}.glsl`] ?? "";
+
 /** The values of a matrix that is stored in a format. */
-const values = ({ name, texture, columnTiles }: Format) => `${DECODERS[`../../../../glsl/formats/${name}.glsl`]}
+const values = ({ memory, texture, columnTiles, group, scaleRows }: Format) => `${decoder(group ? "scales" : "")}${decoder(INTEGERS[memory] ?? memory)}
 uniform ${texture === "uint" ? "usampler2DArray" : "FLOAT_SAMPLER"} u_x;
 uniform ivec4 u_tile;  // rows of a tile and its texels, column tiles, first row
 uniform ivec4 u_size;  // rows and columns shown, pixels across and down
@@ -67,9 +72,12 @@ float value(int row, int column) {
   int tile = column / 4 / u_tile.y, c4 = column / 4 % u_tile.y;
   int panel = tile / SHARED * u_panel.y + c4 / u_panel.x, panels = u_tile.z / SHARED * u_panel.y;
   int layer = row / u_tile.x * ((panels + u_panel.z - 1) / u_panel.z) + panel / u_panel.z;
-  int y = panel % u_panel.z * u_panel.w + u_tile.w + row % u_tile.x;
-#define TEXEL texelFetch(u_x, ivec3(c4 % u_panel.x, y, layer), 0)
-  return ${name}_decode(${texture === "uint" ? "TEXEL" : "TO_FLOAT(TEXEL)"}, tile % SHARED)[column % 4];
+  int first = panel % u_panel.z * u_panel.w, y = u_tile.w + row % u_tile.x;
+#define TEXEL(y) texelFetch(u_x, ivec3(c4 % u_panel.x, first + y, layer), 0)
+  ${group ? `int above = y / ${group} * ${group + scaleRows}, shared_tile = tile % SHARED;
+  float scale = scales_decode(TEXEL(above + shared_tile / 2), shared_tile % 2)[column % 4];
+  y += (y / ${group} + 1) * ${scaleRows};` : "const float scale = 1.0;"}
+  return ${INTEGERS[memory] ?? memory}_decode(${texture === "uint" ? "TEXEL(y)" : "TO_FLOAT(TEXEL(y))"}, tile % SHARED)[column % 4] * scale;
 }
 `;
 

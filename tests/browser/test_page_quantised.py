@@ -1,0 +1,45 @@
+"""Pages of models in q8 and q4: the numbers of the desktop, and weights that are shown as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import random_weights, save_checkpoint
+from test_page_views import shows
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.inference.model import GPT2
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.page.export import export
+
+
+@pytest.mark.parametrize("dtype", ["q8", "q4"])
+def test_the_page_has_the_desktops_numbers(
+    tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], dtype: str
+) -> None:
+    """Scales come from another group, panels are cut through them, or a picture shows integers for weights."""
+    config = GPT2Config(vocab_size=300, n_positions=300, n_embd=192, n_layer=1, n_head=3)
+    folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
+    export(folder, tmp_path / "page", dtype, device="software")
+    name = "h.0.mlp.c_proj.weight"  # six groups of rows
+    page = browse(serve(tmp_path / "page") + f"#view=textures&texture={name}&tokens=1")
+    page.evaluate("glgpt.ready")
+    result = page.evaluate("glgpt.parity()")
+    assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None, result
+    with GPT2.from_pretrained(folder, dtype, device="software") as model, Checkpoint.open(folder) as checkpoint:
+        ids = np.random.default_rng(0).integers(0, 300, 140).tolist()
+        _, expected = model.run_with_cache(ids, ["embed", "h.0.mlp.act"])
+        for activation, values in expected.items():
+            script = "([name, ids]) => glgpt.activation(name, ids).then((a) => [a.shape, Array.from(a.data)])"
+            shape, data = page.evaluate(script, [activation, ids])
+            atol = 2e-3 * float(np.abs(values).max())  # the page may round halves otherwise
+            np.testing.assert_allclose(np.reshape(data, shape), values, atol=atol, rtol=1e-5, err_msg=activation)
+        layout = model.player.program.views[name]
+        assert layout.dtype == dtype
+        shows(page, name, layout.unpack(layout.pack(checkpoint.read(name))))
+    page.get_by_label("as it lies in memory").check()
+    page.wait_for_function("/texel (sixteen bytes|32 numbers)/.test(document.body.textContent)")

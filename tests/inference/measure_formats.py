@@ -1,0 +1,96 @@
+"""Storage formats beside each other, interleaved in one run: loading, decode and prefill of GPT-2 with random weights.
+
+python tests/inference/measure_formats.py [--formats f32,f16,q8,q4] [--size 124M] [--rounds 9] [--device software]
+
+Prints medians, and of each format the median of its ratios to the first one, of wall time and of processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from glgpt.bench.engine import RandomCheckpoint
+from glgpt.inference.model import GPT2
+from glgpt.inference.sampling import Sampler
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.tuning.choice import DeviceSettings
+
+SIZES = {
+    "124M": GPT2Config(),
+    "355M": GPT2Config(n_embd=1024, n_layer=24, n_head=16),
+    "774M": GPT2Config(n_embd=1280, n_layer=36, n_head=20),
+    "1558M": GPT2Config(n_embd=1600, n_layer=48, n_head=25),
+}
+PLAYS = 4  # tokens in a row
+
+
+def works(model: GPT2) -> dict[str, Callable[[], None]]:
+    """What is measured of a model: a call each, of `PLAYS` tokens or one prompt."""
+    player, vocab = model.player, model.config.vocab_size
+
+    def decode(pos: int, sampler: Sampler | None) -> None:
+        for step in range(PLAYS):
+            player.play("decode", pos=pos)
+            if sampler and sampler.entry:
+                player.play(sampler.entry, **sampler.scalars(pos + step, vocab))
+
+    usual = Sampler(temperature=0.8, top_k=40, top_p=0.9, seed=1)
+    found: dict[str, Callable[[], None]] = {
+        "decode, context 64": lambda: decode(64, None),
+        "decode, context 900": lambda: decode(900, None),
+        "sampled, context 64": lambda: decode(64, usual),
+    }
+    for n in (64, 512):
+        if f"prefill_{n}" in player.program.entries:
+            found[f"prefill, {n} tokens"] = lambda n=n: player.play(f"prefill_{n}", pos=0, row=n - 1)  # type: ignore
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--formats", default="f32,f16,q8,q4")
+    parser.add_argument("--size", default="124M", choices=SIZES)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--kernel", default="auto")
+    args = parser.parse_args()
+    checkpoint: Any = RandomCheckpoint(SIZES[args.size])
+    models: dict[str, GPT2] = {}
+    for name in args.formats.split(","):
+        start = time.perf_counter()
+        settings = DeviceSettings(device=args.device, kernel=args.kernel)
+        model = models[name] = GPT2(checkpoint, None, name, settings=settings)
+        about = model.info()
+        mb = {role: round(n / 1e6, 1) for role, n in about["bytes_by_role"].items()}
+        took = time.perf_counter() - start
+        print(f"{name}: loaded in {took:.1f} s, {about['passes']['decode']} passes a token, MB {mb}", flush=True)
+    print(model.device.renderer, model.choice.kernel.label, model.choice.options.fetch)
+    work = {name: works(model) for name, model in models.items()}
+    for what in work[next(iter(work))]:
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
+        for i in range(args.rounds + 1):
+            for name, model in models.items():
+                model.player.finish()
+                wall, cpu = time.perf_counter(), time.process_time()
+                work[name][what]()
+                model.player.finish()
+                if i:  # the first one compiles
+                    times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+        plays = 1 if what.startswith("prefill") else PLAYS
+        base = np.array(next(iter(times.values())))
+        for name, taken in times.items():
+            (wall, cpu), ratio = np.median(taken, axis=0), np.median(np.array(taken) / base, axis=0)
+            print(
+                f"{what:<20} {name:<4} {1e3 * wall / plays:9.2f} ms {ratio[0]:6.3f}x"
+                f"   processor {1e3 * cpu / plays:9.2f} ms {ratio[1]:6.3f}x",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

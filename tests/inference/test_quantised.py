@@ -1,0 +1,107 @@
+"""Models in q8 and q4: their kernels against the same weights in f32, and what rounding costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from reference import random_weights, save_checkpoint, within
+from safetensors.numpy import save_file
+from test_model import TEXT, load
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.inference.programs import weight_layouts
+from glgpt.inspection.compare import Tolerance, compare
+from glgpt.inspection.reference import Case
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.program.formats import FORMATS
+
+Array = NDArray[Any]
+QUANTISED = [name for name, fmt in FORMATS.items() if fmt.quantised]
+
+
+@contextmanager
+def both(folder: Path, dtype: str, scratch: Path) -> Iterator[tuple[GPT2, GPT2]]:
+    """A model in a format, and in f32 with the weights that its textures hold."""
+    with load(folder, dtype) as model, Checkpoint.open(folder) as checkpoint:
+        held = {}
+        for name, layout in weight_layouts(model.player.program, model.config).items():
+            parameter = model.config.parameters[name]
+            held[model.config.stored_name(name)] = parameter.restore(
+                layout.unpack(layout.pack(parameter.arrange(checkpoint.read(name))))
+            )
+        save_file(held, scratch / "model.safetensors")
+        (scratch / "config.json").write_text(json.dumps(model.config.to_dict()))
+        with load(scratch) as plain:
+            yield model, plain
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """GPT-2 of several groups of rows, with weights as fresh ones are."""
+    config = GPT2Config(vocab_size=400, n_positions=160, n_embd=192, n_layer=2, n_head=3)
+    return save_checkpoint(tmp_path_factory.mktemp("wide"), config, random_weights(config, spread=0.02))
+
+
+@pytest.mark.parametrize("dtype", QUANTISED)
+def test_logits_are_those_of_the_same_weights_in_f32(wide: Path, tmp_path: Path, dtype: str) -> None:
+    """A kernel takes another scale, or adds a rounding of its own."""
+    ids = np.random.default_rng(0).integers(0, 400, 140).tolist()
+    with both(wide, dtype, tmp_path) as (model, plain):
+        within(model.logits(ids), plain.logits(ids), 2e-3)
+        found = list(model.generate_ids(ids[:5], 12, temperature=0))
+        assert found == list(plain.generate_ids(ids[:5], 12, temperature=0))
+        run = model.generate_batch([ids[:5], ids[:5], ids[7:20]], 12, temperature=0)[0]
+        run.read()
+        assert run.ids == found
+
+
+@pytest.mark.parametrize("dtype", QUANTISED)
+def test_a_llama_runs_in_it(goldens: Path, tmp_path: Path, dtype: str) -> None:
+    """A family's own products, or its untied head, are read as another format."""
+    ids = np.load(goldens / "llama-grouped" / "reference.npz")["tokens"].tolist()[:12]
+    with both(goldens / "llama-grouped", dtype, tmp_path) as (model, plain):
+        wanted = plain.logits(ids)
+        within(model.logits(ids), wanted, 4e-3 * float(np.abs(wanted).max()))  # the rows of products are halves
+        assert next(model.generate_ids(ids, 1, temperature=0)) == wanted[-1].argmax()
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("q8", 0.002), ("q4", 0.03)])
+def test_the_embedded_model_predicts_nearly_as_well(dtype: str, near: float) -> None:
+    """Weights are rounded more coarsely than their bits allow."""
+    nats, close = [], []
+    for name in ("f32", dtype):
+        with load(None, name) as model:
+            ids = model.encode(TEXT)[:256]
+            nats.append(float(np.mean(next(model.losses([ids])))))
+            if name == "f32":
+                case = Case("0", ids, {"logits": model.logits(ids)}, None)
+            else:
+                close.append(compare(model, case, Tolerance.of(name)))
+    assert abs(nats[1] - nats[0]) < near
+    assert close[0].within and 0 < np.mean(close[0].kl) < near
+
+
+def test_embedding_and_head_of_q4_are_q8() -> None:
+    with load(None, "q4") as model:
+        views = model.player.program.views
+        assert (views["wte.weight"].dtype, views["wpe.weight"].dtype) == ("q8", "q8")
+        assert views["h.0.attn.c_attn.weight"].dtype == "q4" and views["h.0.attn.c_attn.bias"].dtype == "f32"
+
+
+@pytest.mark.parametrize("dtype", QUANTISED)
+def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path, dtype: str) -> None:
+    """An infinity becomes the scale of a group, and 127 weights beside it vanish."""
+    config = GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    weights = random_weights(config)
+    weights["h.0.mlp.c_fc.weight"].flat[3] = np.inf
+    with pytest.raises(GlgptError, match=r"(?s)h\.0\.mlp\.c_fc\.weight.*finite"):
+        load(save_checkpoint(tmp_path, config, weights), dtype)

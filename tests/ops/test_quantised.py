@@ -1,0 +1,108 @@
+"""Products with quantised weights of several groups of rows: in tiles, in panels, with K split anywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference as ref
+from cases import Want
+from test_ops import EPS, STYLES, Bench, Style, play
+
+from glgpt import ops
+from glgpt.gl.device import Device, Options
+from glgpt.program.formats import FORMATS
+from glgpt.program.layout import Layout, fold
+from glgpt.program.spec import Limits
+
+ROWS = 300  # of a weight: three groups, the last one short
+NAMES = [name for name, fmt in FORMATS.items() if fmt.quantised]
+LIMITS = {"one tile": Limits(), "folded": Limits(212), "four targets": Limits(max_draw_buffers=4)}
+
+
+def bench(name: str, limits: Limits) -> Bench:
+    tiles = (8 if limits.max_draw_buffers == 8 else 4, 2)
+    return Bench(Style(tiles, "f16", Options("300 es", packing=False), limits, name))
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("cols", "dtype"), [(64, "f16"), (70, "f16"), (70, "f32")])
+def test_many_rows(device: Device, name: str, limits: str, cols: int, dtype: str) -> None:
+    """A stretch of K goes on with the scales of the group before, or a tile of y finds another tile of w."""
+
+    def record(b: Bench) -> list[Want]:
+        x, w = b.normal("x", 13, ROWS - 2, b.many(13, ROWS - 2)), b.weight("w", ROWS - 2, cols)
+        y = ops.matmul(b, x, w, None, "y", dtype=dtype, tile_cols=b.style.tiles[1])
+        assert y.layout.tiles[1] % FORMATS[dtype].column_tiles_per_texel == 0
+        return [Want(y, ref.matmul(b.held["x"], b.held["w"][: ROWS - 2]))]
+
+    ((want, matrix, _),) = play(device, bench(name, LIMITS[limits]), record)
+    ref.within(matrix, want.expected, 1e-4, 2 * FORMATS[dtype].spacing)
+
+
+def test_products_of_halves_fill_their_own_texels() -> None:
+    """A product with q4 has a quarter of the fragments of one with f16, and leaves threads idle."""
+    for cols, tiles in ((768, 2), (50257, 8)):
+        b = bench("q4", Limits())
+        with b.entry("test"):
+            y = ops.matmul(b, b.normal("x", 16, 64, b.many(16, 64)), b.weight("w", 64, cols), None, "y", dtype="f16")
+        assert y.layout.tiles == (8, tiles)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("panels", "slice_texels"), [(True, None), (False, 13)])
+def test_one_row(device: Device, name: str, limits: str, panels: bool, slice_texels: int | None) -> None:
+    """A slice of K that begins within a group takes the scales of another, or sums of two groups share one."""
+
+    def record(b: Bench) -> list[Want]:
+        x, w = b.normal("x", 1, ROWS), b.weight("w", ROWS, 150, panels)
+        y = ops.combine(b, ops.matvec(b, x, w, "sums", slice_texels, contiguous=4 * panels), "y")
+        return [Want(y, ref.matmul(b.held["x"], b.held["w"]))]
+
+    ((want, matrix, _),) = play(device, bench(name, LIMITS[limits]), record)
+    ref.within(matrix, want.expected, 1e-4, 8 * EPS)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("name", NAMES)
+def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str) -> None:
+    """A text's logits depend on how many texts are decoded beside it."""
+
+    def record(b: Bench) -> list[Want]:
+        x, w = b.normal("x", 5, ROWS), b.weight("w", ROWS, 150, True)
+        one = b.given("one", b.held["x"][3:4])
+        y = ops.combine(b, ops.few_rows(b, x, w, "few", 4), "y")
+        z = ops.combine(b, ops.matvec(b, one, w, "single", contiguous=4), "z")
+        return [Want(y, ref.matmul(b.held["x"], b.held["w"])), Want(z, ref.matmul(b.held["one"], b.held["w"]))]
+
+    (want, matrix, _), (_, single, _) = play(device, bench(name, LIMITS[limits]), record)
+    ref.within(matrix, want.expected, 1e-4, 8 * EPS)
+    assert np.array_equal(matrix[3], single[0])
+
+
+@pytest.mark.parametrize("limits", ["one tile", "folded"])
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_and_folded_norms(device: Device, name: str, limits: str) -> None:
+    """A token's embedding or a norm behind a product has the scale of another token, row or group."""
+
+    def record(b: Bench) -> list[Want]:
+        ids = b.given("ids", b.rng.integers(0, 90, (7, 1)), role="input")
+        tokens, limit = b.weight("wte", ROWS, 90), b.limits.max_texture_size
+        positions = b.normal("wpe", 200, ROWS, fold(200, ROWS, limit, dtype=name))
+        b.pos, a = 126, b.held
+        y = ops.embed(b, ids, tokens, positions, b.stream(7, ROWS))
+        gain, bias = b.normal("gain", 1, ROWS), b.normal("bias", 1, ROWS)
+        g, h = ops.norm_fold(b, gain, bias, tokens, None, "fold")
+        gain_w, bias_w = ref.norm_fold(a["gain"], a["bias"], a["wte"], np.zeros(1))
+        expected = ref.embed(a["ids"][:, 0].astype(int), a["wte"], a["wpe"], b.pos)
+        return [Want(y, expected), Want(g, gain_w), Want(h, bias_w)]
+
+    for want, matrix, _ in play(device, bench(name, LIMITS[limits]), record):
+        ref.within(matrix, want.expected, 1e-4, 2 * EPS)
+
+
+def test_no_shader_writes_them() -> None:
+    b = Bench(STYLES["4x4"])
+    with b.entry("test"), pytest.raises(ValueError, match="no shader writes"):
+        ops.copy(b, b.normal("x", 4, 16), Layout(4, 16, (1, 4), "q8"), "y")
