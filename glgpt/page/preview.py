@@ -11,19 +11,11 @@ import numpy as np
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.inference.model import GPT2
-from glgpt.models.spec import EMBED, LOGITS, in_block
+from glgpt.models.spec import EMBED, LOGITS, ModelConfig, in_block
 from glgpt.plots.strip import HEIGHT, WIDTH, Word, strip_picture
 
 PICTURE = "preview.png"
 PROMPT = "JULIET:\nO Romeo, Romeo! wherefore art"
-STAGES = {  # of a block, as the page's machine has them: the stage's name, and what it wrote
-    "QKV": ("attn.q", "attn.k", "attn.v"),
-    "pattern": ("attn.pattern",),
-    "mix": ("attn.z",),
-    "residual": ("resid_mid",),
-    "MLP": ("mlp.act",),
-    "stream": ("resid_post",),
-}
 MOST_BLOCKS = 24  # that a picture of this width can show
 OTHERS = 5
 
@@ -77,6 +69,21 @@ def _many(count: int) -> str:
     return f"{count / 1e9:.1f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"
 
 
+def _stages(config: ModelConfig, block: int) -> dict[str, list[str]]:
+    """The stages of a block, about as the page's machine has them: a name for each, and the activations it wrote."""
+    names = [name for name in config.activations if name.startswith(in_block(block, ""))]
+    of = {
+        kind: [name for name in names if config.activations[name].kind == kind]
+        for kind in ("cache", "pattern", "heads")
+    }
+    added = [name for name in names if config.activations[name].added]
+    hidden = names[names.index(added[-1]) - 1]
+    return {
+        "QKV": of["cache"], "pattern": of["pattern"], "mix": of["heads"], "attention": added[:1], "MLP": [hidden],
+        "stream": names[-1:],
+    }  # fmt: skip
+
+
 def _picture(model: GPT2, path: Path, about: str) -> Word:
     config, tokenizer = model.config, model.tokenizer
     try:
@@ -86,15 +93,17 @@ def _picture(model: GPT2, path: Path, about: str) -> Word:
     ids = ids[-config.n_positions :]
     text = f"“{tokenizer.decode(ids).split(chr(10))[-1]}” …" if tokenizer else ""
     blocks = sorted({round(i) for i in np.linspace(0, config.n_layer - 1, min(config.n_layer, MOST_BLOCKS))})
-    names = [in_block(i, part) for i in blocks for parts in STAGES.values() for part in parts]
-    logits, found = model.run_with_cache(ids, [EMBED, *names])
+    stages = [_stages(config, i) for i in blocks]
+    logits, found = model.run_with_cache(
+        ids, [EMBED, *(n for stage in stages for names in stage.values() for n in names)]
+    )
 
     def last(name: str) -> np.ndarray:
         """What the last token has of an activation; of a pattern, a row a head."""
         values = found[name]
         return values[..., -1, :] if values.ndim == 3 else values[-1:]
 
-    stacks = [[np.concatenate([last(in_block(i, p)) for p in parts]) for parts in STAGES.values()] for i in blocks]
+    stacks = [[np.concatenate([last(name) for name in names]) for names in stage.values()] for stage in stages]
     row = logits[-1].astype(np.float64)
     p = np.exp(row - row.max())
     p /= p.sum()
@@ -106,7 +115,7 @@ def _picture(model: GPT2, path: Path, about: str) -> Word:
         f"{about}. It runs as fragment shaders; every number is a texel.",
         text,
         [EMBED, *(f"block {i}" if len(blocks) < 10 else str(i) for i in blocks), LOGITS],
-        list(STAGES),
+        list(stages[0]),
         [[last(EMBED)], *stacks, [logits[-1:]]],
         word := Word(*named[0], named),
     )

@@ -32,7 +32,7 @@ export function parseChange(text: string): Change {
   const [part = "", scale, ...rest] = steered!.split("*");
   const factor = Number(towards === undefined ? (scale ?? 0) : by);
   if (!Number.isFinite(factor) || more.length || rest.length || (towards !== undefined && (by === undefined || scale !== undefined))) {
-    throw new PageError(`${text} is no change of a part; write h.3.attn.5, h.3.mlp*0.5 or h.2~towards~away~4.`);
+    throw new PageError(`${text} is no change of a part; write PART, PART*0.5, or for a block BLOCK~towards~away~4.`);
   }
   if (towards === undefined) return { part, factor, steering: null };
   return { part, factor, steering: { towards: decodeURIComponent(towards), away: decodeURIComponent(away!) } };
@@ -47,8 +47,8 @@ export function written({ part, factor, steering }: Change): string {
 
 /** The residual stream behind a block, whose direction `steering` takes. Throws for a part that is no block. */
 export function streamBehind(manifest: Manifest, part: string): string {
-  const name = manifest.split?.stream[Number(part.replace(/\D+/g, "")) + 1] ?? `${part}.resid_post`;
-  if (!(name in manifest.activations)) throw new PageError(`${part} is no block of this model that can be steered.`);
+  const name = Object.keys(manifest.activations).findLast((n) => n.startsWith(`${part}.`));
+  if (name === undefined || !/^\w+\.\d+$/.test(part)) throw new PageError(`${part} is no block of this model that can be steered.`);
   return name;
 }
 
