@@ -203,6 +203,9 @@ def _say(args: argparse.Namespace, event: dict[str, Any], text: str) -> None:
 
 
 def _ready(args: argparse.Namespace, session: Any, links: dict[str, str], why: str) -> None:
+    from glgpt.cli.qr import print_qr
+    from glgpt.system.network import is_loopback
+
     lines = [
         f"{session.name}: {session.parameters:,} parameters, {session.rounds} rounds of {session.local_steps} steps"
     ]
@@ -213,6 +216,8 @@ def _ready(args: argparse.Namespace, session: Any, links: dict[str, str], why: s
     lines += [f"desktops:   glgpt federate join '{links['desktop']}'", "dashboard:  " + links["dashboard"]]
     lines += ["            (whoever has that link is the host)"]
     _say(args, {"event": "ready", **links, "session": session.id}, "\n".join(lines))
+    if "browser" in links and not args.json and (args.url or not is_loopback(args.host)):
+        print_qr(links["browser"])  # of an address that a phone can reach
 
 
 def _tell(args: argparse.Namespace, event: dict[str, Any]) -> None:
