@@ -92,7 +92,7 @@ def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
     before = state(device)
     for i in range(50):
         with load(goldens / "one-f16", ("f32", "f16")[i % 2], kernel="4x4", fetch="textureLod") as model:
-            assert len(list(model.generate_ids([3], 5, temperature=0))) == 1
+            assert len(list(model.generate_ids([3], 5, temperature=0))) == 5  # beyond its context of one
             if i % 10 == 0:
                 model.logits([3])
     assert state(device) == before

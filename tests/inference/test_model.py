@@ -297,9 +297,9 @@ def test_the_embedded_model_is_float64_to_rounding() -> None:
         for n in (1, 2, 15, 16, 17, 63, 64, 65, 200, 255, 256):
             assert list(model.generate_ids(ids[:n], 1, temperature=0)) == [wanted["logits"][n - 1].argmax()]
             within(row_of_logits(model), wanted["logits"][n - 1], ATOL, RTOL, f"after {n} tokens")
-            for token in list(model.generate_ids(ids[:n], 2, temperature=0))[
-                1:
-            ]:  # from the caches that the prompt left
+            if n == len(ids):
+                continue  # the next token is beyond the context
+            for token in list(model.generate_ids(ids[:n], 2, temperature=0))[1:]:  # from what the prompt left
                 logits = model.logits([*ids[:n], int(wanted["logits"][n - 1].argmax())])[-1]
                 within(row_of_logits(model), logits, ATOL, RTOL, f"decoded after {n} tokens")
                 assert token == logits.argmax()
