@@ -95,9 +95,9 @@ def parsed(text: str) -> Join | Update | Progress | Ping:
         raise GlgptError(quoted(f"{field or 'message'}: {first['msg']}", 200)) from None
 
 
-def frames(data: bytes | memoryview, size: int = FRAME) -> Iterator[bytes]:
-    """`data` in frames of `size` bytes."""
-    view = memoryview(data)
+def frames(data: bytes | memoryview, size: int | None = None) -> Iterator[bytes]:
+    """`data` in frames of `size` bytes (None: as large as they may be)."""
+    view, size = memoryview(data), size or FRAME
     for at in range(0, len(view), size):
         yield bytes(view[at : at + size])
 
