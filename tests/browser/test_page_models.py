@@ -61,6 +61,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     page = browse(serve(site) + "#tokens=6&temperature=0", COUNTED)
     page.set_default_timeout(SLOW)
     page.evaluate("glgpt.ready")
+    settled(page)  # the page has what it draws with
     assert page.locator(".chip").count() == 0
     page.evaluate(TRAIN, [{**BPE, "steps": 12}, 0])
     before = page.evaluate(BYTES)
@@ -102,7 +103,8 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     used(page, "own")
     page.wait_for_function("!glgpt.model.captured")
     page.evaluate("glgpt.borrow(async (m) => m.rest())")
-    assert page.evaluate(BYTES) <= before  # all that the other model took is released
+    drawing = 3 * 256 * 16  # a line of cells each for the views that were opened meanwhile
+    assert page.evaluate(BYTES) <= before + drawing  # all that the other model took is released
 
 
 def test_training_continues_while_its_model_is_looked_at(site: Path, serve: Serve, browse: Browse) -> None:

@@ -168,7 +168,18 @@ export class Glgpt {
 
   async generate(options: GenerateOptions = {}): Promise<Generated> {
     await this.ready;
-    return this.queue.run(() => this.run(options));
+    let begun = false;
+    const done = this.queue.run(() => {
+      begun = true;
+      return this.run(options);
+    });
+    const { signal, seed = 0 } = options;
+    if (!signal) return done;
+    const given = new Promise<Generated>((resolve) => {
+      const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
+      signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true }); // it waits for what waits for the context
+    });
+    return Promise.race([done, given]);
   }
 
   private async run(options: GenerateOptions): Promise<Generated> {
