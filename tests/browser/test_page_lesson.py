@@ -60,15 +60,6 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> 
     page.wait_for_function("!document.querySelector('.machine .stage') && glgpt.model.watcher === null")
 
 
-def test_the_machine_sees_the_first_text(exported: Path, serve: Serve, browse: Browse) -> None:
-    """A text that begins before the machine is ready is written behind an empty picture."""
-    page = browse(serve(exported) + "#prompt=To+be&tokens=60")
-    page.evaluate("glgpt.ready")
-    page.wait_for_function("document.querySelectorAll('.token:not(.given)').length > 2")
-    assert page.evaluate("Boolean(document.querySelector('.caret') && glgpt.model.watcher)")
-    page.wait_for_function(DONE)
-
-
 def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
     """At once, when a slider moves; what is cut off says so."""
     ids = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0.8, topK: 5, topP: 0.9, seed: 3})")

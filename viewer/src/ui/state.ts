@@ -183,7 +183,6 @@ export const listeners = new Set<(read: number) => void>();
 
 const OWN = "glgpt"; // the state of the history's entries that this page has made
 const WEIGHED = 8; // alternatives of each token
-const PATIENCE = 2000; // ms that a text waits for the machine
 const FRAME = 40; // ms between two changes of the text, at least
 const meter = new Meter(0.04, FRAME, 500, 3); // drawing the page takes time from a software driver
 let glgpt: Glgpt;
@@ -410,14 +409,6 @@ export async function go(count: number, from?: number, instead?: number): Promis
   });
 }
 
-/** Waits for the machine above the text to be ready to see the tokens; not for long. */
-async function machineReady(): Promise<void> {
-  const end = performance.now() + PATIENCE;
-  while (view.value === "text" && machine.value && !glgpt.model.watcher && !abort?.signal.aborted && performance.now() < end) {
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
-}
-
 async function stream(count: number, kept: Tok[]): Promise<void> {
   const list = [...kept];
   const held = glgpt.model.held(kept.map((t) => t.id)); // and so not read again
@@ -430,7 +421,6 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
     tokens.value = [...list];
   };
   try {
-    await machineReady();
     const result = await glgpt.generate({
       ids: kept.map((t) => t.id),
       tokens: count,
