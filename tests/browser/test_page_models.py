@@ -61,7 +61,8 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     page = browse(serve(site) + "#tokens=6&temperature=0", COUNTED)
     page.set_default_timeout(SLOW)
     page.evaluate("glgpt.ready")
-    settled(page)  # the page has what it draws with
+    settled(page)
+    page.wait_for_function("glgpt.model.watcher", timeout=SLOW)  # the page has what it draws with
     assert page.locator(".chip").count() == 0
     page.evaluate(TRAIN, [{**BPE, "steps": 12}, 0])
     before = page.evaluate(BYTES)
