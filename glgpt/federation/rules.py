@@ -79,8 +79,8 @@ def epsilon(noise: float, rounds: int, delta: float = DELTA) -> float:
 
     `noise` is the standard deviation of a round's noise, over what one device can move the mean. Gaussian noise gives
     rho = 1 / (2 noise^2) a round, rounds add up, and epsilon = rho + 2 sqrt(rho ln(1 / delta)): Bun and Steinke,
-    "Concentrated Differential Privacy", 2016, propositions 1.3 and 1.6. Nothing is
-    taken off for devices that sit a round out.
+    "Concentrated Differential Privacy", 2016, propositions 1.3 and 1.6. No amplification by
+    subsampling is assumed.
     """
     rho = rounds / (2 * noise * noise)
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))

@@ -112,41 +112,22 @@ def _unpack_halves(texels: Texels) -> Floats:
 
 
 LARGEST = float(np.finfo(np.float32).max)
+
+
+def _quantised(bits: int, pack: Callable[[Floats], Texels], unpack: Callable[[Texels], Floats], **more: Any) -> Format:
+    """Integers of so many bits, named after them."""
+    return Format(
+        f"q{bits}", "uint", 128 // bits, 1 / (2 ** (bits - 1) - 1), LARGEST, (2e-2, 1e-3), pack, unpack,
+        bits=bits, group=128, activations="f16", positions="q8", **more,
+    )  # fmt: skip
+
+
 FORMATS = {
     f.name: f
     for f in (
         Format("f32", "float", 4, 2.0**-23, LARGEST, (2e-4, 1e-5), _as_they_are, _as_they_are),
         Format("f16", "uint", 8, 2.0**-10, 65504.0, (2e-2, 1e-3), _pack_halves, _unpack_halves),
-        Format(
-            "q8",
-            "uint",
-            16,
-            1 / 127,
-            LARGEST,
-            (2e-2, 1e-3),
-            quantised.pack_bytes,
-            quantised.unpack_bytes,
-            bits=8,
-            group=128,
-            activations="f16",
-            positions="q8",
-            rounded=(0.25, 1e-2),
-        ),
-        Format(
-            "q4",
-            "uint",
-            32,
-            1 / 7,
-            LARGEST,
-            (2e-2, 1e-3),
-            quantised.pack_nibbles,
-            quantised.unpack_nibbles,
-            bits=4,
-            group=128,
-            activations="f16",
-            outer="q8",
-            positions="q8",
-            rounded=(2.5, 5e-2),
-        ),
+        _quantised(8, quantised.pack_bytes, quantised.unpack_bytes, rounded=(0.25, 1e-2)),
+        _quantised(4, quantised.pack_nibbles, quantised.unpack_nibbles, outer="q8", rounded=(2.5, 5e-2)),
     )
 }

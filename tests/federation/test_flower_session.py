@@ -17,13 +17,12 @@ import pytest
 pytest.importorskip("flwr", reason="make test-federate has what this needs")
 
 from federation_commands import Command, running
-from kills import PROCESSES, session
+from kills import PROCESSES, SMALL, session
 from safetensors.numpy import load_file
 
 from glgpt.system.files import data_path
 
 PLAY = data_path("tests/data/shakespeare-validation.txt")
-SMALL = ("--tokenizer", "bytes", "--batch", "2", "--eval-tokens", "512", "--no-page", "--device", "software")
 
 
 @pytest.fixture

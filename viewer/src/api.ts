@@ -175,9 +175,10 @@ export class Glgpt {
     });
     const { signal, seed = 0 } = options;
     if (!signal) return done;
+    // A call that waits for a lost context may hold up the queue; Stop ends a text behind it too.
     const given = new Promise<Generated>((resolve) => {
       const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
-      signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true }); // it waits for what waits for the context
+      signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true });
     });
     return Promise.race([done, given]);
   }

@@ -45,29 +45,25 @@ export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
       return (place) => fromHalf(halves[place] ?? 0);
     },
   },
-  q8: {
-    name: "q8",
-    texture: "uint",
-    columnTiles: 4,
-    group: 128,
-    scaleRows: 2,
-    memory: "i8",
-    texel: "sixteen bytes; above each 128 rows their scales, eight bfloat16 a texel",
-    reader: integers(8),
-  },
-  q4: {
-    name: "q4",
-    texture: "uint",
-    columnTiles: 8,
-    group: 128,
-    scaleRows: 4,
-    memory: "i4",
-    texel: "32 numbers of four bits; above each 128 rows their scales, eight bfloat16 a texel",
-    reader: integers(4),
-  },
+  q8: quantised(8, "sixteen bytes"),
+  q4: quantised(4, "32 numbers of four bits"),
   i8: only("i8", 8, "sixteen bytes"),
   i4: only("i4", 4, "32 numbers of four bits"),
 };
+
+/** Integers of so many bits, and the scales of their columns above each group of rows. */
+function quantised(bits: 8 | 4, texel: string): Format {
+  return {
+    name: `q${bits}`,
+    texture: "uint",
+    columnTiles: 32 / bits,
+    group: 128,
+    scaleRows: 16 / bits,
+    memory: `i${bits}`,
+    texel: `${texel}; above each 128 rows their scales, eight bfloat16 a texel`,
+    reader: integers(bits),
+  };
+}
 
 /** Integers of so many bits, without scales. */
 function only(name: Integers, bits: number, texel: string): Format {
