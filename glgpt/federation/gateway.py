@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import signal
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,6 +33,7 @@ from glgpt.federation import protocol
 from glgpt.federation.invitations import LIFE, Invitations, digest
 from glgpt.federation.protocol import Join, Ping, Progress, Update
 from glgpt.federation.rounds import Member, Refused, Rejected, Rounds, RunOver
+from glgpt.federation.server import configuration
 from glgpt.federation.session import ROUNDS, Files
 from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers
@@ -44,7 +46,6 @@ PULL = 0.5  # seconds between two questions for a round
 HEARTBEAT = 20.0
 ADDRESS_SOCKETS = 128  # sockets of one address
 MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
-BYTES_PER_MEMBER = 4  # of unfinished uploads: times the bytes of the parameters, over all members
 SENT_FRAME = 1 << 17  # bytes: each socket holds some frames, also of a client that reads slowly
 SHOWN_ROUNDS = 500
 JUDGED = 120.0  # seconds that the end of a session waits for its last validation
@@ -77,6 +78,38 @@ class Bucket:
         return self._left >= 0
 
 
+class Upload:
+    """The frames of an update that came so far, in a file without a name: clients are many and all send at once."""
+
+    def __init__(self, update: Update, folder: Path) -> None:
+        self.update, self._have = update, 0
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115, closed with this object
+
+    @property
+    def frames(self) -> int:
+        """How many there are."""
+        return protocol.frame_count(self._have)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all came."""
+        return self._have == self.update.bytes
+
+    def add(self, frame: bytes) -> bool:
+        """Takes the next frame; False for one that the update did not announce."""
+        left = self.update.bytes - self._have
+        if not left or len(frame) != min(protocol.FRAME, left):
+            return False
+        self._file.write(frame)
+        self._have += len(frame)
+        return True
+
+    def data(self) -> bytes:
+        """All that came."""
+        self._file.seek(0)
+        return self._file.read()
+
+
 class Client:
     """A socket of a member."""
 
@@ -105,10 +138,11 @@ class Gateway:
         self.session = self.rounds.session
         self.clients: set[Client] = set()
         self.ended = False
-        self._partial: dict[int, tuple[Update, bytearray]] = {}  # of uploads, by member
+        self._uploads: dict[int, Upload] = {}  # unfinished, by member
         self._sockets: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
+        self._decoding = asyncio.Lock()  # one at a time: each takes several times the parameters' memory
         self._noted = 0.0
         self._done_at = 0.0
 
@@ -158,7 +192,7 @@ class Gateway:
             return
         if await asyncio.to_thread(self.rounds.begin, task.message, number, parameters):
             logger.info("round %d is open", number)
-            self._partial.clear()
+            self._uploads.clear()
             self._offer_all()
 
     async def _answer(self) -> None:
@@ -178,7 +212,7 @@ class Gateway:
             due = self.rounds.tick()
             if due == "close":
                 figures = self.rounds.figures()
-                self._partial.clear()
+                self._uploads.clear()
                 await asyncio.to_thread(self.files.note, figures)
                 self._wake.set()
             elif due == "wrap_up":
@@ -314,6 +348,7 @@ class Gateway:
                 if not await self._frame(client, data):
                     await client.socket.close(protocol.TOO_MUCH, "bytes that no update announced")
                     return
+                del message, data  # a frame of each socket is much, where there are many
                 continue
             try:
                 said = protocol.parsed(text or "")
@@ -338,42 +373,35 @@ class Gateway:
         try:
             self.rounds.check(member, update)
         except Rejected as rejected:
-            self._partial.pop(member.number, None)
+            self._uploads.pop(member.number, None)
             await self._reject(client, rejected, update)
             return
-        held = self._partial.get(member.number)
-        if held is None or held[0] != update:
-            most = BYTES_PER_MEMBER * max(1, len(self.rounds.members))
-            if sum(len(data) for _, data in self._partial.values()) > most * 4 * self.session.parameters:
-                await self._reject(client, Rejected("the host is busy; send it again", stale=True), update)
-                return
-            held = self._partial[member.number] = update, bytearray()
-        have = len(held[1]) // protocol.FRAME
-        del held[1][have * protocol.FRAME :]
-        await client.say({"type": "ready", "attempt": update.attempt, "have": have})
+        upload = self._uploads.get(member.number)
+        if upload is None or upload.update != update:
+            upload = self._uploads[member.number] = Upload(update, self.rounds.spool)
+        await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
 
     async def _frame(self, client: Client, data: bytes) -> bool:
-        held = self._partial.get(client.member.number)
-        if held is None:  # of an update that was turned away meanwhile: its round is over
+        upload = self._uploads.get(client.member.number)
+        if upload is None:  # of an update that was turned away meanwhile: its round is over
             return len(data) <= protocol.FRAME
-        update, have = held
-        left = update.bytes - len(have)
-        if len(data) != min(protocol.FRAME, left) or not left:
+        if not upload.add(data):
             return False
-        have += data
-        await client.say({"type": "ack", "attempt": update.attempt, "have": protocol.frame_count(len(have))})
-        if len(have) == update.bytes:
-            del self._partial[client.member.number]
-            await self._finish(client, update, bytes(have))
+        await client.say({"type": "ack", "attempt": upload.update.attempt, "have": upload.frames})
+        if upload.complete:
+            del self._uploads[client.member.number]
+            await self._finish(client, upload)
         return True
 
-    async def _finish(self, client: Client, update: Update, data: bytes) -> None:
-        member, round_ = client.member, self.rounds.open
+    async def _finish(self, client: Client, upload: Upload) -> None:
+        member, update, round_ = client.member, upload.update, self.rounds.open
         try:
             self.rounds.check(member, update)
             assert round_ is not None
+            before = round_.parameters
             try:
-                after, norm = await asyncio.to_thread(self.rounds.decoded, update, data, round_.parameters)
+                async with self._decoding:
+                    after, norm = await asyncio.to_thread(lambda: self.rounds.decoded(update, upload.data(), before))
             except GlgptError as error:
                 raise self.rounds.faulty(member, str(error)) from None
             self.rounds.accept(member, update, after, norm)
@@ -548,21 +576,8 @@ def main() -> None:
 
     async def serve() -> None:
         gateway = Gateway(files, Site(args.superlink, files.folder / "site.key"), tuple(args.origin))
-        config = uvicorn.Config(
-            gateway.application(),
-            host=args.host,
-            port=args.port,
-            ws="websockets-sansio",
-            ws_max_size=protocol.FRAME + 1024,
-            ws_ping_interval=20,
-            ws_ping_timeout=60,
-            ssl_certfile=args.tls_cert,
-            ssl_keyfile=args.tls_key,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
+        tls = {"ssl_certfile": args.tls_cert, "ssl_keyfile": args.tls_key}
+        config = configuration(gateway.application(), args.host, args.port, **tls)
         await uvicorn.Server(config).serve()
 
     asyncio.run(serve())

@@ -139,8 +139,8 @@ class Rounds:
         self.open: OpenRound | None = None
         self.paused = False
         self.most_held = MOST_HELD
-        self._spool = files.folder / SPOOL
-        self._spool.mkdir(exist_ok=True)
+        self.spool = files.folder / SPOOL
+        self.spool.mkdir(exist_ok=True)
         for line in json_lines(files.folder / MEMBERS):
             self.members[line["number"]] = Member(**line)
         self._restore()
@@ -216,7 +216,7 @@ class Rounds:
         text = {"number": str(number), "task": base64.b64encode(task).decode()}
         write_synced(self.files.folder / OPEN, save({"parameters": parameters}, text))
         if not again:
-            for old in self._spool.iterdir():
+            for old in self.spool.iterdir():
                 if not old.name.startswith(f"{name}."):
                     old.unlink()
         return not again
@@ -233,8 +233,8 @@ class Rounds:
         name = weights_id(number, parameters)
         task = base64.b64decode(text["task"])
         self.open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds)
-        for line in json_lines(self._spool / f"{name}.jsonl"):
-            spooled = Spooled(**line | {"file": self._spool / line["file"]})
+        for line in json_lines(self.spool / f"{name}.jsonl"):
+            spooled = Spooled(**line | {"file": self.spool / line["file"]})
             self.open.updates[spooled.member] = spooled
         self._check_quorum()
 
@@ -293,10 +293,10 @@ class Rounds:
         assert round_ is not None
         if not np.isfinite(norm):
             raise self._strike(member, "the change's norm is not finite")
-        file = self._spool / f"{round_.id}.{member.number}.f32"
+        file = self.spool / f"{round_.id}.{member.number}.f32"
         write_synced(file, after.astype("<f4").tobytes())
         spooled = Spooled(member.number, update.tokens, update.steps, update.loss, norm, file)
-        with (self._spool / f"{round_.id}.jsonl").open("a", encoding="utf-8") as lines:
+        with (self.spool / f"{round_.id}.jsonl").open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(spooled) | {"file": file.name}) + "\n")
             lines.flush()
             os.fsync(lines.fileno())

@@ -147,20 +147,10 @@ def serving(files: Files, site: Any) -> Iterator[Any]:
     import uvicorn
 
     from glgpt.federation.gateway import Gateway
+    from glgpt.federation.server import configuration
 
     gateway = Gateway(files, site)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            gateway.application(),
-            host="127.0.0.1",
-            port=0,
-            ws="websockets-sansio",
-            log_level="warning",
-            ws_max_size=protocol.FRAME + 1024,
-            ws_ping_interval=None,
-            timeout_graceful_shutdown=1,
-        )
-    )
+    server = uvicorn.Server(configuration(gateway.application(), "127.0.0.1", 0, ws_ping_interval=None))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     end = time.monotonic() + 60

@@ -1,9 +1,10 @@
 """What many sockets cost a gateway: its memory and processor time, see docs/federation.md.
 
-    python tests/federation/sockets.py [--clients 100] [--rounds 3] [--streamed]
+    python tests/federation/sockets.py [--clients 100] [--rounds 3] [--whole] [--at-once]
 
 Clients of a nano model (0.83 M parameters), all connected at once, each with a change in f16 a round; the gateway is a
-process of its own with a stand-in for Flower. Prints a JSON line.
+process of its own with a stand-in for Flower. 100 updates are more than 256 MiB, so that it streams their mean, unless
+`--whole`. Prints a JSON line.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import resource
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from test_gateway import Peer  # noqa: E402
 from glgpt.training.settings import settings_for  # noqa: E402
 
 
-def gateway(run: str, clients: int, rounds: int, streamed: bool, pipe: Any) -> None:
+def gateway(run: str, clients: int, rounds: int, whole: bool, pipe: Any) -> None:
     """The gateway's process: tells its address and an invitation, then what it took."""
     settings = settings_for("nano", None, {"tokenizer": "bytes"})
     terms = {"rounds": rounds, "quorum": clients, "shards": clients, "members": clients, "dtype": "f16"}
@@ -37,8 +39,8 @@ def gateway(run: str, clients: int, rounds: int, streamed: bool, pipe: Any) -> N
     (files.run / "vocab.json").write_text("{}")
     before = resource.getrusage(resource.RUSAGE_SELF)
     with serving(files, FakeFlower(files)) as host:
-        if streamed:
-            host.gateway.rounds.most_held = 0
+        if whole:
+            host.gateway.rounds.most_held = 1 << 40
         pipe.send((host.address, host.gateway.invitations.create(), host.gateway.session))
         pipe.recv()  # all rounds are done
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -53,28 +55,34 @@ class There:
         self.address, self.gateway = address, type("Gateway", (), {"session": session})
 
 
+def train(peer: Peer) -> float:
+    """Takes a round, and gives the seconds in which its update was sent and accepted."""
+    round_ = peer.next("round", 120)
+    began = time.perf_counter()
+    assert peer.train(round_, round_["parameters"] + 1e-3)["type"] == "accepted"
+    return time.perf_counter() - began
+
+
 def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--streamed", action="store_true", help="as above 256 MiB a round")
+    parser.add_argument("--whole", action="store_true", help="answer with every update, whatever their size")
+    parser.add_argument("--at-once", action="store_true", help="all send at the same moment")
     args = parser.parse_args()
     here, there = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        terms = (str(Path(folder) / "run"), args.clients, args.rounds, args.streamed, there)
+        terms = (str(Path(folder) / "run"), args.clients, args.rounds, args.whole, there)
         process = multiprocessing.get_context("spawn").Process(target=gateway, args=terms)
         os.environ["MALLOC_ARENA_MAX"] = "2"  # as `serve` starts it
         process.start()
         address, token, session = here.recv()
         peers = [Peer(There(address, session), token) for _ in range(args.clients)]
         times = []
-        for _ in range(args.rounds):
-            for peer in peers:
-                round_ = peer.next("round", 120)
-                began = time.perf_counter()
-                assert peer.train(round_, round_["parameters"] + 1e-3)["type"] == "accepted"
-                times.append(time.perf_counter() - began)
+        with ThreadPoolExecutor(args.clients if args.at_once else 1) as pool:
+            for _ in range(args.rounds):
+                times += pool.map(train, peers)
         here.send("done")
         found = here.recv()
         process.join()

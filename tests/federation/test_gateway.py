@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 httpx = pytest.importorskip("httpx", reason="make test-federate has what this needs")
 sync = pytest.importorskip("websockets.sync.client", reason="make test-federate has what this needs")
 
-from fake_session import TOKENIZER, FakeFlower, make_files, serving  # noqa: E402
+from fake_session import TOKENIZER, FakeFlower, make_files, make_session, serving  # noqa: E402
 from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
 
 from glgpt.federation import protocol  # noqa: E402
@@ -218,6 +219,20 @@ def test_a_poisoned_client_ends_nothing(served, bad):
             assert peer.train(peer.next("round"), after)["type"] == "accepted"
         wait(lambda number=number: host.gateway.files.round_of() >= number)
     assert all(len(rows) == 2 for rows in host.site.replies)
+
+
+def test_a_client_that_does_not_read_gets_no_more_than_buffers_hold(served):
+    """The process holds all that is sent to clients that read slowly, or not at all."""
+    config = make_session().settings.model_config(256)
+    wide = dataclasses.replace(config, n_embd=256, n_positions=1 << 15)
+    host = served(config=wide.fields(), parameters=wide.parameter_count, quorum=1)
+    whole = 4 * wide.parameter_count
+    lazy, reads = Peer(host, host.gateway.invitations.create()), Peer(host, host.gateway.invitations.create())
+    assert reads.next("round")["bytes"] == whole
+    member = next(c.member for c in host.gateway.clients if c.member.bytes_out < whole)
+    time.sleep(0.5)
+    assert 0 < member.bytes_out < whole / 2
+    assert len(lazy.next("round")["parameters"]) == wide.parameter_count  # reading again, it gets the rest
 
 
 def test_a_stale_update_is_answered_with_the_current_weights(served):

@@ -1,0 +1,55 @@
+"""How the gateway listens: uvicorn's settings, and the flow control that its WebSockets lack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from glgpt.federation.protocol import FRAME
+
+
+class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore]  # Any where uvicorn is not installed
+    """uvicorn's sockets (0.49), which wait until a client has read what was sent before.
+
+    uvicorn's `send` waits for `writable`, but nothing of uvicorn ever clears it, so that the process would hold all
+    that is sent to a client that reads slowly.
+    """
+
+    def pause_writing(self) -> None:
+        """The transport's buffer is full."""
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        """The transport's buffer has room."""
+        self.writable.set()
+
+    def send_receive_event_to_app(self) -> None:
+        """Hands a message over, and keeps no copy until the next one comes."""
+        super().send_receive_event_to_app()
+        self.bytes = bytearray()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody waits for a client that is gone."""
+        self.writable.set()
+        super().connection_lost(exc)
+
+
+def configuration(app: Any, host: str, port: int, **more: Any) -> uvicorn.Config:
+    """uvicorn's settings for the ASGI application `app`.
+
+    Messages are not compressed: changes of weights are noise, and each socket would hold two windows.
+    """
+    settings: dict[str, Any] = {
+        "ws": FlowControl,
+        "ws_max_size": FRAME + 1024,
+        "ws_ping_interval": 20,
+        "ws_ping_timeout": 60,
+        "ws_per_message_deflate": False,
+        "log_level": "warning",
+        "access_log": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": 1,
+    }
+    return uvicorn.Config(app, host=host, port=port, **(settings | more))
