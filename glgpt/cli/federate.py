@@ -114,8 +114,14 @@ def _serve_options(p: Parser) -> None:
     g.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)")
     g.add_argument("--port", type=count, default=8043, metavar="PORT", help="0 takes a free one (default 8043)")
     g.add_argument(
-        "--url", metavar="URL", help="how others reach this host behind a proxy, such as https://example.org/"
-    )
+        "--url", metavar="URL", action="append", default=[],
+        help="how others reach this host behind a proxy, such as https://example.org/; one for each gateway",
+    )  # fmt: skip
+    g.add_argument(
+        "--gateways", type=positive, default=1, metavar="N",
+        help="processes that devices connect to, each with a port and links of its own; the quorum is divided among "
+        "them (default 1, enough for some hundred devices)",
+    )  # fmt: skip
     g.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM")
     g.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
     g.add_argument("--no-page", action="store_true", help="no page for browsers: desktops only")
@@ -132,7 +138,7 @@ def check_extra() -> None:
 def run_serve(args: argparse.Namespace) -> int:
     """`glgpt federate serve`."""
     check_extra()
-    from glgpt.federation.serve import Place, Supervisor, check_port, export_page
+    from glgpt.federation.serve import Place, Supervisor, export_page, places
     from glgpt.federation.session import Files
     from glgpt.training.loop import stoppable
 
@@ -140,9 +146,12 @@ def run_serve(args: argparse.Namespace) -> int:
         raise ArgumentError("--tls-cert and --tls-key go together")
     if args.dp_noise and args.strategy != "fedavg":
         raise ArgumentError(f"--dp-noise needs --strategy fedavg: how far a device moves {args.strategy} is not known")
-    place = Place(args.host, args.port, args.tls_cert, args.tls_key, args.url)
+    if args.dp_noise and args.gateways > 1:
+        raise ArgumentError("--dp-noise needs --gateways 1: a mean of gateways' means does not weigh all devices alike")
+    place = Place(args.host, args.port, args.tls_cert, args.tls_key)
     if not Files(Path(args.out)).exists:
-        place = check_port(place)  # before a run is made; that of a session is held by what a killed `serve` left
+        # before a run is made; the ports of a session are held by what a killed `serve` left
+        places(place, args.url, args.gateways)
     files = _session(args)
     session = files.session()
     if files.round_of() >= session.rounds:
@@ -152,9 +161,9 @@ def run_serve(args: argparse.Namespace) -> int:
         with progress("exporting the page", "B") as show:
             why = export_page(files, session, args.preset, show)
     with stoppable() as stop:
-        supervisor = Supervisor(files, place, args.device or "auto", lambda event: _tell(args, event))
+        supervisor = Supervisor(files, place, args.url, args.device or "auto", lambda event: _tell(args, event))
 
-        def ready(links: dict[str, str]) -> None:
+        def ready(links: list[dict[str, str]]) -> None:
             _ready(args, session, links, why)
 
         done = supervisor.run(ready, lambda: bool(stop))
@@ -185,7 +194,7 @@ def _session(args: argparse.Namespace) -> Any:
     output_folder(args.out)
     names = ("rounds", "local_steps", "quorum", "grace", "strategy", "outer_lr", "outer_momentum", "public", "dtype")
     terms = Terms(
-        **{n: getattr(args, n) for n in (*names, "dp_noise", "dp_clip")},
+        **{n: getattr(args, n) for n in (*names, "dp_noise", "dp_clip", "gateways")},
         round_seconds=float(args.round_seconds),
         shards=args.shards,
     )
@@ -202,20 +211,24 @@ def _say(args: argparse.Namespace, event: dict[str, Any], text: str) -> None:
     print(json.dumps(event, ensure_ascii=False, allow_nan=False) if args.json else text, flush=True)
 
 
-def _ready(args: argparse.Namespace, session: Any, links: dict[str, str], why: str) -> None:
+def _ready(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]], why: str) -> None:
     from glgpt.cli.qr import print_qr
     from glgpt.system.network import is_loopback
 
     lines = [
         f"{session.name}: {session.parameters:,} parameters, {session.rounds} rounds of {session.local_steps} steps"
     ]
-    if "browser" in links:
-        lines += ["browsers:   " + links["browser"]]
-    elif why:
-        lines += [f"browsers:   no page: {why}"]
-    lines += [f"desktops:   glgpt federate join '{links['desktop']}'", "dashboard:  " + links["dashboard"]]
-    lines += ["            (whoever has that link is the host)"]
-    _say(args, {"event": "ready", **links, "session": session.id}, "\n".join(lines))
+    for number, links in enumerate(gateways, 1):
+        lines += [f"gateway {number} of {len(gateways)}"] if len(gateways) > 1 else []
+        if "browser" in links:
+            lines += ["browsers:   " + links["browser"]]
+        elif why:
+            lines += [f"browsers:   no page: {why}"]
+        lines += [f"desktops:   glgpt federate join '{links['desktop']}'", "dashboard:  " + links["dashboard"]]
+        lines += ["            (whoever has that link is the host)"]
+    links = gateways[0]
+    more = {"gateways": gateways} if len(gateways) > 1 else {}
+    _say(args, {"event": "ready", **links, "session": session.id, **more}, "\n".join(lines))
     if "browser" in links and not args.json and (args.url or not is_loopback(args.host)):
         print_qr(links["browser"])  # of an address that a phone can reach
 
@@ -272,19 +285,16 @@ def run_status(args: argparse.Namespace) -> int:
     check_extra()
     import httpx
 
+    from glgpt.federation.serve import HOSTS
     from glgpt.federation.session import Files
 
     files = Files(Path(args.folder))
     session = files.session()
     try:
-        host = read_json(files.folder / "host.json")
-        headers = {"Authorization": f"Bearer {host['token']}"}
-        trusted = ssl.create_default_context()
-        response = httpx.get(
-            host["address"] + "v1/status", headers=headers, timeout=10, trust_env=False, verify=trusted
-        )
-        response.raise_for_status()
-        found = {"running": True, **response.json()}
+        answers = [_asked(host) for host in read_json(files.folder / HOSTS)["gateways"]]
+        found = {"running": True, **answers[0], "members": [m for answer in answers for m in answer["members"]]}
+        if len(answers) > 1:
+            found["gateways"] = [{"round": answer["round"]} for answer in answers]
     except (httpx.HTTPError, GlgptError, OSError):
         found = {"running": False, "session": session.id, "name": session.name, "rounds": session.rounds}
         found |= {"done": files.round_of(), "members": [], "round": None, "history": files.notes()}
@@ -292,12 +302,24 @@ def run_status(args: argparse.Namespace) -> int:
     return 0
 
 
+def _asked(host: dict[str, str]) -> dict[str, Any]:
+    """What a gateway says of itself. Raises httpx.HTTPError."""
+    import httpx
+
+    headers, trusted = {"Authorization": f"Bearer {host['token']}"}, ssl.create_default_context()
+    answer = httpx.get(host["address"] + "v1/status", headers=headers, timeout=10, trust_env=False, verify=trusted)
+    answer.raise_for_status()
+    found: dict[str, Any] = answer.json()
+    return found
+
+
 def _status_text(found: dict[str, Any]) -> str:
     lines = [
         f"{found['name']}: {found['done']} of {found['rounds']} rounds" + ("" if found["running"] else ", not running")
     ]
-    if found["round"]:
-        r = found["round"]
+    for r in [gateway["round"] for gateway in found.get("gateways", [found])]:
+        if not r:
+            continue
         lines.append(f"round {r['number']}: {r['answers']} of {r['asked']} answered, {r['seconds_left']:.0f} s left")
     for m in found["members"]:
         there = "connected" if m["connections"] else "away"

@@ -30,11 +30,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol
-from glgpt.federation.invitations import LIFE, Invitations, digest
+from glgpt.federation.invitations import LIFE, digest
 from glgpt.federation.protocol import Join, Ping, Progress, Update
 from glgpt.federation.rounds import Member, Refused, Rejected, Rounds, RunOver
 from glgpt.federation.server import configuration
-from glgpt.federation.session import ROUNDS, Files
+from glgpt.federation.session import ENDED, ROUNDS, Files
 from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
@@ -50,7 +50,6 @@ SENT_FRAME = 1 << 17  # bytes: each socket holds some frames, also of a client t
 SHOWN_ROUNDS = 500
 JUDGED = 120.0  # seconds that the end of a session waits for its last validation
 DASHBOARD = Path(__file__).parent / "dashboard"
-ENDED = "ended"  # a file: the host ended the session
 
 
 class SiteLike(Protocol):
@@ -131,9 +130,8 @@ class Gateway:
     """The sockets, and the tasks that keep the rounds going."""
 
     def __init__(self, files: Files, site: SiteLike, origins: tuple[str, ...] = ()) -> None:
-        key = files.secret("invitation.key")
         self.files, self.site, self.origins = files, site, origins
-        self.invitations = Invitations(files.folder / "invitations.json", key, files.session().id)
+        self.invitations = files.invitations()
         self.rounds = Rounds(files, self.invitations)
         self.session = self.rounds.session
         self.clients: set[Client] = set()
@@ -207,13 +205,17 @@ class Gateway:
         logger.info("round %d is answered", round_.number)
 
     async def _clock(self) -> None:
+        paused = False
         while True:
             await asyncio.sleep(TICK)
             due = self.rounds.tick()
+            paused, before = self.files.paused, paused
+            if before and not paused:
+                self._offer_all()
             if due == "close":
-                figures = self.rounds.figures()
                 self._uploads.clear()
-                await asyncio.to_thread(self.files.note, figures)
+                if self.rounds.open and not self.rounds.open.empty:
+                    await asyncio.to_thread(self.files.note, self.rounds.figures())
                 self._wake.set()
             elif due == "wrap_up":
                 assert self.rounds.open is not None
@@ -498,9 +500,7 @@ class Gateway:
         paused = (await _json(request)).get("paused")
         if not isinstance(paused, bool):
             return JSONResponse({"error": "paused is true or false"}, 400)
-        self.rounds.paused = paused
-        if not paused:
-            self._offer_all()
+        self.files.pause(paused)
         return JSONResponse({"paused": paused})
 
     async def end(self, _: Request) -> Response:
@@ -560,6 +560,7 @@ def main() -> None:
     """Serves one site until a signal ends it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
+    parser.add_argument("--site", type=int, default=0)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--superlink", required=True, metavar="HOST:PORT")
@@ -571,11 +572,11 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     from glgpt.federation.flower import Site
 
-    files = Files(args.run)
+    files = Files(args.run, args.site)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends it
 
     async def serve() -> None:
-        gateway = Gateway(files, Site(args.superlink, files.folder / "site.key"), tuple(args.origin))
+        gateway = Gateway(files, Site(args.superlink, files.site_folder / "site.key"), tuple(args.origin))
         tls = {"ssl_certfile": args.tls_cert, "ssl_keyfile": args.tls_key}
         config = configuration(gateway.application(), args.host, args.port, **tls)
         await uvicorn.Server(config).serve()

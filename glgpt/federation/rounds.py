@@ -119,6 +119,11 @@ class OpenRound:
     wrapped_up: bool = False
     updates: dict[int, Spooled] = field(default_factory=dict)
 
+    @property
+    def empty(self) -> bool:
+        """Whether it ended without an update, for want of devices."""
+        return self.closed and not self.updates
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -126,7 +131,7 @@ class Reply:
 
     task: bytes
     updates: NDArray[np.float32]
-    metrics: dict[str, list[float]]
+    metrics: dict[str, list[float] | int]
 
 
 class Rounds:
@@ -137,11 +142,11 @@ class Rounds:
         self.session: Session = files.session()
         self.members: dict[int, Member] = {}
         self.open: OpenRound | None = None
-        self.paused = False
         self.most_held = MOST_HELD
-        self.spool = files.folder / SPOOL
-        self.spool.mkdir(exist_ok=True)
-        for line in json_lines(files.folder / MEMBERS):
+        self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share
+        self.spool = files.site_folder / SPOOL
+        self.spool.mkdir(parents=True, exist_ok=True)
+        for line in json_lines(files.site_folder / MEMBERS):
             self.members[line["number"]] = Member(**line)
         self._restore()
 
@@ -164,14 +169,14 @@ class Rounds:
             known.name, known.device = join.name or known.name, join.device or known.device
             self._keep(known)
             return known, join.resume
-        if len(self.members) >= min(self.session.members, self.session.shards):
+        number = max(self.members, default=self.files.site - self.session.gateways) + self.session.gateways
+        if number >= min(self.session.members, self.session.shards):
             raise Refused(protocol.FULL, f"the session is full: it has {len(self.members)} members")
         try:
             self.invitations.use(join.token)
         except GlgptError as error:
             raise Refused(protocol.NO_TOKEN, str(error)) from None
         key = secrets.token_urlsafe(24)
-        number = max(self.members, default=-1) + 1
         name = join.name or f"{join.kind} {number + 1}"
         member = Member(number, _hash(key), name, join.device, join.kind, join.own_text)
         self.members[number] = member
@@ -197,7 +202,7 @@ class Rounds:
         return True
 
     def _keep(self, member: Member) -> None:
-        with (self.files.folder / MEMBERS).open("a", encoding="utf-8") as file:
+        with (self.files.site_folder / MEMBERS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(member.kept()) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -207,14 +212,14 @@ class Rounds:
     def begin(self, task: bytes, number: int, parameters: Vector) -> bool:
         """Opens a round; False where it is the one that is open: asked for again, it continues with what came."""
         name = weights_id(number, parameters)
-        again = self.open is not None and self.open.id == name
+        again = self.open is not None and self.open.id == name and not self.open.empty
         now = self.clock()
         if again and self.open is not None:
             self.open.task = task
         else:
             self.open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds)
         text = {"number": str(number), "task": base64.b64encode(task).decode()}
-        write_synced(self.files.folder / OPEN, save({"parameters": parameters}, text))
+        write_synced(self.files.site_folder / OPEN, save({"parameters": parameters}, text))
         if not again:
             for old in self.spool.iterdir():
                 if not old.name.startswith(f"{name}."):
@@ -222,7 +227,7 @@ class Rounds:
         return not again
 
     def _restore(self) -> None:
-        path = self.files.folder / OPEN
+        path = self.files.site_folder / OPEN
         if not path.exists():
             return
         with safe_open(path, framework="numpy") as file:
@@ -241,7 +246,7 @@ class Rounds:
     def offer(self, member: Member) -> dict[str, Any] | None:
         """The `round` message for a member; None where there is nothing to train for it now."""
         round_ = self.open
-        if round_ is None or round_.closed or self.paused or member.aside or member.number in round_.updates:
+        if round_ is None or round_.closed or self.files.paused or member.aside or member.number in round_.updates:
             return None
         member.offered, member.step = round_.id, 0
         s = self.session
@@ -321,7 +326,7 @@ class Rounds:
 
     def _check_quorum(self) -> None:
         round_ = self.open
-        if round_ and round_.quorum_at is None and len(round_.updates) >= self.session.quorum:
+        if round_ and round_.quorum_at is None and len(round_.updates) >= self.quorum:
             round_.quorum_at = self.clock()
 
     def _closes(self, round_: OpenRound) -> float:
@@ -335,12 +340,15 @@ class Rounds:
         round_ = self.open
         if round_ is None or round_.closed:
             return ""
-        now, enough = self.clock(), len(round_.updates) >= self.session.quorum
-        if self.paused:
+        now, enough = self.clock(), len(round_.updates) >= self.quorum
+        if self.files.paused:
             round_.deadline = max(round_.deadline, now + self.session.round_seconds)
             return ""
         if enough and (now >= self._closes(round_) or not self._pending(round_)):
             round_.closed = True
+            return "close"
+        if self.session.gateways > 1 and now >= round_.opened + self.session.grace and self._deserted(round_):
+            round_.closed = True  # the devices of other gateways need not wait
             return "close"
         if now >= round_.deadline:  # below the quorum: what came is kept
             round_.deadline = now + self.session.round_seconds
@@ -349,6 +357,10 @@ class Rounds:
             round_.wrapped_up = True
             return "wrap_up"
         return ""
+
+    def _deserted(self, round_: OpenRound) -> bool:
+        """Whether no device is here to train, and none was."""
+        return not round_.updates and not any(m.connections and not m.aside for m in self.members.values())
 
     def _pending(self, round_: OpenRound) -> list[Member]:
         """Members who were asked, are there, and have not answered."""
@@ -373,6 +385,9 @@ class Rounds:
         for one, factor in zip(spooled, factors, strict=True):
             if factor < 1 and one.member in self.members:
                 self.members[one.member].said = f"clipped to {factor:.2f}"
+        if not spooled:
+            none = np.zeros((0, len(round_.parameters)), np.float32)
+            return Reply(round_.task, none, {"tokens": [], "loss": [], "clients": 0})
         rows = (self._clipped(one, factor) for one, factor in zip(spooled, factors, strict=True))
         tokens = [float(s.tokens) for s in spooled]
         if len(spooled) * round_.parameters.nbytes > self.most_held:
@@ -380,13 +395,9 @@ class Rounds:
             mean = _streamed_mean(rows, weights, len(round_.parameters))
             total = sum(tokens)
             loss = sum(s.loss * s.tokens for s in spooled) / total
-            return Reply(round_.task, mean[None], {"tokens": [total], "loss": [loss], "norm": [0.0]})
-        figures = {
-            "tokens": tokens,
-            "loss": [s.loss for s in spooled],
-            "norm": [s.norm for s in spooled],
-        }
-        return Reply(round_.task, np.stack(list(rows)), figures)
+            return Reply(round_.task, mean[None], {"tokens": [total], "loss": [loss], "clients": len(spooled)})
+        losses = [s.loss for s in spooled]
+        return Reply(round_.task, np.stack(list(rows)), {"tokens": tokens, "loss": losses, "clients": len(spooled)})
 
     def _clipped(self, one: Spooled, factor: float) -> Vector:
         after = one.after()
@@ -397,7 +408,7 @@ class Rounds:
         return np.asarray(before + (after - before) * np.float32(factor), np.float32)
 
     def figures(self) -> dict[str, Any]:
-        """The line of a closed round for `rounds.jsonl`."""
+        """The line of a closed round, which is not `empty`, for `rounds.jsonl`."""
         round_ = self.open
         assert round_ is not None
         updates = list(round_.updates.values())
@@ -416,6 +427,7 @@ class Rounds:
             "seconds": round(self.clock() - round_.opened, 3),
             "streamed": len(updates) * round_.parameters.nbytes > self.most_held,
             "devices": devices,
+            "site": self.files.site,
             **self._privacy(round_.number),
         }
 
@@ -432,7 +444,7 @@ class Rounds:
             "name": s.name,
             "rounds": s.rounds,
             "done": self.files.round_of(),
-            "paused": self.paused,
+            "paused": self.files.paused,
             "quorum": s.quorum,
             "strategy": s.strategy,
             "public": s.public,

@@ -1,6 +1,6 @@
-"""`glgpt federate serve`: makes or resumes a session and keeps its four processes running until the rounds are done.
+"""`glgpt federate serve`: makes or resumes a session and keeps its processes running until the rounds are done.
 
-SuperLink, SuperExec (which starts the ServerApp) and the gateway are processes of their own and are started again when
+SuperLink, SuperExec (which starts the ServerApp) and the gateways are processes of their own and are started again when
 they die; a run of the ServerApp that failed is followed by one from the checkpoint. This process evaluates the shared
 model after each round and keeps the run folder as `glgpt train` leaves it.
 """
@@ -15,8 +15,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,8 @@ import httpx
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
-from glgpt.federation.gateway import ENDED
-from glgpt.federation.invitations import Invitations
 from glgpt.federation.keeper import Keeper
-from glgpt.federation.session import Files, Session, recipe_of
+from glgpt.federation.session import ENDED, Files, Session, recipe_of
 from glgpt.system.files import write_json
 from glgpt.system.locks import lock_folder
 from glgpt.text.dataset import Data
@@ -44,6 +43,7 @@ LOST = 45.0  # seconds after which a run that SuperLink calls running has no Ser
 RESTARTS = 20  # of one process within ten minutes and one round, before it is given up
 HOST_LIFE = 10 * 365 * 24 * 3600.0
 PROCESSES = "processes"  # in the session's folder: who leads each group of processes
+HOSTS = "host.json"  # there too: each gateway's address and the host's token
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,13 @@ class Terms:
     dtype: str = "f16"
     shards: int = 256
     members: int = 256
+    gateways: int = 1
     name: str = ""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the gateway listens, and how others reach it."""
+    """Where a gateway listens, and how others reach it."""
 
     host: str = "127.0.0.1"
     port: int = 8043
@@ -110,6 +111,7 @@ def begin(
             dtype=terms.dtype,  # type: ignore[arg-type]
             shards=max(1, min(terms.shards, len(data.train) - settings.context)),
             members=terms.members,
+            gateways=terms.gateways,
             digest=program_digest(trainer.config, recipe_of(settings)),
             tokenizer=identity(folder),
             config=trainer.config.fields(),
@@ -189,18 +191,29 @@ def free_port() -> int:
         return int(opened.getsockname()[1])
 
 
-def check_port(place: Place) -> Place:
-    """The place, with a free port for 0. Raises ArgumentError for an address that cannot be used."""
-    with socket.socket() as opened:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            opened.bind((place.host, place.port))
-        except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or "it must be from 0 to 65535"
-            raise ArgumentError(
-                f"{place.host}:{place.port} cannot be used: {why}; choose others with --host and --port"
-            ) from None
-        return replace(place, port=int(opened.getsockname()[1]))
+def places(first: Place, urls: Sequence[str], gateways: int) -> list[Place]:
+    """A place a gateway: ports from the first one's on, free ones for 0.
+
+    Raises ArgumentError for an address that cannot be used, and for more or fewer `urls` than gateways.
+    """
+    if urls and len(urls) != gateways:
+        raise ArgumentError(f"{len(urls)} --url for {gateways} gateways: each has an address of its own")
+    with contextlib.ExitStack() as stack:
+        found = []
+        for i in range(gateways):
+            opened = stack.enter_context(socket.socket())
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port = first.port and first.port + i
+            try:
+                opened.bind((first.host, port))
+            except (OSError, OverflowError) as error:
+                why = getattr(error, "strerror", None) or "it must be from 0 to 65535"
+                raise ArgumentError(
+                    f"{first.host}:{port} cannot be used: {why}; choose others with --host and --port"
+                ) from None
+            url = urls[i] if urls else None
+            found.append(replace(first, port=int(opened.getsockname()[1]), url=url))
+        return found
 
 
 def end_leftovers(files: Files) -> None:
@@ -230,7 +243,14 @@ def _alive(pid: int) -> bool:
 class Supervisor:
     """The processes of a session, and what is told of it."""
 
-    def __init__(self, files: Files, place: Place, device: str | int, tell: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        place: Place,
+        urls: Sequence[str],
+        device: str | int,
+        tell: Callable[[dict[str, Any]], None],
+    ) -> None:
         self.files, self.tell = files, tell
         self.session = files.session()
         unlock = lock_folder(files.folder)
@@ -238,7 +258,7 @@ class Supervisor:
             raise FileError(f"{quoted(files.run, 300)} is being served by another process")
         self._unlock = unlock
         end_leftovers(files)
-        self.place = check_port(place)
+        self.places = places(place, urls, self.session.gateways)
         self.keeper = Keeper(files, device)
         self.superlink_port = free_port()
         self._serverapp = files.folder / "serverapp.pid"
@@ -255,7 +275,12 @@ class Supervisor:
             "superexec", lambda: flower.superexec_command(port, secret, self._serverapp), environment
         )
         few = {"MALLOC_ARENA_MAX": "2"}  # decoding in threads else leaves each one's memory behind
-        self.gateway = self._process("gateway", self._gateway_command, environment | few)
+        self.gateways = [
+            self._process(
+                f"gateway-{site}" if site else "gateway", partial(self._gateway_command, site), environment | few
+            )
+            for site in range(self.session.gateways)
+        ]
         self._control: flower.Control | None = None
         self._run: int | None = None
         self._asked = 0.0
@@ -263,9 +288,10 @@ class Supervisor:
     def _process(self, name: str, command: Callable[[], list[str]], environment: dict[str, str]) -> Process:
         return Process(name, command, environment, self.files.logs / f"{name}.log")
 
-    def _gateway_command(self) -> list[str]:
-        p = self.place
+    def _gateway_command(self, site: int) -> list[str]:
+        p = self.places[site]
         command = [sys.executable, "-m", "glgpt.federation.gateway", str(self.files.run.absolute())]
+        command += ["--site", str(site)]
         command += ["--host", p.host, "--port", str(p.port), "--superlink", f"127.0.0.1:{self.superlink_port}"]
         if p.url:
             command += ["--origin", p.url.rstrip("/")]
@@ -276,7 +302,7 @@ class Supervisor:
     @property
     def processes(self) -> list[Process]:
         """In the order of their start."""
-        return [self.superlink, self.gateway, self.superexec]
+        return [self.superlink, *self.gateways, self.superexec]
 
     def _ensure(self) -> None:
         started = [process.ensure() for process in self.processes]
@@ -323,22 +349,24 @@ class Supervisor:
 
     # -- all of it --------------------------------------------------------------------------------------------------
 
-    def links(self) -> dict[str, str]:
-        """A link for browsers, one for desktops, and the host's, which is for nobody else."""
-        key = self.files.secret("invitation.key")
-        invitations = Invitations(self.files.folder / "invitations.json", key, self.session.id)
-        token = invitations.create()
-        host = self.files.folder / "host.json"
-        host_token = invitations.create(HOST_LIFE, None, "host")
-        base = self.place.base()
-        write_json(host, {"token": host_token, "address": base})
-        host.chmod(0o600)
-        links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={host_token}"}
-        if (self.files.page / "index.html").is_file():
-            links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"
-        return links
+    def links(self) -> list[dict[str, str]]:
+        """Of each gateway a link for browsers, one for desktops, and the host's, which is for nobody else."""
+        found, hosts = [], []
+        for site, place in enumerate(self.places):
+            invitations = Files(self.files.run, site).invitations()
+            token, host_token = invitations.create(), invitations.create(HOST_LIFE, None, "host")
+            base = place.base()
+            hosts.append({"token": host_token, "address": base})
+            links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={host_token}"}
+            if (self.files.page / "index.html").is_file():
+                links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"
+            found.append(links)
+        path = self.files.folder / HOSTS
+        write_json(path, {"gateways": hosts})
+        path.chmod(0o600)
+        return found
 
-    def run(self, ready: Callable[[dict[str, str]], None], stopped: Callable[[], bool]) -> bool:
+    def run(self, ready: Callable[[list[dict[str, str]]], None], stopped: Callable[[], bool]) -> bool:
         """Keeps all going until the rounds are done (True), or the host or a signal ends it (False)."""
         links = self.links()
         said = False
@@ -369,8 +397,9 @@ class Supervisor:
 
     def _listening(self) -> bool:
         try:
-            with socket.create_connection((self.place.host, self.place.port), 1):
-                return True
+            for place in self.places:
+                socket.create_connection((place.host, place.port), 1).close()
+            return True
         except OSError:
             return False
 

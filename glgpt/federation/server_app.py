@@ -137,6 +137,14 @@ def expanded(reply: Message, asked: Message, parameters: Vector, most_tokens: fl
     return replies
 
 
+def clients_of(reply: Message) -> int:
+    """How many clients a site's reply speaks for; 0 for what is no such reply."""
+    try:
+        return int(_number(reply.content, "clients"))
+    except (KeyError, TypeError, ValueError, AssertionError):
+        return 0
+
+
 def _floats(value: Any) -> list[float]:
     return [float(number) for number in value]
 
@@ -182,9 +190,10 @@ def main(grid: Grid, context: Context) -> None:
         def ask(number: int = number, record: ArrayRecord = record, config: ConfigRecord = config) -> list[Message]:
             return list(strategy.configure_train(number, record, config, grid))
 
-        replies = []
-        for question, reply in exchange(grid, ask):
-            replies += expanded(reply, question, parameters, most_tokens)
+        answers = exchange(grid, ask)
+        while session.gateways > 1 and sum(clients_of(reply) for _, reply in answers) < session.quorum:
+            answers = exchange(grid, ask)  # who has answered does so again, who had no device begins anew
+        replies = [one for question, reply in answers for one in expanded(reply, question, parameters, most_tokens)]
         arrays, _ = strategy.aggregate_train(number, replies)
         if arrays is None:
             logger.warning("round %d brought nothing", number)

@@ -1,7 +1,8 @@
 """A session's files, in `federation` inside its run folder: what was agreed on, and what survives a crash.
 
 `session.json` never changes. `checkpoint.safetensors` holds the parameters, the outer optimizer's memory and the round
-they belong to: one file, on the disk before the next round begins. `rounds.jsonl` has a line a round.
+they belong to: one file, on the disk before the next round begins. `rounds.jsonl` has a line a round and gateway. What
+one gateway alone knows is in the same folder for the first, and in `site-K` for others.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from safetensors.numpy import save
 
 from glgpt import models
 from glgpt.errors import FileError, quoted
+from glgpt.federation.invitations import Invitations
 from glgpt.federation.protocol import Dtype, Vector
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import read_text, written_whole
@@ -31,6 +33,7 @@ from glgpt.training.records import validated
 from glgpt.training.settings import Settings
 
 FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
+PAUSED, ENDED = "paused", "ended"  # files: what the host decided
 Strategy = Literal["diloco", "fedavg", "fedadam", "median", "trimmed"]
 
 
@@ -55,6 +58,7 @@ class Session(BaseModel):
     dtype: Dtype
     shards: Annotated[int, Field(ge=1)]
     members: Annotated[int, Field(ge=1)]  # at most
+    gateways: Annotated[int, Field(ge=1)] = 1  # each has members, a port and a node of Flower's of its own
     digest: str  # of the program, see `training.program.program_digest`
     tokenizer: str  # see `text.tokenizer_training.identity`
     config: dict[str, Any]
@@ -105,9 +109,11 @@ class Checkpoint:
 class Files:
     """A session's folder."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, site: int = 0) -> None:
         self.run = run
         self.folder = run / FOLDER
+        self.site = site  # which gateway's
+        self.site_folder = self.folder / f"site-{site}" if site else self.folder
 
     def create(self, session: Session, parameters: Vector, ids: NDArray[Any]) -> None:
         """Writes a new session. The checkpoint comes last: a folder without one holds no session."""
@@ -171,8 +177,25 @@ class Files:
             os.fsync(file.fileno())
 
     def notes(self) -> list[dict[str, Any]]:
-        """The lines of `rounds.jsonl`, the last of each round; what a killed process left half written is left out."""
-        return list(last_by_round(json_lines(self.folder / ROUNDS)).values())
+        """A line a round, of all its gateways; what a killed process left half written is left out."""
+        return by_round(json_lines(self.folder / ROUNDS))
+
+    @property
+    def paused(self) -> bool:
+        """Whether the host paused the session."""
+        return (self.folder / PAUSED).exists()
+
+    def pause(self, paused: bool) -> None:
+        """Pauses or resumes the session, for all gateways and also after a restart."""
+        if paused:
+            (self.folder / PAUSED).touch()
+        else:
+            (self.folder / PAUSED).unlink(missing_ok=True)
+
+    def invitations(self) -> Invitations:
+        """The invitations of one gateway: another does not admit them."""
+        self.site_folder.mkdir(exist_ok=True)
+        return Invitations(self.site_folder / "invitations.json", self.secret("invitation.key"), self.session().id)
 
     @property
     def logs(self) -> Path:
@@ -190,12 +213,31 @@ class Files:
         return self.folder / "train.npy"
 
 
-def last_by_round(lines: Iterator[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The last line of each round, in order."""
-    found: dict[int, dict[str, Any]] = {}
+def by_round(lines: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line a round, in order: the last one of each gateway, put together. What later lines add counts too."""
+    found: dict[int, dict[int, dict[str, Any]]] = {}
     for line in lines:
-        found[line["round"]] = found.get(line["round"], {}) | line
-    return dict(sorted(found.items()))
+        sites = found.setdefault(line["round"], {})
+        site = line.pop("site", 0)
+        sites[site] = sites.get(site, {}) | line
+    return [_together(list(sites.values())) for _, sites in sorted(found.items())]
+
+
+def _together(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """One round's lines of several gateways as one."""
+    trained = [line for line in lines if "clients" in line]
+    whole = {name: value for line in lines for name, value in line.items()}
+    if len(trained) < 2:
+        return whole
+    tokens = sum(line["tokens"] for line in trained)
+    return whole | {
+        "clients": sum(line["clients"] for line in trained),
+        "tokens": tokens,
+        "loss": sum(line["loss"] * line["tokens"] for line in trained) / tokens,
+        "seconds": max(line["seconds"] for line in trained),
+        "streamed": any(line["streamed"] for line in trained),
+        "devices": [device for line in trained for device in line["devices"]],
+    }
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from glgpt.federation import protocol, rules
-from glgpt.federation.invitations import Invitations
 from glgpt.federation.rounds import Rounds, RunOver
 from glgpt.federation.session import Checkpoint, Files, Session, recipe_of
 from glgpt.training.program import program_digest
@@ -59,9 +58,8 @@ class Host:
     """The rounds of a folder, and what a test does with them."""
 
     def __init__(self, files: Files, clock: Callable[[], float]) -> None:
-        key, session = files.secret("invitation.key"), files.session()
-        self.files, self.session = files, session
-        self.invitations = Invitations(files.folder / "invitations.json", key, session.id)
+        self.files, self.session = files, files.session()
+        self.invitations = files.invitations()
         self.rounds = Rounds(files, self.invitations, clock)
         self.token = self.invitations.create()
         self.before = files.checkpoint().parameters

@@ -131,6 +131,29 @@ def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
     assert friend.events("left")[0]["rounds"] == 1
 
 
+@pytest.mark.parametrize("quorum", [1, 2])
+def test_two_gateways_train_one_model(tmp_path, play, commands, quorum):
+    """Each is a node of Flower's; one without devices holds nobody up, unless the quorum wants more than came."""
+    terms = ("--rounds", "100", "--local-steps", "1", "--gateways", "2", "--quorum", str(quorum), "--grace", "1")
+    host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
+    (ready,) = host.events("ready")
+    first, second = ready["gateways"]
+    assert first["desktop"] == ready["desktop"] != second["desktop"]
+    here = commands("join", first["desktop"], "--name", "here", "--device", "software")
+    here.wait(lambda: here.events("accepted"))
+    if quorum == 1:
+        host.wait(lambda: host.events("round"))
+        assert host.events("round")[0]["clients"] == 1
+    commands("join", second["desktop"], "--name", "there", "--device", "software")
+    (both, *_) = host.wait(lambda: [line for line in host.events("round") if line["clients"] == 2])
+    assert sorted(device["name"] for device in both["devices"]) == ["here", "there"]
+    assert all(line["clients"] >= quorum for line in host.events("round"))
+    told = [sys.executable, "-m", "glgpt", "federate", "status", str(tmp_path / "run"), "--json"]
+    status = json.loads(subprocess.run(told, check=True, capture_output=True).stdout)
+    assert sorted(m["name"] for m in status["members"]) == ["here", "there"]
+    assert len(status["gateways"]) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.kills
 @pytest.mark.parametrize("what", PROCESSES)

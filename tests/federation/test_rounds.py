@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from fake_session import Host, make_files
 
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol, rules
 from glgpt.federation.rounds import Refused, Rejected
-from glgpt.federation.session import Checkpoint, weights_id
+from glgpt.federation.session import Checkpoint, Files, weights_id
 
 
 def test_a_round_ends_when_all_who_were_asked_have_answered(host):
@@ -235,11 +236,11 @@ def test_paused_nobody_is_asked(host, clock):
     h = host()
     a = h.join()
     h.begin()
-    h.rounds.paused = True
+    h.files.pause(True)
     assert h.rounds.offer(a.member) is None
     clock.now += 1000
     assert h.rounds.tick() == ""
-    h.rounds.paused = False
+    h.files.pause(False)
     assert h.rounds.offer(a.member)["seconds_left"] > 0
 
 
@@ -347,3 +348,44 @@ def test_notes_of_a_round_are_joined_and_a_cut_line_left_out(host):
     with (h.files.folder / "rounds.jsonl").open("a") as file:
         file.write('{"round": 3, "lo')
     assert h.files.notes() == [{"round": 1, "loss": 3.0, "validation_loss": 3.5}, {"round": 2, "loss": 2.0}]
+
+
+def test_gateways_share_nothing_but_the_session(tmp_path, clock):
+    """Two devices of two gateways draw from one shard, or a link of one admits to the other."""
+    first = Host(make_files(tmp_path / "run", gateways=2, quorum=3), clock)
+    second = Host(Files(tmp_path / "run", 1), clock)
+    numbers = [member.number for host in (first, second, first, second) for member in [host.join().member]]
+    assert numbers == [0, 1, 2, 3]
+    assert [host.rounds.quorum for host in (first, second)] == [2, 2]
+    with pytest.raises(Refused):
+        second.join(token=first.token)
+    assert Host(Files(tmp_path / "run", 1), clock).rounds.members.keys() == {1, 3}  # after a crash
+
+
+def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
+    host = Host(make_files(tmp_path / "run", gateways=2), clock)
+    host.begin()
+    assert host.rounds.tick() == ""
+    clock.now += 5  # the grace, and no deadline
+    assert host.rounds.tick() == "close"
+    assert host.rounds.open.empty
+    assert host.rounds.reply().updates.shape == (0, host.session.parameters)
+    assert host.rounds.reply().metrics["clients"] == 0
+    assert host.begin()  # asked again, where no gateway had devices: from the beginning
+    member = host.join().member
+    clock.now += 5
+    assert host.rounds.tick() != "close"
+    assert host.rounds.offer(member)
+
+
+def test_a_round_of_two_gateways_is_one_line(tmp_path):
+    files = make_files(tmp_path / "run", gateways=2)
+    one = {"round": 1, "site": 0, "clients": 1, "tokens": 100, "loss": 2.0, "seconds": 3.0, "devices": [1]}
+    one["streamed"] = False
+    files.note(one | {"loss": 9.0})  # of a round that was taken again
+    files.note(one)
+    files.note(one | {"site": 1, "clients": 2, "tokens": 300, "loss": 1.0, "seconds": 2.0, "devices": [2, 3]})
+    files.note({"round": 1, "validation_loss": 1.5})
+    (line,) = files.notes()
+    assert (line["clients"], line["tokens"], line["loss"], line["seconds"]) == (3, 400, 1.25, 3.0)
+    assert (line["devices"], line["validation_loss"]) == ([1, 2, 3], 1.5)
