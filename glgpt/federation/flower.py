@@ -46,7 +46,11 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import (
     bytes_to_private_key,
@@ -92,6 +96,7 @@ folder = ""
 """
 CODE = b"from glgpt.federation.server_app import app, client  # what they do is in the installed glgpt\n"
 LICENSE = b"MIT\n"
+EARLIEST = 1e-3  # seconds after a message at which its reply is dated: the time of writing would make each another one
 
 
 # -- processes ------------------------------------------------------------------------------------------------------
@@ -283,11 +288,17 @@ class Site:
         return Task(proto.SerializeToString(), arrays, dict(content.config_records["config"]))
 
     def answer(self, task: bytes, arrays: Mapping[str, np.ndarray], metrics: Mapping[str, Any]) -> None:
-        """Replies to a task of `pull`. Raises RunOver where its run has ended, and httpx.HTTPError."""
+        """Replies to a task of `pull`. Raises RunOver where its run has ended, and httpx.HTTPError.
+
+        The same answer is the same message, so that what a killed process left half sent is completed: SuperLink takes
+        one reply to a message, and a ServerApp waits three minutes for the objects of one that is incomplete.
+        """
         asked = message_from_proto(MessageProto.FromString(task))
         records = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
         content = RecordDict({"arrays": records, "metrics": MetricRecord(dict(metrics))})
         reply = Message(content, reply_to=asked)
+        at, ttl = asked.metadata.created_at + EARLIEST, asked.metadata.ttl - EARLIEST
+        reply.metadata.__dict__.update(_created_at=at, _ttl=ttl)
         with no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
             objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
@@ -297,13 +308,17 @@ class Site:
                     node=self._node, messages_list=[bare], message_object_trees=[tree], clientapp_runtime_list=[0.0]
                 )
             )
-            push_objects(
-                objects,
-                make_push_object_fn_protobuf(
-                    self._client.PushObject, self._node, asked.metadata.run_id, pushed.session_id
-                ),
-                object_ids_to_push=set(pushed.objects_to_push),
-            )
+            run_id, missing = asked.metadata.run_id, set(pushed.objects_to_push)
+            if missing:
+                push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run_id, pushed.session_id)
+                push_objects(objects, push, object_ids_to_push=missing)
+                return
+            # The ServerApp has taken the message, and may wait for objects that a killed process did not send. Without
+            # a session, SuperLink finds that of the first attempt; it refuses an object that is there already.
+            push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run_id, "")
+            for one in list(objects):
+                with contextlib.suppress(ObjectPushError):
+                    push_objects(objects, push, object_ids_to_push={one})
 
     def _push(self, request: PushMessagesRequest) -> Any:
         try:

@@ -195,7 +195,7 @@ class Gateway:
 
     async def _answer(self) -> None:
         round_ = self.rounds.open
-        if round_ is None or not round_.closed or round_.task == b"":
+        if round_ is None or not round_.settled or round_.task == b"":
             return
         reply = await asyncio.to_thread(self.rounds.reply)
         with contextlib.suppress(RunOver):
@@ -216,6 +216,7 @@ class Gateway:
                 self._uploads.clear()
                 if self.rounds.open and not self.rounds.open.empty:
                     await asyncio.to_thread(self.files.note, self.rounds.figures())
+                await asyncio.to_thread(self.rounds.settle)
                 self._wake.set()
             elif due == "wrap_up":
                 assert self.rounds.open is not None

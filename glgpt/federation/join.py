@@ -44,7 +44,7 @@ from glgpt.text.tokenizer_training import identity
 
 logger = logging.getLogger(__name__)
 SLOTS = 64  # clients of one session on one machine
-BACKOFF, MOST_BACKOFF = 0.5, 15.0  # seconds between two tries to connect
+BACKOFF, MOST_BACKOFF = 0.5, 4.0  # seconds between two tries to connect
 PING = 10.0
 TELL = 0.5  # seconds between two words on how far a round is
 STALL = 60.0  # seconds without a word from the host after which the socket is opened anew

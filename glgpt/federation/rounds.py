@@ -116,6 +116,7 @@ class OpenRound:
     deadline: float
     quorum_at: float | None = None
     closed: bool = False
+    settled: bool = False  # closed on the disk: it may be answered, and stays as it is after a restart
     wrapped_up: bool = False
     updates: dict[int, Spooled] = field(default_factory=dict)
 
@@ -221,10 +222,17 @@ class Rounds:
         text = {"number": str(number), "task": base64.b64encode(task).decode()}
         write_synced(self.files.site_folder / OPEN, save({"parameters": parameters}, text))
         if not again:
+            (self.spool / f"{name}.closed").unlink(missing_ok=True)
             for old in self.spool.iterdir():
                 if not old.name.startswith(f"{name}."):
                     old.unlink()
         return not again
+
+    def settle(self) -> None:
+        """Keeps on the disk that the open round is closed: its answer is the same from now on."""
+        assert self.open is not None and self.open.closed
+        write_synced(self.spool / f"{self.open.id}.closed", b"")
+        self.open.settled = True
 
     def _restore(self) -> None:
         path = self.files.site_folder / OPEN
@@ -241,6 +249,7 @@ class Rounds:
         for line in json_lines(self.spool / f"{name}.jsonl"):
             spooled = Spooled(**line | {"file": self.spool / line["file"]})
             self.open.updates[spooled.member] = spooled
+        self.open.closed = self.open.settled = (self.spool / f"{name}.closed").exists()
         self._check_quorum()
 
     def offer(self, member: Member) -> dict[str, Any] | None:

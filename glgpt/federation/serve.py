@@ -233,11 +233,12 @@ def end_leftovers(files: Files) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process still holds its sockets; one that ended and was not waited for holds none."""
+    """Whether a process still holds its sockets: a thread of it runs, even if its first one ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:
-        return False
+        return _alive(pid)  # a thread ended between the two looks
+    return any(state not in "ZX" for state in states)
 
 
 class Supervisor:

@@ -62,7 +62,7 @@ def session(
     host.wait(lambda: host.events("ready"))
     link = host.events("ready")[0]["desktop"]
     joined = [start("join", link, "--name", name, "--device", "software") for name in "ab"]
-    watch = Watch(run)
+    watch = Watch(run, host)
     watch.next_round()
     calm, killed = [watch.next_round()], []
     for _ in range(count):
@@ -71,7 +71,7 @@ def session(
         if what == "serve":
             os.kill(host.process.pid, signal.SIGKILL)
             host.process.wait()
-            host = start(*serve)  # the same command
+            watch.host = host = start(*serve)  # the same command
         elif away:
             stop_for(pid_of(run, what), away)
         else:
@@ -90,14 +90,16 @@ def session(
 class Watch:
     """Looks at the rounds that a session has done."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, host: Command) -> None:
         self.path, self.done, self.at = run / "federation" / "rounds.jsonl", 0, time.monotonic()
+        self.host = host
 
     def next_round(self) -> float:
         """Waits until another round is done; gives the seconds since the last one."""
         before, end = self.at, time.monotonic() + PATIENCE
         while self._done() == self.done:
             assert time.monotonic() < end, f"no round after {self.done} within {PATIENCE:g} s"
+            assert not self.host.process.poll(), self.host.errors  # it ended, and not well
             time.sleep(0.05)
         self.done, self.at = self._done(), time.monotonic()
         return self.at - before

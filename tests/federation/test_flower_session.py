@@ -8,8 +8,10 @@ import json
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,6 +200,53 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
         remember(again, memory_of(strategy))
         assert memory_of(again).keys() == memory_of(strategy).keys()
         assert bool(memory_of(strategy)) == (name == "fedadam"), name
+
+
+def test_an_answer_that_was_half_sent_is_completed(tmp_path):
+    """A killed gateway left objects out; the ServerApp waits for them, three minutes."""
+    import numpy as np
+    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.proto.message_pb2 import PushObjectResponse
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from glgpt.federation.flower import Site, message_to_proto
+
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    asked = Message(RecordDict({"config": ConfigRecord({"round": 1})}), dst_node_id=1, message_type="train")
+    asked.metadata.__dict__["_message_id"] = "1"
+    task = message_to_proto(asked).SerializeToString()
+
+    class Client:
+        """SuperLink as it answers the first time, and after the ServerApp has taken the message."""
+
+        def __init__(self, objects: bool) -> None:
+            self.objects, self.messages, self.pushed = objects, [], []
+
+        def PushMessages(self, request):  # noqa: N802
+            self.messages.append(request.messages_list[0].metadata.message_id)
+            ids = [node.object_id for node in walk(request.message_object_trees[0])]
+            return SimpleNamespace(objects_to_push=ids if self.objects else [], session_id="first")
+
+        def PushObject(self, request):  # noqa: N802
+            self.pushed.append((request.object_id, request.session_id))
+            return PushObjectResponse(stored=self.objects or len(self.pushed) % 2 == 0)  # half is there already
+
+    def walk(tree):
+        yield tree
+        for child in tree.children:
+            yield from walk(child)
+
+    clients = Client(True), Client(False)
+    for client in clients:
+        site = Site.__new__(Site)
+        site._client, site._node = client, None
+        site.answer(task, {"updates": np.ones((2, 3), np.float32)}, {"tokens": [1.0, 2.0], "clients": 2})
+        time.sleep(0.01)
+    first, again = clients
+    assert first.messages == again.messages
+    assert {one for one, _ in first.pushed} == {one for one, _ in again.pushed}
+    assert {session for _, session in first.pushed} == {"first"}
+    assert {session for _, session in again.pushed} == {""}
 
 
 def test_noise_is_what_was_asked_for(tmp_path):

@@ -350,6 +350,22 @@ def test_notes_of_a_round_are_joined_and_a_cut_line_left_out(host):
     assert h.files.notes() == [{"round": 1, "loss": 3.0, "validation_loss": 3.5}, {"round": 2, "loss": 2.0}]
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled):
+    """Its answer may be half sent: another one would be refused."""
+    h = host(quorum=1)
+    a = h.join("a")
+    h.begin()
+    h.send(a.member)
+    assert h.rounds.tick() == "close"
+    if settled:
+        h.rounds.settle()
+    again = host()
+    assert again.rounds.open.closed == again.rounds.open.settled == settled
+    late = again.join("late")
+    assert bool(again.rounds.offer(late.member)) != settled
+
+
 def test_gateways_share_nothing_but_the_session(tmp_path, clock):
     """Two devices of two gateways draw from one shard, or a link of one admits to the other."""
     first = Host(make_files(tmp_path / "run", gateways=2, quorum=3), clock)

@@ -11,7 +11,7 @@ import { tokenise } from "./tokenise";
 import { isLost, type Trainer } from "./trainer";
 import type { Training } from "./training";
 
-const MOST_WAIT = 15_000; // ms between two tries to connect
+const MOST_WAIT = 4_000; // ms between two tries to connect
 const TELL = 500; // ms between two words on how far a round is
 const PING = 10_000;
 const STALL = 60_000; // ms without a word from the host
