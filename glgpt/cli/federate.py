@@ -146,6 +146,10 @@ def run_serve(args: argparse.Namespace) -> int:
         raise ArgumentError("--tls-cert and --tls-key go together")
     if args.dp_noise and args.strategy != "fedavg":
         raise ArgumentError(f"--dp-noise needs --strategy fedavg: how far a device moves {args.strategy} is not known")
+    if args.gateways > args.shards:
+        raise ArgumentError(f"{args.gateways} gateways need as many --shards at least, not {args.shards}")
+    if args.gateways > 1 and (args.public or args.strategy in ("median", "trimmed")):
+        raise ArgumentError("--public, median and trimmed need --gateways 1: they compare each update with all")
     if args.dp_noise and args.gateways > 1:
         raise ArgumentError("--dp-noise needs --gateways 1: a mean of gateways' means does not weigh all devices alike")
     place = Place(args.host, args.port, args.tls_cert, args.tls_key)
@@ -283,34 +287,37 @@ def _answer(said: dict[str, Any]) -> str:
 def run_status(args: argparse.Namespace) -> int:
     """`glgpt federate status`."""
     check_extra()
-    import httpx
 
     from glgpt.federation.serve import HOSTS
     from glgpt.federation.session import Files
 
     files = Files(Path(args.folder))
     session = files.session()
-    try:
-        answers = [_asked(host) for host in read_json(files.folder / HOSTS)["gateways"]]
+    path = files.folder / HOSTS
+    told = read_json(path) if path.exists() else {"gateways": []}
+    answers = [answer for host in told.get("gateways", [told]) for answer in _asked(host)]
+    if answers:
         found = {"running": True, **answers[0], "members": [m for answer in answers for m in answer["members"]]}
-        if len(answers) > 1:
-            found["gateways"] = [{"round": answer["round"]} for answer in answers]
-    except (httpx.HTTPError, GlgptError, OSError):
+    else:
         found = {"running": False, "session": session.id, "name": session.name, "rounds": session.rounds}
         found |= {"done": files.round_of(), "members": [], "round": None, "history": files.notes()}
+    if len(answers) > 1:
+        found["gateways"] = [{"round": answer["round"]} for answer in answers]
     report(args, found, _status_text(found))
     return 0
 
 
-def _asked(host: dict[str, str]) -> dict[str, Any]:
-    """What a gateway says of itself. Raises httpx.HTTPError."""
+def _asked(host: dict[str, str]) -> list[dict[str, Any]]:
+    """What a gateway says of itself; nothing where it does not answer."""
     import httpx
 
     headers, trusted = {"Authorization": f"Bearer {host['token']}"}, ssl.create_default_context()
-    answer = httpx.get(host["address"] + "v1/status", headers=headers, timeout=10, trust_env=False, verify=trusted)
-    answer.raise_for_status()
-    found: dict[str, Any] = answer.json()
-    return found
+    try:
+        answer = httpx.get(host["address"] + "v1/status", headers=headers, timeout=10, trust_env=False, verify=trusted)
+        answer.raise_for_status()
+    except (httpx.HTTPError, OSError):
+        return []
+    return [answer.json()]
 
 
 def _status_text(found: dict[str, Any]) -> str:

@@ -99,6 +99,7 @@ class Upload:
         left = self.update.bytes - self._have
         if not left or len(frame) != min(protocol.FRAME, left):
             return False
+        self._file.seek(self._have)  # a write that failed may have left a part
         self._file.write(frame)
         self._have += len(frame)
         return True
@@ -117,9 +118,18 @@ class Client:
         self.sent = ""  # the id of the round that went out on this socket
         self._lock = asyncio.Lock()  # frames belong to the text before them
 
-    async def say(self, message: dict[str, Any], data: bytes | memoryview = b"") -> None:
-        """Sends a message and the frames that it announces."""
+    @property
+    def busy(self) -> bool:
+        """Whether something is being sent, which a slow client keeps waiting."""
+        return self._lock.locked()
+
+    async def say(
+        self, message: dict[str, Any], data: bytes | memoryview = b"", still: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Sends a message and the frames that it announces, if it is `still` wanted when its turn comes."""
         async with self._lock:
+            if not still():
+                return
             await self.socket.send_text(json.dumps(message, allow_nan=False))
             for frame in protocol.frames(data, SENT_FRAME):
                 await self.socket.send_bytes(frame)
@@ -140,6 +150,7 @@ class Gateway:
         self._sockets: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
+        self._turning = asyncio.Lock()  # a round is opened, or closed and settled
         self._decoding = asyncio.Lock()  # one at a time: each takes several times the parameters' memory
         self._noted = 0.0
         self._done_at = 0.0
@@ -188,10 +199,16 @@ class Gateway:
         if len(parameters) != self.session.parameters:
             logger.error("round %d came with %d values", number, len(parameters))
             return
-        if await asyncio.to_thread(self.rounds.begin, task.message, number, parameters):
-            logger.info("round %d is open", number)
-            self._uploads.clear()
-            self._offer_all()
+        if number <= self.files.round_of():  # it was asked for before this gateway was away
+            return
+        async with self._turning:
+            attempt = int(task.config.get("attempt", 0))
+            if await asyncio.to_thread(self.rounds.begin, task.message, number, parameters, attempt):
+                logger.info("round %d is open", number)
+                self._uploads.clear()
+                for client in self.clients:
+                    client.sent = ""
+        self._offer_all()
 
     async def _answer(self) -> None:
         round_ = self.rounds.open
@@ -208,19 +225,27 @@ class Gateway:
         paused = False
         while True:
             await asyncio.sleep(TICK)
-            due = self.rounds.tick()
-            paused, before = self.files.paused, paused
-            if before and not paused:
-                self._offer_all()
-            if due == "close":
-                self._uploads.clear()
-                if self.rounds.open and not self.rounds.open.empty:
-                    await asyncio.to_thread(self.files.note, self.rounds.figures())
-                await asyncio.to_thread(self.rounds.settle)
-                self._wake.set()
-            elif due == "wrap_up":
-                assert self.rounds.open is not None
-                await self._tell({"type": "wrap_up", "attempt": self.rounds.open.id})
+            try:
+                paused, before = self.files.paused, paused
+                if before and not paused:
+                    self._offer_all()
+                async with self._turning:
+                    await self._tick()
+            except OSError as error:  # such as a full disk
+                logger.error("the round cannot be closed: %s", error)
+                await asyncio.sleep(10 * TICK)
+
+    async def _tick(self) -> None:
+        """Does what is due; a round that is closed is noted and settled, once more where that failed."""
+        due, round_ = self.rounds.tick(), self.rounds.open
+        if due == "wrap_up" and round_ is not None:
+            await self._tell({"type": "wrap_up", "attempt": round_.id})
+        elif round_ is not None and round_.closed and not round_.settled:
+            self._uploads.clear()
+            if round_.updates:
+                await asyncio.to_thread(self.files.note, self.rounds.figures())
+            await asyncio.to_thread(self.rounds.settle)
+            self._wake.set()
 
     async def _news(self) -> None:
         """Tells all of what `rounds.jsonl` has come to hold, and of the session's end."""
@@ -232,7 +257,9 @@ class Gateway:
                 self._noted = changed
                 notes = await asyncio.to_thread(self.files.notes)
                 await self._tell({"type": "figures", "rounds": notes[-2:]})
-            await self._tell({"type": "state", **self._state()})
+            state = {"type": "state", **self._state()}
+            for client in [client for client in self.clients if not client.busy]:
+                self._spawn(client.say(state))
             ended = (self.files.folder / ENDED).exists()
             if not self.ended and (ended or await asyncio.to_thread(self._all_done)):
                 self.ended = True
@@ -275,7 +302,7 @@ class Gateway:
         if message is not None and self.rounds.open is not None and (again or client.sent != message["attempt"]):
             client.sent = message["attempt"]
             weights = np.asarray(self.rounds.open.parameters, "<f4")  # one copy for all clients
-            await client.say(message, weights.data.cast("B"))
+            await client.say(message, weights.data.cast("B"), lambda: client.sent == message["attempt"])
 
     # -- sockets ----------------------------------------------------------------------------------------------------
 
@@ -331,7 +358,7 @@ class Gateway:
         self.clients.add(client)  # not before the welcome, which comes first
         if self.ended:
             await client.say({"type": "closed", "why": "all rounds are done"})
-        await self._offer(client)
+        self._spawn(self._offer(client))  # the socket is read meanwhile
 
     async def _listen(self, client: Client) -> None:
         bucket = Bucket()
@@ -382,6 +409,10 @@ class Gateway:
         upload = self._uploads.get(member.number)
         if upload is None or upload.update != update:
             upload = self._uploads[member.number] = Upload(update, self.rounds.spool)
+        if upload.complete:  # its socket closed before it was taken
+            del self._uploads[member.number]
+            await self._finish(client, upload)
+            return
         await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
 
     async def _frame(self, client: Client, data: bytes) -> bool:

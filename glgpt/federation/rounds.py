@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 import secrets
 import time
@@ -119,11 +120,8 @@ class OpenRound:
     settled: bool = False  # closed on the disk: it may be answered, and stays as it is after a restart
     wrapped_up: bool = False
     updates: dict[int, Spooled] = field(default_factory=dict)
-
-    @property
-    def empty(self) -> bool:
-        """Whether it ended without an update, for want of devices."""
-        return self.closed and not self.updates
+    attempt: int = 0  # how often all gateways together had less than the quorum
+    had: int = 0  # updates at the end of the last attempt
 
 
 @dataclass(frozen=True)
@@ -144,6 +142,7 @@ class Rounds:
         self.members: dict[int, Member] = {}
         self.open: OpenRound | None = None
         self.most_held = MOST_HELD
+        self._attended = -math.inf  # when a device was last connected
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
@@ -171,8 +170,8 @@ class Rounds:
             self._keep(known)
             return known, join.resume
         number = max(self.members, default=self.files.site - self.session.gateways) + self.session.gateways
-        if number >= min(self.session.members, self.session.shards):
-            raise Refused(protocol.FULL, f"the session is full: it has {len(self.members)} members")
+        if number >= min(self.session.members * self.session.gateways, self.session.shards):
+            raise Refused(protocol.FULL, f"the session is full: {len(self.members)} members joined here")
         try:
             self.invitations.use(join.token)
         except GlgptError as error:
@@ -210,23 +209,32 @@ class Rounds:
 
     # -- the open round ---------------------------------------------------------------------------------------------
 
-    def begin(self, task: bytes, number: int, parameters: Vector) -> bool:
-        """Opens a round; False where it is the one that is open: asked for again, it continues with what came."""
+    def begin(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> bool:
+        """Opens a round; False where it was opened before: asked for again, it continues with what came.
+
+        A new `attempt` says that all gateways together had less than the quorum: the round takes updates again, beside
+        those that it has.
+        """
         name = weights_id(number, parameters)
-        again = self.open is not None and self.open.id == name and not self.open.empty
         now = self.clock()
-        if again and self.open is not None:
+        fresh = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds, attempt=attempt)
+        again = self.open is not None and self.open.id == name
+        known = again and self.open is not None and attempt <= self.open.attempt
+        if known and self.open is not None:
             self.open.task = task
         else:
-            self.open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds)
+            if again and self.open is not None:
+                fresh.updates, fresh.had = self.open.updates, len(self.open.updates)
+            (self.spool / f"{name}.closed").unlink(missing_ok=True)
+            self.open = fresh
         text = {"number": str(number), "task": base64.b64encode(task).decode()}
+        text |= {"attempt": str(self.open.attempt), "had": str(self.open.had)}
         write_synced(self.files.site_folder / OPEN, save({"parameters": parameters}, text))
         if not again:
-            (self.spool / f"{name}.closed").unlink(missing_ok=True)
             for old in self.spool.iterdir():
                 if not old.name.startswith(f"{name}."):
                     old.unlink()
-        return not again
+        return not known
 
     def settle(self) -> None:
         """Keeps on the disk that the open round is closed: its answer is the same from now on."""
@@ -246,6 +254,7 @@ class Rounds:
         name = weights_id(number, parameters)
         task = base64.b64decode(text["task"])
         self.open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds)
+        self.open.attempt, self.open.had = int(text.get("attempt", 0)), int(text.get("had", 0))
         for line in json_lines(self.spool / f"{name}.jsonl"):
             spooled = Spooled(**line | {"file": self.spool / line["file"]})
             self.open.updates[spooled.member] = spooled
@@ -335,7 +344,7 @@ class Rounds:
 
     def _check_quorum(self) -> None:
         round_ = self.open
-        if round_ and round_.quorum_at is None and len(round_.updates) >= self.quorum:
+        if round_ and round_.quorum_at is None and self._enough(round_):
             round_.quorum_at = self.clock()
 
     def _closes(self, round_: OpenRound) -> float:
@@ -349,14 +358,16 @@ class Rounds:
         round_ = self.open
         if round_ is None or round_.closed:
             return ""
-        now, enough = self.clock(), len(round_.updates) >= self.quorum
+        now, enough = self.clock(), self._enough(round_)
+        if any(m.connections and not m.aside for m in self.members.values()):
+            self._attended = now
         if self.files.paused:
             round_.deadline = max(round_.deadline, now + self.session.round_seconds)
             return ""
         if enough and (now >= self._closes(round_) or not self._pending(round_)):
             round_.closed = True
             return "close"
-        if self.session.gateways > 1 and now >= round_.opened + self.session.grace and self._deserted(round_):
+        if self.session.gateways > 1 and self._hopeless(round_, now):
             round_.closed = True  # the devices of other gateways need not wait
             return "close"
         if now >= round_.deadline:  # below the quorum: what came is kept
@@ -367,9 +378,16 @@ class Rounds:
             return "wrap_up"
         return ""
 
-    def _deserted(self, round_: OpenRound) -> bool:
-        """Whether no device is here to train, and none was."""
-        return not round_.updates and not any(m.connections and not m.aside for m in self.members.values())
+    def _enough(self, round_: OpenRound) -> bool:
+        """Whether it has its quorum and, in a new attempt, an update more than in the last one."""
+        return len(round_.updates) >= max(self.quorum, round_.had + 1)
+
+    def _hopeless(self, round_: OpenRound, now: float) -> bool:
+        """Whether other gateways should not wait for this one: its deadline is over, or its devices are gone."""
+        if now >= round_.deadline:
+            return True
+        alone_since = max(self._attended, round_.opened)
+        return len(round_.updates) <= round_.had and now - alone_since >= self.session.grace
 
     def _pending(self, round_: OpenRound) -> list[Member]:
         """Members who were asked, are there, and have not answered."""
@@ -417,7 +435,7 @@ class Rounds:
         return np.asarray(before + (after - before) * np.float32(factor), np.float32)
 
     def figures(self) -> dict[str, Any]:
-        """The line of a closed round, which is not `empty`, for `rounds.jsonl`."""
+        """The line of a closed round, which has updates, for `rounds.jsonl`."""
         round_ = self.open
         assert round_ is not None
         updates = list(round_.updates.values())
@@ -454,7 +472,7 @@ class Rounds:
             "rounds": s.rounds,
             "done": self.files.round_of(),
             "paused": self.files.paused,
-            "quorum": s.quorum,
+            "quorum": self.quorum,
             "strategy": s.strategy,
             "public": s.public,
             "parameters": s.parameters,

@@ -30,6 +30,11 @@ class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore
         super().send_receive_event_to_app()
         self.bytes = bytearray()
 
+    def keepalive_timeout(self) -> None:
+        """Drops a client that answers no ping, with what it has not read."""
+        super().keepalive_timeout()
+        self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits for a client that is gone."""
         self.writable.set()

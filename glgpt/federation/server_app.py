@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from glgpt.federation.session import Checkpoint, Files, Session
 logger = logging.getLogger("flwr")
 app, client = ServerApp(), ClientApp()
 POLL = 0.3  # seconds
-AGAIN = 30.0  # seconds without an answer after which a round is asked for again: a killed site may not know of it
+AGAIN = 8.0  # seconds, then twice as many, after which a round is asked for again: a killed site may not know of it
 KEY = "parameters"
 ALIKE = "alike"  # a weight that is the same for all
 ADAM = ("m_t", "v_t")
@@ -157,9 +158,10 @@ def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[tuple[Messag
     asked: dict[str, Message] = {}
     found: dict[int, tuple[Message, Message]] = {}
     wanted: set[int] = set()
-    sent = 0.0
+    sent, patience = 0.0, AGAIN / 2
     while not wanted or not wanted <= found.keys():
-        if not wanted or time.monotonic() - sent > AGAIN:
+        if not wanted or time.monotonic() - sent > patience:
+            patience *= 2
             messages = make()
             wanted = {m.metadata.dst_node_id for m in messages} | (wanted & found.keys())
             messages = [m for m in messages if m.metadata.dst_node_id not in found]
@@ -185,14 +187,16 @@ def main(grid: Grid, context: Context) -> None:
     for number in range(held.round + 1, session.rounds + 1):
         while not list(grid.get_node_ids()):
             time.sleep(POLL)
-        record, config = _arrays(parameters), ConfigRecord({"round": number})
+        record = _arrays(parameters)
 
-        def ask(number: int = number, record: ArrayRecord = record, config: ConfigRecord = config) -> list[Message]:
+        def ask(attempt: int, number: int = number, record: ArrayRecord = record) -> list[Message]:
+            config = ConfigRecord({"round": number, "attempt": attempt})
             return list(strategy.configure_train(number, record, config, grid))
 
-        answers = exchange(grid, ask)
+        answers, attempt = exchange(grid, partial(ask, 0)), 0
         while session.gateways > 1 and sum(clients_of(reply) for _, reply in answers) < session.quorum:
-            answers = exchange(grid, ask)  # who has answered does so again, who had no device begins anew
+            attempt += 1  # the gateways keep what they have, and wait for more
+            answers = exchange(grid, partial(ask, attempt))
         replies = [one for question, reply in answers for one in expanded(reply, question, parameters, most_tokens)]
         arrays, _ = strategy.aggregate_train(number, replies)
         if arrays is None:

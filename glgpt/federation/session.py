@@ -215,28 +215,26 @@ class Files:
 
 def by_round(lines: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     """A line a round, in order: the last one of each gateway, put together. What later lines add counts too."""
-    found: dict[int, dict[int, dict[str, Any]]] = {}
+    found: dict[int, dict[int | None, dict[str, Any]]] = {}
     for line in lines:
-        sites = found.setdefault(line["round"], {})
-        site = line.pop("site", 0)
-        sites[site] = sites.get(site, {}) | line
-    return [_together(list(sites.values())) for _, sites in sorted(found.items())]
+        kinds = found.setdefault(line["round"], {})
+        kind = line.pop("site", 0) if "clients" in line else None  # None: what is known of all gateways together
+        kinds[kind] = kinds.get(kind, {}) | line
+    return [_together(kinds.pop(None, {}), list(kinds.values())) for _, kinds in sorted(found.items())]
 
 
-def _together(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """One round's lines of several gateways as one."""
-    trained = [line for line in lines if "clients" in line]
-    whole = {name: value for line in lines for name, value in line.items()}
-    if len(trained) < 2:
-        return whole
-    tokens = sum(line["tokens"] for line in trained)
+def _together(whole: dict[str, Any], sites: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is known of a round, and its line of each gateway, as one line."""
+    if len(sites) < 2:
+        return {name: value for line in (*sites, whole) for name, value in line.items()}
+    tokens = sum(line["tokens"] for line in sites)
     return whole | {
-        "clients": sum(line["clients"] for line in trained),
+        "clients": sum(line["clients"] for line in sites),
         "tokens": tokens,
-        "loss": sum(line["loss"] * line["tokens"] for line in trained) / tokens,
-        "seconds": max(line["seconds"] for line in trained),
-        "streamed": any(line["streamed"] for line in trained),
-        "devices": [device for line in trained for device in line["devices"]],
+        "loss": sum(line["loss"] * line["tokens"] for line in sites) / tokens,
+        "seconds": max(line["seconds"] for line in sites),
+        "streamed": any(line["streamed"] for line in sites),
+        "devices": [device for line in sites for device in line["devices"]],
     }
 
 

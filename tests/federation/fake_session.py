@@ -73,8 +73,8 @@ class Host:
         self.rounds.offer(member)
         return SimpleNamespace(member=member, key=key)
 
-    def begin(self, number: int = 1, task: bytes = b"task") -> bool:
-        fresh = self.rounds.begin(task, number, self.before)
+    def begin(self, number: int = 1, task: bytes = b"task", attempt: int = 0) -> bool:
+        fresh = self.rounds.begin(task, number, self.before, attempt)
         for member in self.rounds.members.values():
             self.rounds.offer(member)
         return fresh

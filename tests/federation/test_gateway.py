@@ -17,6 +17,7 @@ httpx = pytest.importorskip("httpx", reason="make test-federate has what this ne
 sync = pytest.importorskip("websockets.sync.client", reason="make test-federate has what this needs")
 
 from fake_session import TOKENIZER, FakeFlower, make_files, make_session, serving  # noqa: E402
+from starlette.websockets import WebSocketDisconnect  # noqa: E402
 from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
 
 from glgpt.federation import protocol  # noqa: E402
@@ -81,7 +82,8 @@ class Peer:
         """Sends an update; gives what became of it."""
         update, data = self.update(round_, after, **changed)
         self.say(update)
-        while True:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
             text = self.socket.recv(timeout=30)
             if isinstance(text, bytes):
                 continue
@@ -91,6 +93,7 @@ class Peer:
                     self.socket.send(frame)
             elif said["type"] in ("accepted", "rejected"):
                 return said
+        raise TimeoutError("neither accepted nor rejected")
 
     def closed(self) -> tuple[int, str]:
         """The code and reason of the end."""
@@ -194,6 +197,35 @@ def test_frames_that_came_are_not_sent_again(served, monkeypatch):
     assert again.next("ready")["have"] == 3
     for frame in list(protocol.frames(data))[3:]:
         again.socket.send(frame)
+    assert again.next("accepted")["attempt"] == update["attempt"]
+
+
+def test_an_upload_whose_socket_closed_at_its_end_is_taken(served, monkeypatch):
+    from glgpt.federation.gateway import Client
+
+    host = served(quorum=1, rounds=1)
+    token = host.gateway.invitations.create()
+    peer = Peer(host, token)
+    key = peer.next("welcome")["resume"]
+    round_ = peer.next("round")
+    update, data = peer.update(round_, round_["parameters"] + 1)
+    say, lost = Client.say, []
+
+    async def closes(self, message, *more):
+        if message["type"] == "ack" and not lost:
+            lost.append(message)
+            await self.socket.close()
+            raise WebSocketDisconnect
+        await say(self, message, *more)
+
+    monkeypatch.setattr(Client, "say", closes)
+    peer.say(update)
+    peer.next("ready")
+    peer.socket.send(data)
+    peer.closed()
+    again = Peer(host, token, resume=key)
+    again.next("round")
+    again.say(update)
     assert again.next("accepted")["attempt"] == update["attempt"]
 
 

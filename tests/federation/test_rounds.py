@@ -384,14 +384,50 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
     assert host.rounds.tick() == ""
     clock.now += 5  # the grace, and no deadline
     assert host.rounds.tick() == "close"
-    assert host.rounds.open.empty
+    assert not host.rounds.open.updates
     assert host.rounds.reply().updates.shape == (0, host.session.parameters)
     assert host.rounds.reply().metrics["clients"] == 0
-    assert host.begin()  # asked again, where no gateway had devices: from the beginning
+    host.rounds.settle()
+    assert not host.begin()  # asked again, for an answer that did not arrive
+    assert host.rounds.open.settled
+    assert host.begin(attempt=1)  # all gateways together had less than the quorum
     member = host.join().member
     clock.now += 5
     assert host.rounds.tick() != "close"
     assert host.rounds.offer(member)
+    member.connections = 0  # for less than the grace
+    assert host.rounds.tick() != "close"
+    member.connections = 1
+    host.send(member)
+    assert host.rounds.tick() == "close"
+
+
+def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock):
+    """One that cannot have its share is waited for for ever, or one that has more turns the rest away."""
+    few = Host(make_files(tmp_path / "run", gateways=2, quorum=4), clock)
+    many = Host(Files(tmp_path / "run", 1), clock)
+    alone, devices = few.join().member, [many.join().member for _ in range(3)]
+    for host in (few, many):
+        host.begin()
+    few.send(alone)
+    for member in devices[:2]:
+        many.send(member)
+    clock.now += 5
+    assert (few.rounds.tick(), many.rounds.tick()) == ("wrap_up", "close") or many.rounds.open.closed
+    assert not few.rounds.open.closed
+    clock.now += 30  # the deadline
+    assert few.rounds.tick() == "close"
+    for host in (few, many):
+        host.rounds.settle()
+        assert host.begin(attempt=1)
+    assert [len(host.rounds.open.updates) for host in (few, many)] == [1, 2]
+    assert Host(Files(tmp_path / "run", 1), clock).rounds.open.attempt == 1  # also after a crash
+    assert many.rounds.offer(devices[2])
+    assert not many.rounds.offer(devices[0])
+    assert many.rounds.tick() == ""  # no more than before
+    many.send(devices[2])
+    assert many.rounds.tick() == "close"
+    assert many.rounds.reply().metrics["clients"] == 3
 
 
 def test_a_round_of_two_gateways_is_one_line(tmp_path):
@@ -401,7 +437,7 @@ def test_a_round_of_two_gateways_is_one_line(tmp_path):
     files.note(one | {"loss": 9.0})  # of a round that was taken again
     files.note(one)
     files.note(one | {"site": 1, "clients": 2, "tokens": 300, "loss": 1.0, "seconds": 2.0, "devices": [2, 3]})
-    files.note({"round": 1, "validation_loss": 1.5})
+    files.note({"round": 1, "loss": 1.25, "validation_loss": 1.5})  # of both
     (line,) = files.notes()
     assert (line["clients"], line["tokens"], line["loss"], line["seconds"]) == (3, 400, 1.25, 3.0)
     assert (line["devices"], line["validation_loss"]) == ([1, 2, 3], 1.5)
