@@ -142,7 +142,7 @@ class Rounds:
         self.members: dict[int, Member] = {}
         self.open: OpenRound | None = None
         self.most_held = MOST_HELD
-        self._attended = -math.inf  # when a device was last connected
+        self._attended = -math.inf  # when a device was last at work on a round
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
@@ -359,7 +359,7 @@ class Rounds:
         if round_ is None or round_.closed:
             return ""
         now, enough = self.clock(), self._enough(round_)
-        if any(m.connections and not m.aside for m in self.members.values()):
+        if self._pending(round_):
             self._attended = now
         if self.files.paused:
             round_.deadline = max(round_.deadline, now + self.session.round_seconds)
@@ -383,11 +383,10 @@ class Rounds:
         return len(round_.updates) >= max(self.quorum, round_.had + 1)
 
     def _hopeless(self, round_: OpenRound, now: float) -> bool:
-        """Whether other gateways should not wait for this one: its deadline is over, or its devices are gone."""
+        """Whether other gateways should not wait for this one: its deadline is over, or no device is at work."""
         if now >= round_.deadline:
             return True
-        alone_since = max(self._attended, round_.opened)
-        return len(round_.updates) <= round_.had and now - alone_since >= self.session.grace
+        return now - max(self._attended, round_.opened) >= self.session.grace
 
     def _pending(self, round_: OpenRound) -> list[Member]:
         """Members who were asked, are there, and have not answered."""

@@ -225,10 +225,11 @@ def by_round(lines: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _together(whole: dict[str, Any], sites: list[dict[str, Any]]) -> dict[str, Any]:
     """What is known of a round, and its line of each gateway, as one line."""
+    one = {name: value for line in (*sites, whole) for name, value in line.items()}
     if len(sites) < 2:
-        return {name: value for line in (*sites, whole) for name, value in line.items()}
+        return one
     tokens = sum(line["tokens"] for line in sites)
-    return whole | {
+    return one | {
         "clients": sum(line["clients"] for line in sites),
         "tokens": tokens,
         "loss": sum(line["loss"] * line["tokens"] for line in sites) / tokens,
