@@ -87,7 +87,7 @@ def test_the_page_and_its_schemas_have_the_same_formats() -> None:
     page = (ROOT / "viewer/src/gl/program.ts").read_text(encoding="utf-8")
     assert "export type Dtype = " + " | ".join(f'"{name}"' for name in names) + ";" in page
     entries = (ROOT / "viewer/src/engine/formats.ts").read_text(encoding="utf-8")
-    assert re.findall(r'^    name: "(\w+)",$', entries, re.MULTILINE) == names
+    assert re.findall(r"^  (\w+): (?:\{|quantised\()", entries, re.MULTILINE) == names
 
 
 def enums_of(schema: Any, name: str) -> Iterator[list[str]]:
