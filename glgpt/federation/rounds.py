@@ -216,25 +216,25 @@ class Rounds:
         those that it has.
         """
         name = weights_id(number, parameters)
-        now = self.clock()
-        fresh = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds, attempt=attempt)
-        again = self.open is not None and self.open.id == name
-        known = again and self.open is not None and attempt <= self.open.attempt
-        if known and self.open is not None:
-            self.open.task = task
+        before = self.open if self.open is not None and self.open.id == name else None  # of the same weights
+        if before is not None and attempt <= before.attempt:
+            now_open = before
+            now_open.task = task
         else:
-            if again and self.open is not None:
-                fresh.updates, fresh.had = self.open.updates, len(self.open.updates)
+            now = self.clock()
+            now_open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds, attempt=attempt)
+            if before is not None:
+                now_open.updates, now_open.had = before.updates, len(before.updates)
             (self.spool / f"{name}.closed").unlink(missing_ok=True)
-            self.open = fresh
+        self.open = now_open
         text = {"number": str(number), "task": base64.b64encode(task).decode()}
-        text |= {"attempt": str(self.open.attempt), "had": str(self.open.had)}
+        text |= {"attempt": str(now_open.attempt), "had": str(now_open.had)}
         write_synced(self.files.site_folder / OPEN, save({"parameters": parameters}, text))
-        if not again:
+        if before is None:
             for old in self.spool.iterdir():
                 if not old.name.startswith(f"{name}."):
                     old.unlink()
-        return not known
+        return now_open is not before
 
     def settle(self) -> None:
         """Keeps on the disk that the open round is closed: its answer is the same from now on."""
@@ -364,11 +364,9 @@ class Rounds:
         if self.files.paused:
             round_.deadline = max(round_.deadline, now + self.session.round_seconds)
             return ""
-        if enough and (now >= self._closes(round_) or not self._pending(round_)):
+        complete = enough and (now >= self._closes(round_) or not self._pending(round_))
+        if complete or (self.session.gateways > 1 and self._gives_up(round_, now)):
             round_.closed = True
-            return "close"
-        if self.session.gateways > 1 and self._hopeless(round_, now):
-            round_.closed = True  # the devices of other gateways need not wait
             return "close"
         if now >= round_.deadline:  # below the quorum: what came is kept
             round_.deadline = now + self.session.round_seconds
@@ -382,7 +380,7 @@ class Rounds:
         """Whether it has its quorum and, in a new attempt, an update more than in the last one."""
         return len(round_.updates) >= max(self.quorum, round_.had + 1)
 
-    def _hopeless(self, round_: OpenRound, now: float) -> bool:
+    def _gives_up(self, round_: OpenRound, now: float) -> bool:
         """Whether other gateways should not wait for this one: its deadline is over, or no device is at work."""
         if now >= round_.deadline:
             return True

@@ -161,12 +161,17 @@ def test_another_page_may_not_connect(served):
     sync.connect(address, origin=host.address.rstrip("/")).close()
 
 
-def test_an_upload_resumes_where_it_stopped(served):
-    host = served(quorum=1, rounds=1)
+def asked(host: Any) -> tuple[Peer, str, str, Any]:
+    """A client that got a round to train, its invitation, its resume key, and the round."""
     token = host.gateway.invitations.create()
     peer = Peer(host, token)
     key = peer.next("welcome")["resume"]
-    round_ = peer.next("round")
+    return peer, token, key, peer.next("round")
+
+
+def test_an_upload_resumes_where_it_stopped(served):
+    host = served(quorum=1, rounds=1)
+    peer, token, key, round_ = asked(host)
     update, data = peer.update(round_, round_["parameters"] + 1)
     assert len(data) < protocol.FRAME  # one frame: what is cut off is sent whole again
     peer.say(update)
@@ -180,10 +185,7 @@ def test_an_upload_resumes_where_it_stopped(served):
 def test_frames_that_came_are_not_sent_again(served, monkeypatch):
     monkeypatch.setattr(protocol, "FRAME", 1000)
     host = served(quorum=1, rounds=1)
-    token = host.gateway.invitations.create()
-    peer = Peer(host, token)
-    key = peer.next("welcome")["resume"]
-    round_ = peer.next("round")
+    peer, token, key, round_ = asked(host)
     update, data = peer.update(round_, round_["parameters"] + 1)
     peer.say(update)
     assert peer.next("ready")["have"] == 0
@@ -204,10 +206,7 @@ def test_an_upload_whose_socket_closed_at_its_end_is_taken(served, monkeypatch):
     from glgpt.federation.gateway import Client
 
     host = served(quorum=1, rounds=1)
-    token = host.gateway.invitations.create()
-    peer = Peer(host, token)
-    key = peer.next("welcome")["resume"]
-    round_ = peer.next("round")
+    peer, token, key, round_ = asked(host)
     update, data = peer.update(round_, round_["parameters"] + 1)
     say, lost = Client.say, []
 
