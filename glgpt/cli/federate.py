@@ -122,6 +122,11 @@ def _serve_options(p: Parser) -> None:
         help="processes that devices connect to, each with a port and links of its own; the quorum is divided among "
         "them (default 1, enough for some hundred devices)",
     )  # fmt: skip
+    g.add_argument(
+        "--fleet-port", type=count, default=0, metavar="PORT",
+        help="port of 127.0.0.1 on which Flower's own supernodes may take part beside the gateways; pass on /v1/fleet/ "
+        "of it and nothing else (default: a free one)",
+    )  # fmt: skip
     g.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM")
     g.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
     g.add_argument("--no-page", action="store_true", help="no page for browsers: desktops only")
@@ -156,6 +161,7 @@ def run_serve(args: argparse.Namespace) -> int:
     if not Files(Path(args.out)).exists:
         # before a run is made; the ports of a session are held by what a killed `serve` left
         places(place, args.url, args.gateways)
+        places(Place("127.0.0.1", args.fleet_port), (), 1)
     files = _session(args)
     session = files.session()
     if files.round_of() >= session.rounds:
@@ -165,7 +171,9 @@ def run_serve(args: argparse.Namespace) -> int:
         with progress("exporting the page", "B") as show:
             why = export_page(files, session, args.preset, show)
     with stoppable() as stop:
-        supervisor = Supervisor(files, place, args.url, args.device or "auto", lambda event: _tell(args, event))
+        supervisor = Supervisor(
+            files, place, args.url, args.device or "auto", lambda event: _tell(args, event), args.fleet_port
+        )
 
         def ready(links: list[dict[str, str]]) -> None:
             _ready(args, session, links, why)

@@ -22,7 +22,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.cli.build import build_fab_from_files
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode
 from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto, user_config_to_proto
 from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fleet_pb2 import (
@@ -61,6 +61,7 @@ from flwr.supercore.primitives.asymmetric import (
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from glgpt.federation.client_app import TERMS
 from glgpt.federation.rounds import RunOver
 from glgpt.system.files import written_whole
 
@@ -94,8 +95,16 @@ clientapp = "app:client"
 [tool.flwr.app.config]
 folder = ""
 """
-CODE = b"from glgpt.federation.server_app import app, client  # what they do is in the installed glgpt\n"
+CODE = b"""from pathlib import Path
+
+from glgpt.federation.client_app import TERMS, client_of
+from glgpt.federation.server_app import app  # what they do is in the installed glgpt
+
+client = client_of(Path(__file__).parent / TERMS)
+"""
 LICENSE = b"MIT\n"
+# Errors of a reply that say that a node was away, not that its app failed
+AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 EARLIEST = 1e-3  # seconds after a message at which its reply is dated: the time of writing would make each another one
 
 
@@ -184,9 +193,9 @@ class Control:
             f"127.0.0.1:{port}", True, None, [RuntimeVersionHttpInterceptor(component_name="flwr")]
         )
 
-    def start(self, folder: Path) -> int:
-        """Starts the ServerApp on a session's folder; gives the run's id."""
-        files = {"pyproject.toml": APP.encode(), "app.py": CODE, "LICENSE": LICENSE}
+    def start(self, folder: Path, terms: bytes) -> int:
+        """Starts the ServerApp on a session's folder; gives the run's id. `terms` are for supernodes."""
+        files = {"pyproject.toml": APP.encode(), "app.py": CODE, "LICENSE": LICENSE, TERMS: terms}
         content, _ = build_fab_from_files(files)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         config = user_config_to_proto({"folder": str(folder)})
@@ -222,9 +231,9 @@ class Task:
 
 
 class Site:
-    """One node of Flower's Fleet, which stands for all clients of a gateway. Its key is kept in a file."""
+    """One node of Flower's Fleet, which stands for all clients of a gateway. Its key and number are kept in files."""
 
-    def __init__(self, address: str, key: Path) -> None:
+    def __init__(self, address: str, key: Path, number: Path) -> None:
         if key.exists():
             private = bytes_to_private_key(key.read_bytes())
             public = private.public_key()
@@ -244,7 +253,7 @@ class Site:
             ],
         )
         self._node: Node | None = None
-        self._number = key.with_suffix(".node")
+        self._number = number
 
     def connect(self) -> int:
         """Registers the node where it is new, and activates it where it is not active; gives its id.

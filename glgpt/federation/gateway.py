@@ -37,7 +37,6 @@ from glgpt.federation.server import configuration
 from glgpt.federation.session import ENDED, ROUNDS, Files
 from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers
-from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 logger = logging.getLogger(__name__)
 HELLO = 10.0  # seconds in which a client must say `join`
@@ -514,8 +513,7 @@ class Gateway:
 
     async def tokenizer(self, _: Request) -> Response:
         """The tokenizer's files by name."""
-        found = {name: self.files.run / name for name in TOKENIZER_FILES}
-        return JSONResponse({name: path.read_text("utf-8") for name, path in found.items() if path.is_file()})
+        return JSONResponse(self.files.tokenizer_files())
 
     async def text(self, _: Request) -> Response:
         """The text's ids, little-endian."""
@@ -608,7 +606,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends it
 
     async def serve() -> None:
-        gateway = Gateway(files, Site(args.superlink, files.site_folder / "site.key"), tuple(args.origin))
+        gateway = Gateway(files, Site(args.superlink, files.node_key, files.node_number), tuple(args.origin))
         tls = {"ssl_certfile": args.tls_cert, "ssl_keyfile": args.tls_key}
         config = configuration(gateway.application(), args.host, args.port, **tls)
         await uvicorn.Server(config).serve()

@@ -19,28 +19,21 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save_file
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import ClientConnection, connect
 
-from glgpt.errors import FileError, GlgptError, quoted
-from glgpt.federation import protocol, rules
+from glgpt.errors import GlgptError, quoted
+from glgpt.federation import protocol
 from glgpt.federation.protocol import Join, Update, Vector
 from glgpt.federation.session import Session
-from glgpt.system.files import cache_path, read_json, staged_folder, write_json, written_whole
-from glgpt.system.locks import lock_folder
-from glgpt.text.dataset import Ids, check_length, tokenised, windows
+from glgpt.federation.worker import Asked, Worker, ids_of
+from glgpt.text.dataset import Ids
 from glgpt.text.files import Text
-from glgpt.text.tokenizer import load_tokenizer
-from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
-from glgpt.text.tokenizer_training import identity
 
 logger = logging.getLogger(__name__)
 SLOTS = 64  # clients of one session on one machine
@@ -91,56 +84,6 @@ class Hooks:
             self.on_state(text)
 
 
-@dataclass
-class Slot:
-    """What a client keeps on this machine for a session: its key, and AdamW's moments."""
-
-    folder: Path
-    unlock: Callable[[], None]
-
-    @property
-    def key(self) -> str:
-        """The resume key; empty where there is none yet."""
-        path = self.folder / "member.json"
-        with contextlib.suppress(FileError, OSError, KeyError):
-            return str(read_json(path)["resume"])
-        return ""
-
-    def keep_key(self, key: str) -> None:
-        """Keeps the resume key."""
-        write_json(self.folder / "member.json", {"resume": key})
-
-    def keep_moments(self, arrays: dict[str, np.ndarray], steps: int) -> None:
-        """Keeps AdamW's moments and how many steps made them."""
-        part = self.folder / ".moments.part"
-        save_file(arrays, part, {"steps": str(steps)})
-        part.replace(self.folder / "moments.safetensors")
-
-    def moments(self) -> tuple[Callable[[str], np.ndarray], int] | None:
-        """What `keep_moments` was given; None where there is nothing that can be read."""
-        path = self.folder / "moments.safetensors"
-        if not path.exists():
-            return None
-        try:
-            with safe_open(path, framework="numpy") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a file is no dict
-                return arrays.__getitem__, int(file.metadata()["steps"])
-        except Exception as error:  # safetensors has errors of its own
-            logger.warning("%s cannot be read: %s", path, error)
-            return None
-
-
-def open_slot(session: str) -> Slot:
-    """The first slot of a session that no other process of this machine has."""
-    base = cache_path() / "federation" / session
-    for number in range(SLOTS):
-        folder = base / str(number)
-        folder.mkdir(parents=True, exist_ok=True)
-        if (unlock := lock_folder(folder)) is not None:
-            return Slot(folder, unlock)
-    raise GlgptError(f"{SLOTS} clients of this session run on this machine already")
-
-
 class Host:
     """The REST calls of a client."""
 
@@ -172,12 +115,9 @@ class Host:
                 raise
             raise GlgptError(f"{self._base} is of another version of glgpt: {quoted(error, 200)}") from None
 
-    def tokenizer(self, folder: Path) -> None:
-        """Writes the tokenizer's files into a folder."""
-        for name, text in self.get("v1/session/tokenizer").json().items():
-            if name in TOKENIZER_FILES:
-                with written_whole(folder / name) as file:
-                    file.write(text.encode())
+    def tokenizer(self) -> dict[str, str]:
+        """The tokenizer's files by name."""
+        return dict(self.get("v1/session/tokenizer").json())
 
     def ids(self, vocab_size: int) -> Ids:
         """The session's text."""
@@ -356,52 +296,22 @@ class Client:
         self._told = 0.0
         hooks.say("reading the text")
         self.ids = self._ids(text)
-        check_length(self.ids, self.session.settings.context, "training")
         hooks.say("compiling the shaders")
-        self.trainer = self._trainer(device)
-        self.slot = open_slot(self.session.id)
-        if self.slot.key and (kept := self.slot.moments()):
-            self.trainer.set_moments(*kept)
+        self.worker = Worker(self.session, self.ids, device)
         self.socket = Socket(link, self._join, hooks, self._welcome)
 
     def _ids(self, text: Text | None) -> Ids:
         s = self.session
         if text is None:
             return self.host.ids(s.model.vocab_size)
-        folder = cache_path() / "federation" / s.id / "tokenizer"
-        if not folder.exists() or identity(folder) != s.tokenizer:
-            with staged_folder(folder) as staged:
-                self.host.tokenizer(staged)
-        tokenizer = load_tokenizer(folder, s.model.vocab_size)
-        if tokenizer is None or identity(folder) != s.tokenizer:
-            raise GlgptError("the session's tokenizer did not arrive whole; try again")
-        return tokenised(text, tokenizer, f"federation-{s.tokenizer[:16]}-{text.digest()[:16]}")
-
-    def _trainer(self, device: str | int) -> Any:
-        from glgpt.training.trainer import Trainer  # opens the graphics library
-
-        r = self.session.recipe
-        return Trainer(
-            self.session.model,
-            batch=r.batch,
-            context=r.context,
-            accumulate=r.accumulate,
-            betas=r.betas,
-            eps=r.eps,
-            weight_decay=r.weight_decay,
-            clip=r.clip or None,
-            dropout=r.dropout,
-            recompute=r.recompute,
-            seed=self.session.settings.seed,
-            device=device,
-        )
+        return ids_of(s, text, self.host.tokenizer)
 
     def _join(self) -> Join:
         return Join(
             token=self.link.token,
-            resume=self.slot.key,
+            resume=self.worker.slot.key,
             name=self.name,
-            device=self.trainer.device.renderer[:200],
+            device=self.worker.trainer.device.renderer[:200],
             kind="desktop",
             digest=self.session.digest,
             tokenizer=self.session.tokenizer,
@@ -409,7 +319,7 @@ class Client:
         )
 
     def _welcome(self, said: dict[str, Any]) -> None:
-        self.slot.keep_key(said["resume"])
+        self.worker.slot.keep_key(said["resume"])
         self.hooks.say(f"joined as {said['name']}; waiting for a round")
 
     def run(self) -> str:
@@ -429,44 +339,31 @@ class Client:
             return "left"
         finally:
             self.socket.stop()
-            self.slot.unlock()
-            self.trainer.close()
+            self.worker.close()
 
     def _overtaken(self, round_: Round) -> bool:
         return self.stop.is_set() or self.socket.round is not round_ or bool(self.socket.closed)
 
     def _train(self, round_: Round) -> None:
-        said, s = round_.message, self.session.settings
-        shapes = self.session.shapes()
-        before = round_.parameters
-        self.trainer.set_parameters(protocol.unflatten(before, shapes))
-        rows = s.batch * s.accumulate
-        began, results = time.monotonic(), []
-        for i, lr in enumerate(said["lr"]):
-            first = rules.shard_starts(
-                said["seed"], said["step"] + i + 1, rows, len(self.ids) - s.context, tuple(said["shard"])
-            )
-            results += self.trainer.submit(*windows(self.ids, first, s.context), lr)
-            self._tell(round_, i + 1, results, began)
-            if self._overtaken(round_):
-                self.trainer.drain()
-                return
-            if round_.wrap_up:
-                break
-        results += self.trainer.drain()
-        after = protocol.flatten(self.trainer.parameters())
-        loss = float(np.mean([r.loss for r in results]))
-        if not (math.isfinite(loss) and np.isfinite(after).all()):
-            raise GlgptError(f"round {said['round']}: the loss or a parameter is not finite on this device")
-        self.slot.keep_moments(self.trainer.moments(), self.trainer.steps_done)
-        data, scale = protocol.encode(self.session.dtype, after, before)
+        said = round_.message
+        began = time.monotonic()
+
+        def told(step: int, loss: float | None) -> str:
+            self._tell(round_, step, loss, began)
+            return "drop" if self._overtaken(round_) else "stop" if round_.wrap_up else "on"
+
+        asked = Asked(said["round"], said["step"], tuple(said["lr"]), said["seed"], tuple(said["shard"]))
+        learned = self.worker.train(asked, round_.parameters, told)
+        if learned is None:
+            return
+        data, scale = protocol.encode(self.session.dtype, learned.parameters, round_.parameters)
         round_.update = (
             Update(
                 round=said["round"],
                 attempt=said["attempt"],
-                tokens=len(results) * rows * s.context,
-                steps=len(results),
-                loss=loss,
+                tokens=learned.tokens,
+                steps=learned.steps,
+                loss=learned.loss,
                 seconds=round(time.monotonic() - began, 3),
                 dtype=self.session.dtype,
                 scale=scale,
@@ -477,9 +374,8 @@ class Client:
         self.rounds += 1
         self.socket.deliver(round_)
 
-    def _tell(self, round_: Round, step: int, results: list[Any], began: float) -> None:
+    def _tell(self, round_: Round, step: int, loss: float | None, began: float) -> None:
         s = self.session.settings
-        loss = results[-1].loss if results else None
         rate = step * s.batch * s.accumulate * s.context / max(1e-6, time.monotonic() - began)
         if loss is not None and not math.isfinite(loss):
             loss = None

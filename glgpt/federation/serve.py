@@ -25,6 +25,7 @@ import httpx
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
+from glgpt.federation.client_app import terms_of
 from glgpt.federation.keeper import Keeper
 from glgpt.federation.session import ENDED, Files, Session, recipe_of
 from glgpt.system.files import write_json
@@ -184,13 +185,6 @@ class Process:
                 return
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that is free now."""
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
-
-
 def places(first: Place, urls: Sequence[str], gateways: int) -> list[Place]:
     """A place a gateway: ports from the first one's on, free ones for 0.
 
@@ -251,6 +245,7 @@ class Supervisor:
         urls: Sequence[str],
         device: str | int,
         tell: Callable[[dict[str, Any]], None],
+        fleet_port: int = 0,
     ) -> None:
         self.files, self.tell = files, tell
         self.session = files.session()
@@ -261,7 +256,7 @@ class Supervisor:
         end_leftovers(files)
         self.places = places(place, urls, self.session.gateways)
         self.keeper = Keeper(files, device)
-        self.superlink_port = free_port()
+        self.superlink_port = places(Place("127.0.0.1", fleet_port), (), 1)[0].port
         self._serverapp = files.folder / "serverapp.pid"
         self._serverapp.unlink(missing_ok=True)
         secret, home = files.folder / "superexec.key", files.folder / "flower"
@@ -330,7 +325,8 @@ class Supervisor:
                 mine = None
             if mine is None:
                 again = self._run is not None
-                self._run = self._control.start(self.files.run.absolute())
+                terms = terms_of(self.session, self.files.tokenizer_files())
+                self._run = self._control.start(self.files.run.absolute(), terms)
                 if again:
                     self.tell({"event": "restarted", "round": self.files.round_of() + 1})
         except httpx.HTTPError:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -26,14 +25,16 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from glgpt.federation.flower import AWAY
 from glgpt.federation.protocol import Vector
 from glgpt.federation.rules import TRIM, Outer, trimmed_mean, weighted_mean
 from glgpt.federation.session import Checkpoint, Files, Session
 
 logger = logging.getLogger("flwr")
-app, client = ServerApp(), ClientApp()
+app = ServerApp()
 POLL = 0.3  # seconds
 AGAIN = 8.0  # seconds, then twice as many, after which a round is asked for again: a killed site may not know of it
+STARTING = 30.0  # seconds that a supernode may take beyond a round: it starts a process for each
 KEY = "parameters"
 ALIKE = "alike"  # a weight that is the same for all
 ADAM = ("m_t", "v_t")
@@ -116,7 +117,7 @@ def remember(strategy: Strategy, memory: Any) -> None:
 def expanded(reply: Message, asked: Message, parameters: Vector, most_tokens: float) -> list[Message]:
     """A site's reply as one of each client's; what is not as agreed is left out, with a line in the log."""
     if reply.has_error():
-        logger.warning("a site failed: %s", reply.error.reason)
+        logger.warning("a node failed: %s", reply.error.reason)
         return []
     try:
         rows = reply.content.array_records["arrays"]["updates"].numpy()
@@ -146,31 +147,59 @@ def clients_of(reply: Message) -> int:
         return 0
 
 
+def note_supernode(files: Files, number: int, node: int, reply: Message) -> None:
+    """Adds a supernode's part of a round to `rounds.jsonl`, as a gateway adds its own; nothing where it failed."""
+    try:
+        metrics = reply.content.metric_records["metrics"]
+        (tokens,), (loss,) = _floats(metrics["tokens"]), _floats(metrics["loss"])
+        steps, seconds = _number(reply.content, "steps"), _number(reply.content, "seconds")
+    except (KeyError, TypeError, ValueError, AssertionError):
+        return
+    name = f"supernode {node}"
+    device = {
+        "member": None,
+        "name": name,
+        "tokens": int(tokens),
+        "steps": int(steps),
+        "loss": loss,
+        "said": "",
+    }
+    figures = {"clients": 1, "tokens": int(tokens), "loss": loss, "seconds": seconds, "streamed": False}
+    files.note({"round": number, **figures, "devices": [device], "site": name})
+
+
 def _floats(value: Any) -> list[float]:
     return [float(number) for number in value]
 
 
-def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[tuple[Message, Message]]:
-    """Asks all sites and waits for their replies, in pairs with what they answer.
+def exchange(
+    grid: Grid, make: Callable[[], list[Message]], gateways: set[int], seconds: float
+) -> list[tuple[Message, Message]]:
+    """Asks all nodes and waits for their replies, in pairs with what they answer.
 
-    A site that says nothing is asked again. Returns when all sites that were asked and are still there have answered.
+    A gateway that says nothing is asked again: returns when all that were asked and are still there have answered. A
+    supernode is asked once, and waited for `seconds` at most.
     """
     asked: dict[str, Message] = {}
     found: dict[int, tuple[Message, Message]] = {}
     wanted: set[int] = set()
+    began = time.monotonic()
     sent, patience = 0.0, AGAIN / 2
-    while not wanted or not wanted <= found.keys():
-        if not wanted or time.monotonic() - sent > patience:
-            patience *= 2
+    while not gateways & wanted or not wanted <= found.keys():
+        if not gateways & wanted or time.monotonic() - sent > patience:
+            patience *= 2 if wanted else 1
             messages = make()
-            wanted = {m.metadata.dst_node_id for m in messages} | (wanted & found.keys())
-            messages = [m for m in messages if m.metadata.dst_node_id not in found]
+            pending = {m.metadata.dst_node_id for m in asked.values()} - gateways  # supernodes at work
+            wanted = {m.metadata.dst_node_id for m in messages} | (wanted & found.keys()) | pending
+            messages = [m for m in messages if m.metadata.dst_node_id not in found.keys() | pending]
             asked |= dict(zip(grid.push_messages(messages), messages, strict=True))
             sent = time.monotonic()
         for reply in grid.pull_messages(list(asked)):
             question = asked.pop(reply.metadata.reply_to_message_id, None)
-            if question is not None and not reply.has_error():
+            if question is not None and not (reply.has_error() and reply.error.code in AWAY):
                 found[question.metadata.dst_node_id] = question, reply
+        if time.monotonic() - began > seconds and gateways & wanted <= found.keys():
+            break
         time.sleep(POLL)
     return list(found.values())
 
@@ -185,18 +214,26 @@ def main(grid: Grid, context: Context) -> None:
     parameters = held.parameters
     most_tokens = float(session.local_steps * session.recipe.rows * session.members)
     for number in range(held.round + 1, session.rounds + 1):
-        while not list(grid.get_node_ids()):
+        while not (gateways := files.gateway_nodes()) & set(grid.get_node_ids()):
             time.sleep(POLL)
         record = _arrays(parameters)
 
-        def ask(attempt: int, number: int = number, record: ArrayRecord = record) -> list[Message]:
+        def ask(
+            attempt: int, number: int = number, record: ArrayRecord = record, gateways: set[int] = gateways
+        ) -> list[Message]:
             config = ConfigRecord({"round": number, "attempt": attempt})
-            return list(strategy.configure_train(number, record, config, grid))
+            asked = strategy.configure_train(number, record, config, grid)
+            # a supernode's change is neither clipped nor compared with those of a gateway's devices
+            return [one for one in asked if one.metadata.dst_node_id in gateways or not session.bounded]
 
-        answers, attempt = exchange(grid, partial(ask, 0)), 0
+        late = session.round_seconds + session.grace + STARTING
+        answers, attempt = exchange(grid, partial(ask, 0), gateways, late), 0
         while session.gateways > 1 and sum(clients_of(reply) for _, reply in answers) < session.quorum:
             attempt += 1  # the gateways keep what they have, and wait for more
-            answers = exchange(grid, partial(ask, attempt))
+            answers = exchange(grid, partial(ask, attempt), gateways, late)
+        for question, reply in answers:
+            if question.metadata.dst_node_id not in gateways:
+                note_supernode(files, number, question.metadata.dst_node_id, reply)
         replies = [one for question, reply in answers for one in expanded(reply, question, parameters, most_tokens)]
         arrays, _ = strategy.aggregate_train(number, replies)
         if arrays is None:

@@ -28,6 +28,7 @@ from glgpt.federation.invitations import Invitations
 from glgpt.federation.protocol import Dtype, Vector
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import read_text, written_whole
+from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 from glgpt.training.program import Recipe
 from glgpt.training.records import validated
 from glgpt.training.settings import Settings
@@ -75,6 +76,11 @@ class Session(BaseModel):
     def recipe(self) -> Recipe:
         """The program of a step."""
         return recipe_of(self.settings)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether what one device can move the mean is bounded by a gateway, which then must see all devices."""
+        return self.public or bool(self.dp_noise)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the parameters in their order: how the vector is cut."""
@@ -206,6 +212,26 @@ class Files:
     def page(self) -> Path:
         """The exported page, where one was made."""
         return self.folder / "page"
+
+    def tokenizer_files(self) -> dict[str, str]:
+        """The tokenizer's files by name."""
+        found = {name: self.run / name for name in TOKENIZER_FILES}
+        return {name: path.read_text("utf-8") for name, path in found.items() if path.is_file()}
+
+    def gateway_nodes(self) -> set[int]:
+        """The gateways' nodes as Flower numbers them; other nodes are supernodes."""
+        paths = (Files(self.run, site).node_number for site in range(self.session().gateways))
+        return {int(path.read_text("utf-8")) for path in paths if path.exists()}
+
+    @property
+    def node_key(self) -> Path:
+        """The key of this gateway's node."""
+        return self.site_folder / "site.key"
+
+    @property
+    def node_number(self) -> Path:
+        """Which node of Flower's this gateway is, where it was one."""
+        return self.node_key.with_suffix(".node")
 
     @property
     def ids(self) -> Path:

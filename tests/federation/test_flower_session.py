@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
+import os
 import random
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from federation_commands import Command, running
 from kills import PROCESSES, SMALL, session
 from safetensors.numpy import load_file
 
+from glgpt.federation.flower import QUIET
+from glgpt.federation.serve import Place, places
 from glgpt.system.files import data_path
 
 PLAY = data_path("tests/data/shakespeare-validation.txt")
@@ -276,3 +279,44 @@ def test_noise_is_what_was_asked_for(tmp_path):
     after = arrays["parameters"].numpy()
     assert np.std(after) == pytest.approx(0.5 * 2.0 / 2, rel=0.03)
     assert np.mean(after) == pytest.approx(0.002, abs=5 * 0.5 / 200)
+
+
+def supernode(folder: Path, superlink: int, config: str) -> subprocess.Popen[bytes]:
+    """Flower's own node, with this configuration."""
+    folder.mkdir()
+    (port,) = (place.port for place in places(Place(port=0), (), 1))
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    command = [sys.executable, "-c", "from flwr.supernode.cli import flower_supernode; flower_supernode()"]
+    command += ["--insecure", "--superlink", f"127.0.0.1:{superlink}", "--port", str(port), "--node-config", config]
+    with (folder / "log").open("wb") as log:
+        environment = os.environ | QUIET | {"FLWR_HOME": str(folder), "PATH": path}
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+
+def test_a_supernode_of_ones_own_trains_beside_the_gateway(tmp_path, play, commands):
+    """On a text of its own; one that names no text costs nobody anything."""
+    (port,) = (place.port for place in places(Place(port=0), (), 1))
+    terms = ("--rounds", "1000", "--local-steps", "1", "--grace", "1", "--fleet-port", str(port))
+    host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
+    commands("join", host.events("ready")[0]["desktop"], "--name", "here", "--device", "software")
+    mine = tmp_path / "mine.txt"
+    mine.write_bytes(PLAY.read_bytes()[20_000:40_000])
+    configs = (f'text="{mine}" device="software"', 'device="software"')
+    nodes = [supernode(tmp_path / f"node {i}", port, config) for i, config in enumerate(configs)]
+
+    def together() -> list[Any]:
+        for i, node in enumerate(nodes):
+            assert node.poll() is None, (tmp_path / f"node {i}" / "log").read_text()
+        return [line for line in host.events("round") if line["clients"] == 2]
+
+    try:
+        (both, *_) = host.wait(together, 120)
+    finally:
+        for node in nodes:
+            node.terminate()
+            node.wait(60)
+    here, there = sorted(both["devices"], key=lambda device: device["name"])
+    assert here["name"] == "here" and there["name"].startswith("supernode ") and there["tokens"] == here["tokens"]
+    assert "names no text" in (tmp_path / "run/federation/logs/superexec.log").read_text()
+    after = host.events("round")[-1]["round"] + 1
+    host.wait(lambda: host.events("round")[-1]["round"] > after)  # the nodes are gone, and the session goes on

@@ -1,0 +1,66 @@
+"""The ClientApp: rounds of a session in a `flower-supernode` of one's own, beside the gateways.
+
+It trains on a text of its own, named in the node's configuration. The session's terms and tokenizer come with the app.
+Flower starts a process for each round: AdamW's moments go from one to the next through the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from glgpt.errors import ArgumentError
+from glgpt.federation import rules
+from glgpt.federation.session import Session
+from glgpt.federation.worker import Asked, Worker, ids_of
+from glgpt.text.files import Text
+
+TERMS = "terms.json"  # beside the app: what `terms_of` gives
+HOW = "start flower-supernode with --node-config 'text=\"/path/to/your.txt\"'"
+
+
+def terms_of(session: Session, tokenizer: dict[str, str]) -> bytes:
+    """What a supernode must know of a session: its terms, and the tokenizer's files by name."""
+    return json.dumps({"session": json.loads(session.model_dump_json()), "tokenizer": tokenizer}).encode()
+
+
+def client_of(terms: Path) -> ClientApp:
+    """The ClientApp of the session in the file `terms`."""
+    client = ClientApp()
+    client.train()(partial(trained, terms))
+    return client
+
+
+def trained(terms: Path, message: Message, context: Context) -> Message:
+    """Trains the round that `message` asks for, until its deadline; answers as a gateway with one client does.
+
+    Raises ArgumentError for a node without a text, and GlgptError for a text that is too short.
+    """
+    began = time.monotonic()
+    held = json.loads(terms.read_text("utf-8"))
+    session = Session.model_validate_json(json.dumps(held["session"]))
+    if "text" not in context.node_config:
+        raise ArgumentError(f"this node names no text; {HOW}")
+    text = Text.of_files([str(context.node_config["text"])])
+    device = str(context.node_config.get("device", "auto"))
+    number = int(message.content.config_records["config"]["round"])
+    before = np.asarray(message.content.array_records["arrays"]["parameters"].numpy(), np.float32)
+    rates, seed = session.rates(number), rules.client_seed(session.settings.seed, context.node_id)
+    asked = Asked(number, session.first_step(number), tuple(rates), seed, (0, 1))
+    worker = Worker(session, ids_of(session, text, lambda: held["tokenizer"]), device)
+    try:
+        late = message.metadata.created_at + session.round_seconds  # the host's clock
+        learned = worker.train(asked, before, lambda *_: "stop" if time.time() > late else "on")
+    finally:
+        worker.close()
+    assert learned is not None
+    arrays = ArrayRecord({"updates": Array(learned.parameters[None])})
+    metrics = {"tokens": [float(learned.tokens)], "loss": [learned.loss], "clients": 1}
+    metrics |= {"steps": learned.steps, "seconds": round(time.monotonic() - began, 3)}
+    return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}), reply_to=message)

@@ -1,0 +1,181 @@
+"""What a member of a federation computes: a round's steps from the host's parameters, on this machine's OpenGL."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from glgpt.errors import FileError, GlgptError
+from glgpt.federation import protocol, rules
+from glgpt.federation.protocol import Vector
+from glgpt.federation.session import Session
+from glgpt.system.files import cache_path, read_json, staged_folder, write_json, written_whole
+from glgpt.system.locks import lock_folder
+from glgpt.text.dataset import Ids, check_length, tokenised, windows
+from glgpt.text.files import Text
+from glgpt.text.tokenizer import load_tokenizer
+from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
+from glgpt.text.tokenizer_training import identity
+
+logger = logging.getLogger(__name__)
+SLOTS = 64  # clients of one session on one machine
+OnStep = Callable[[int, float | None], str]  # steps submitted, the last known loss -> "on", "stop" or "drop"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a member is to train in a round."""
+
+    round: int
+    step: int  # steps of the schedule before the round
+    lr: tuple[float, ...]  # of each step
+    seed: int  # of the windows
+    shard: tuple[int, int]  # (i, m): see `rules.shard_starts`
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came of a round."""
+
+    parameters: Vector
+    loss: float  # mean of the steps, nats a token
+    steps: int
+    tokens: int
+
+
+@dataclass
+class Slot:
+    """What a client keeps on this machine for a session: its key, and AdamW's moments."""
+
+    folder: Path
+    unlock: Callable[[], None]
+
+    @property
+    def key(self) -> str:
+        """The resume key; empty where there is none yet."""
+        path = self.folder / "member.json"
+        with contextlib.suppress(FileError, OSError, KeyError):
+            return str(read_json(path)["resume"])
+        return ""
+
+    def keep_key(self, key: str) -> None:
+        """Keeps the resume key."""
+        write_json(self.folder / "member.json", {"resume": key})
+
+    def keep_moments(self, arrays: dict[str, np.ndarray], steps: int) -> None:
+        """Keeps AdamW's moments and how many steps made them."""
+        part = self.folder / ".moments.part"
+        save_file(arrays, part, {"steps": str(steps)})
+        part.replace(self.folder / "moments.safetensors")
+
+    def moments(self) -> tuple[Callable[[str], np.ndarray], int] | None:
+        """What `keep_moments` was given; None where there is nothing that can be read."""
+        path = self.folder / "moments.safetensors"
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a file is no dict
+                return arrays.__getitem__, int(file.metadata()["steps"])
+        except Exception as error:  # safetensors has errors of its own
+            logger.warning("%s cannot be read: %s", path, error)
+            return None
+
+
+def open_slot(session: str) -> Slot:
+    """The first slot of a session that no other process of this machine has."""
+    base = cache_path() / "federation" / session
+    for number in range(SLOTS):
+        folder = base / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        if (unlock := lock_folder(folder)) is not None:
+            return Slot(folder, unlock)
+    raise GlgptError(f"{SLOTS} clients of this session run on this machine already")
+
+
+def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]]) -> Ids:
+    """A member's own text in the session's tokenizer, whose files `files` gives by name where they are not here yet.
+
+    Raises GlgptError where they are not those that the session names.
+    """
+    folder = cache_path() / "federation" / session.id / "tokenizer"
+    if not folder.exists() or identity(folder) != session.tokenizer:
+        with staged_folder(folder) as staged:
+            for name, content in files().items():
+                if name in TOKENIZER_FILES:
+                    with written_whole(staged / name) as file:
+                        file.write(content.encode())
+    tokenizer = load_tokenizer(folder, session.model.vocab_size)
+    if tokenizer is None or identity(folder) != session.tokenizer:
+        raise GlgptError("the session's tokenizer did not arrive whole; try again")
+    return tokenised(text, tokenizer, f"federation-{session.tokenizer[:16]}-{text.digest()[:16]}")
+
+
+class Worker:
+    """Trains rounds of a session on `ids`; AdamW's moments are kept from round to round, also on the disk.
+
+    Raises GlgptError for a text shorter than a window.
+    """
+
+    def __init__(self, session: Session, ids: Ids, device: str | int) -> None:
+        from glgpt.training.trainer import Trainer  # opens the graphics library
+
+        check_length(ids, session.settings.context, "training")
+        self.session, self.ids = session, ids
+        r = session.recipe
+        self.trainer = Trainer(
+            session.model,
+            batch=r.batch,
+            context=r.context,
+            accumulate=r.accumulate,
+            betas=r.betas,
+            eps=r.eps,
+            weight_decay=r.weight_decay,
+            clip=r.clip or None,
+            dropout=r.dropout,
+            recompute=r.recompute,
+            seed=session.settings.seed,
+            device=device,
+        )
+        self.slot = open_slot(session.id)
+        if kept := self.slot.moments():
+            self.trainer.set_moments(*kept)
+
+    def close(self) -> None:
+        """Releases the device and the slot."""
+        self.slot.unlock()
+        self.trainer.close()
+
+    def train(self, asked: Asked, before: Vector, on_step: OnStep) -> Learned | None:
+        """Trains a round from the parameters `before`; None where `on_step` said "drop".
+
+        `on_step` is called after each step: "stop" ends the round early, with what was learned. Raises GlgptError where
+        the loss or a parameter is not finite.
+        """
+        s = self.session.settings
+        rows, results = s.batch * s.accumulate, []
+        self.trainer.set_parameters(protocol.unflatten(before, self.session.shapes()))
+        for i, lr in enumerate(asked.lr):
+            first = rules.shard_starts(asked.seed, asked.step + i + 1, rows, len(self.ids) - s.context, asked.shard)
+            results += self.trainer.submit(*windows(self.ids, first, s.context), lr)
+            said = on_step(i + 1, results[-1].loss if results else None)
+            if said == "drop":
+                self.trainer.drain()
+                return None
+            if said == "stop":
+                break
+        results += self.trainer.drain()
+        after = protocol.flatten(self.trainer.parameters())
+        loss = float(np.mean([r.loss for r in results]))
+        if not (math.isfinite(loss) and np.isfinite(after).all()):
+            raise GlgptError(f"round {asked.round}: the loss or a parameter is not finite on this device")
+        self.slot.keep_moments(self.trainer.moments(), self.trainer.steps_done)
+        return Learned(after, loss, len(results), len(results) * rows * s.context)
