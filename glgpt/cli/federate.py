@@ -259,7 +259,7 @@ def _tell(args: argparse.Namespace, event: dict[str, Any]) -> None:
 def run_join(args: argparse.Namespace) -> int:
     """`glgpt federate join`."""
     check_extra()
-    from glgpt.federation.join import Client, Hooks, Link
+    from glgpt.federation.member.join import Client, Hooks, Link
     from glgpt.text.files import Text
     from glgpt.training.loop import stoppable
 

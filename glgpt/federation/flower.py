@@ -61,7 +61,7 @@ from flwr.supercore.primitives.asymmetric import (
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from glgpt.federation.client_app import TERMS
+from glgpt.federation.member.supernode import TERMS
 from glgpt.federation.rounds import RunOver
 from glgpt.system.files import written_whole
 
@@ -97,7 +97,7 @@ folder = ""
 """
 CODE = b"""from pathlib import Path
 
-from glgpt.federation.client_app import TERMS, client_of
+from glgpt.federation.member.supernode import TERMS, client_of
 from glgpt.federation.server_app import app  # what they do is in the installed glgpt
 
 client = client_of(Path(__file__).parent / TERMS)

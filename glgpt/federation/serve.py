@@ -25,8 +25,8 @@ import httpx
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
-from glgpt.federation.client_app import terms_of
 from glgpt.federation.keeper import Keeper
+from glgpt.federation.member.supernode import terms_of
 from glgpt.federation.session import ENDED, Files, Session, recipe_of
 from glgpt.system.files import write_json
 from glgpt.system.locks import lock_folder

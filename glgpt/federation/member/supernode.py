@@ -17,8 +17,8 @@ from flwr.clientapp import ClientApp
 
 from glgpt.errors import ArgumentError
 from glgpt.federation import rules
+from glgpt.federation.member.worker import Asked, Worker, ids_of
 from glgpt.federation.session import Session
-from glgpt.federation.worker import Asked, Worker, ids_of
 from glgpt.text.files import Text
 
 TERMS = "terms.json"  # beside the app: what `terms_of` gives

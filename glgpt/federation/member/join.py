@@ -29,9 +29,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol
+from glgpt.federation.member.worker import Asked, Worker, ids_of
 from glgpt.federation.protocol import Join, Update, Vector
 from glgpt.federation.session import Session
-from glgpt.federation.worker import Asked, Worker, ids_of
 from glgpt.text.dataset import Ids
 from glgpt.text.files import Text
 
