@@ -263,6 +263,29 @@ def edit(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(y, ref.edit(b.held["x"], b.held["gain"], b.held["shift"], (s.first - s.pos, s.end - s.pos), s.per))]
 
 
+def edit_one(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """One position, which may lie outside the rows, has a row of gain and shift of its own."""
+    x = b.normal("x", s.rows, s.cols, b.stream(s.rows, s.cols))
+    gain, shift = (b.normal(name, 2, s.cols) for name in ("gain", "shift"))
+    at = b.given("at", np.array([[s.at, 7, 7, 7]]), Layout(1, 4))
+    b.pos = s.pos
+    one = (np.arange(s.rows) + s.pos == s.at).astype(int)
+    held = b.held
+    return [Want(ops.edit_one(b, x, gain, shift, at), held["x"] * held["gain"][one] + held["shift"][one])]
+
+
+def set_pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """Heads that look elsewhere beside one that looks where it does; keys beyond a position get nothing."""
+    tr, keys = b.style.tiles[0], s.pos + s.rows + s.spare
+    padded, used = -(-s.rows // tr) * tr * s.n_head, slice(s.rows * s.n_head)
+    x = b.given("x", b.rng.standard_normal((padded, keys)), Layout(padded, keys, (tr, 1)))
+    how = b.rng.integers(0, 1 + len(ops.PATTERNS), s.n_head)
+    held = b.given("how", np.stack([how, *[how * 0 + 5] * 3], 1).reshape(1, -1), Layout(1, 4 * s.n_head))
+    b.pos = s.pos
+    wanted = ref.set_pattern(b.held["x"][used], how, s.n_head, s.pos)
+    return [Want(ops.set_pattern(b, x, held, s.n_head), wanted, lambda m: m[used])]
+
+
 def argmax(b: Bench, s: SimpleNamespace) -> list[Want]:
     layout = Layout(1, s.vocab, (1, s.tiles))
     x = b.given("x", b.rng.integers(-9, 9, (1, s.vocab)), layout)  # whole numbers: many are equal
@@ -331,6 +354,8 @@ CASES = {
         edit,
         (1e-6, 8),
     ),
+    "edit_one": Case(shapes(**MATRIX, pos=st.integers(0, 5), at=st.integers(-1, 20)), edit_one, (1e-6, 8)),
+    "set_pattern": Case(shapes(**ATTENTION), set_pattern, (0.0, 1)),
     "sample": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), sample, (0.0, 8)),
     "argmax": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), argmax, (0.0, 0)),
 }

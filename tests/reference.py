@@ -34,6 +34,17 @@ def edit(x: Array, gain: Array, shift: Array, positions: tuple[int, int], per: i
     return y
 
 
+def set_pattern(x: Array, how: Array, n_head: int, pos: int) -> Array:
+    """Rows t n_head + head of a pattern, as `how` says of each head: 0 as it is, else ops.PATTERNS[how - 1]."""
+    y = x.copy()
+    for row in range(len(x)):
+        t, kind = pos + row // n_head, how[row % n_head]
+        if kind:
+            y[row] = 0
+            y[row, {1: slice(t + 1), 2: max(t - 1, 0), 3: 0}[kind]] = 1 / (t + 1) if kind == 1 else 1
+    return y
+
+
 def moments(x: Array) -> tuple[Array, Array]:
     """Mean and summed squared deviations by row."""
     mean = x.mean(axis=-1)

@@ -146,9 +146,6 @@ class Patch(Intervention):
         return [_edit(config, activation, gain, shift, self.first, self.first + count)]
 
 
-PATTERNS = ("uniform", "previous", "first")
-
-
 @dataclass(frozen=True)
 class Attend(Intervention):
     """Replaces where attention looks: `pattern` is "uniform" (all tokens so far), "previous" or "first" (token)."""
@@ -159,8 +156,8 @@ class Attend(Intervention):
 
     def edits(self, config: ModelConfig) -> list[Edit]:
         """One edit."""
-        if self.pattern not in PATTERNS:
-            raise GlgptError(f"pattern {quoted(self.pattern)} is not one of {', '.join(PATTERNS)}")
+        if self.pattern not in ops.PATTERNS:
+            raise GlgptError(f"pattern {quoted(self.pattern)} is not one of {', '.join(ops.PATTERNS)}")
         known = config.activations
         own = [a for a in known.values() if a.kind == "pattern" and a.name.startswith(self.name + ".")]
         (activation,) = own if len(own) == 1 else _parts(config, self.name, False)

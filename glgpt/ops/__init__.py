@@ -5,14 +5,38 @@ A shader in `glsl/` is named after its op. It knows tensors and a recorder; it n
 
 from glgpt.ops.adamw import adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax
-from glgpt.ops.attention import KEYS, adopt, attend, attend_row, score_tiles, scores, scores_rows, softmax, split_qkv
+from glgpt.ops.attention import (
+    KEYS,
+    PATTERNS,
+    adopt,
+    attend,
+    attend_row,
+    score_tiles,
+    scores,
+    scores_rows,
+    set_pattern,
+    softmax,
+    split_qkv,
+)
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.few_rows import MOST_ROWS, few_rows
 from glgpt.ops.loss import cross_entropy, cross_entropy_rows, prediction
 from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row, Rows
-from glgpt.ops.pointwise import ACTIVATIONS, act, add, copy, dropout, edit, multiply, place_row, take_row, transpose
+from glgpt.ops.pointwise import (
+    ACTIVATIONS,
+    act,
+    add,
+    copy,
+    dropout,
+    edit,
+    edit_one,
+    multiply,
+    place_row,
+    take_row,
+    transpose,
+)
 from glgpt.ops.rotary import rotary
 from glgpt.ops.sample import ALTERNATIVES, TOKEN, sample
 
@@ -22,6 +46,7 @@ __all__ = [
     "CONTIGUOUS",
     "KEYS",
     "MOST_ROWS",
+    "PATTERNS",
     "TOKEN",
     "AttendedRow",
     "Normed",
@@ -42,6 +67,7 @@ __all__ = [
     "cross_entropy_rows",
     "dropout",
     "edit",
+    "edit_one",
     "embed",
     "few_rows",
     "folded_norm",
@@ -63,6 +89,7 @@ __all__ = [
     "score_tiles",
     "scores",
     "scores_rows",
+    "set_pattern",
     "softmax",
     "sorted_index",
     "split_k_for",

@@ -18,6 +18,7 @@ from glgpt.program.recorder import Cost, Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
+PATTERNS = ("uniform", "previous", "first")  # of `set_pattern`: all tokens so far alike, the token before, the first
 MASKED = -1.0e30  # finite, so that no shader meets an infinity it did not make
 KEYS, RANGES = 128, 8  # one row attends by ranges of so many keys at least, so many ranges at most
 
@@ -136,6 +137,16 @@ def softmax(rec: Recorder, x: Tensor, n_head: int, name: str) -> Tensor:
         return [plus(rec, dx, sums[0])]
 
     rec.differentiable(y, (x,), vjp)
+    return y
+
+
+def set_pattern(rec: Recorder, x: Tensor, how: Tensor, n_head: int) -> Tensor:
+    """A pattern `[T n_head, keys]` in which heads look where `how` says.
+
+    `how` has a texel for each head: 0 leaves its pattern, k stands for `PATTERNS[k - 1]`. There is no derivative.
+    """
+    y = rec.scratch(x.name, x.layout)
+    rec.emit("set_pattern", {"x": x, "how": how}, {"y": y}, {"N_HEAD": n_head}, label=f"{x.name}.edit")
     return y
 
 

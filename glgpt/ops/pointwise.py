@@ -89,6 +89,18 @@ def edit(
     return y
 
 
+def edit_one(rec: Recorder, x: Tensor, gain: Tensor, shift: Tensor, at: Tensor) -> Tensor:
+    """y = x gain + shift, with rows 1 of gain and shift `[2, columns]` at the position in `at`, and rows 0 elsewhere.
+
+    `at` is one texel; a position that never comes (-1) leaves rows 0 to all. There is no derivative.
+    """
+    if gain.cols != x.cols or shift.cols != x.cols or gain.rows != 2 or shift.rows != 2:
+        raise ValueError(f"gain and shift must be [2, {x.cols}] for {x.name}")
+    y = rec.scratch(x.name, x.layout)
+    rec.emit("edit_one", {"x": x, "gain": gain, "shift": shift, "at": at}, {"y": y}, label=f"{x.name}.edit")
+    return y
+
+
 def dropout(rec: Recorder, x: Tensor, rate: float, site: int, name: str) -> Tensor:
     """x with a share `rate` of its values dropped and the others scaled up (Srivastava et al. 2014).
 

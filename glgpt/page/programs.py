@@ -64,23 +64,30 @@ def page_recordings(dtype: str) -> list[Recording]:
 
 
 class Cuts:
-    """Edits of every part that a page can cut, by states that it writes: `cut.NAME.gain` and `cut.NAME.shift`.
+    """Edits of every part that a page can change, by states that it writes.
 
-    Parts are the heads of each layer and what attention and MLP add to the residual stream.
+    `cut.NAME.gain`, `cut.NAME.shift` `[2, columns]` and `cut.NAME.at` (`ops.edit_one`) of the heads of each layer, of
+    what attention and MLP add to the residual stream, and of the stream after each block; `cut.NAME.how`
+    (`ops.set_pattern`) of attention's patterns.
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        parts = (a for a in config.activations.values() if a.kind == "heads" or a.added)
-        self.names = frozenset(a.name for a in parts)
-        self.positions = 0, config.n_positions
+        known, stream = config.activations, set(config.stream()[1:])
+        rows = (a for a in known.values() if a.kind == "heads" or a.added or a.name in stream)
+        self.rows = frozenset(a.name for a in rows)
+        self.heads = {a.name: a.heads for a in known.values() if a.kind == "pattern"}
+        self.names = self.rows | self.heads.keys()
 
     def apply(self, network: Network, x: Tensor) -> Tensor:
-        """x gain + shift, where x is one of them."""
-        if x.name not in self.names:
+        """x as it is asked for, where x is one of them."""
+        rec = network.rec
+        if x.name in self.heads:
+            heads = self.heads[x.name]
+            return ops.set_pattern(rec, x, rec.fixed(f"cut.{x.name}.how", Layout(1, 4 * heads), "state"), heads)
+        if x.name not in self.rows:
             return x
-        rec, layout = network.rec, Layout(1, x.cols)
-        gain, shift = (rec.fixed(f"cut.{x.name}.{part}", layout, "state") for part in ("gain", "shift"))
-        return ops.edit(rec, x, gain, shift, self.positions, 1)
+        gain, shift = (rec.fixed(f"cut.{x.name}.{part}", Layout(2, x.cols), "state") for part in ("gain", "shift"))
+        return ops.edit_one(rec, x, gain, shift, rec.fixed(f"cut.{x.name}.at", Layout(1, 4), "state"))
 
 
 def generate_program(
@@ -117,7 +124,8 @@ def generate_program(
             form = (size, tile_rows, config.n_head, network.scale(i))
             with rec.entry(f"attention_{i}_{size}"):
                 scores = rec.output(ops.scores(rec, q, k, *form, in_block(i, SCORES)))
-                rec.output(ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN)))
+                pattern = ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN))
+                rec.output(cuts.apply(network, pattern) if cuts else pattern)
             with rec.entry(f"ahead_{i}_{size}"):
                 rec.output(ops.scores(rec, k, q, *form, in_block(i, "attn.ahead")))
     if network.part.head:

@@ -75,7 +75,7 @@ def session(
         elif away:
             stop_for(pid_of(run, what), away)
         else:
-            os.kill(pid_of(run, what), signal.SIGKILL)
+            kill(run, what)
         killed.append(watch.next_round())
     host.wait(lambda: host.events("done"))
     for client in joined:
@@ -109,6 +109,18 @@ class Watch:
         return max(
             (json.loads(line)["round"] for line in lines if '"clients"' in line and line.endswith("}")), default=0
         )
+
+
+def kill(run: Path, what: str) -> None:
+    """Kills a session's process; one that is being started again at this moment as soon as it is there."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            os.kill(pid_of(run, what), signal.SIGKILL)
+            return
+        except ProcessLookupError:
+            assert time.monotonic() < end, f"no {what} within {PATIENCE:g} s"
+            time.sleep(0.05)
 
 
 def stop_for(pid: int, seconds: float) -> None:
