@@ -97,9 +97,9 @@ viewer: node  ## the web page, built (gets Node through PyPI where there is none
 demo: demo-page  ## export the embedded model as a web page that also trains, and serve it
 	$(BIN)/glgpt serve out/demo
 
-demo-page: setup viewer  ## the page of make demo, in out/demo; SITE=https://… where it will be published
+demo-page: setup viewer  ## the page of make demo, in out/demo; SITE=https://… where it will be published, SOURCE=https://… of its source
 	@mkdir -p out
-	$(BIN)/glgpt export --train $(if $(SITE),--site "$(SITE)") --out out/demo
+	$(BIN)/glgpt export --train $(if $(SITE),--site "$(SITE)") $(if $(SOURCE),--source "$(SOURCE)") --out out/demo
 
 demo-split: setup viewer  ## a page that holds two of six blocks, and a server that runs the others
 	@mkdir -p out

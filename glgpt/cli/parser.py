@@ -197,6 +197,7 @@ def _export(add: Add) -> None:
     p.add_argument("--trained-on", metavar="TEXT", help="what the model was trained on, for the page's first line")
     text = "where the folder will be published: links to it then show a picture of the model at work"
     p.add_argument("--site", metavar="URL", help=text)
+    p.add_argument("--source", metavar="URL", help="where the page's source is: its first lines link to it")
     p.add_argument("--train", action="store_true", help="a page that also trains models, of the sizes of --preset")
     p.add_argument(
         "--preset",

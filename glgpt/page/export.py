@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glgpt import ops
 from glgpt.checkpoint.opening import Checkpoint, embedded_weights
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
@@ -26,7 +27,7 @@ from glgpt.inference.programs import weight_layouts
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
-from glgpt.page.preview import checked_site, write_preview
+from glgpt.page.preview import checked_site, checked_source, write_preview
 from glgpt.page.programs import Cuts, capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
@@ -75,6 +76,7 @@ def export(
     reading: Reading | None = None,
     split: SplitPage | None = None,
     site: str | None = None,
+    source: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -86,7 +88,8 @@ def export(
 
     With `split`, a server runs some of the blocks, and the page holds the others alone, or all.
 
-    `site` is the address at which the page will be: links to it then show a picture of the model at work.
+    `site` is the address at which the page will be: links to it then show a picture of the model at work. `source` is
+    the address of its source, to which the page's first lines then link.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -101,6 +104,7 @@ def export(
         what = "--split" if split.blocks else "--server"
         raise GlgptError(f"a split page is a folder of its own: {what} excludes --single-file, --embed and --train")
     site = None if site is None else checked_site(site, single_file or embed)
+    source = None if source is None else checked_source(source)
     if dtype not in FORMATS:
         raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
@@ -124,7 +128,7 @@ def export(
         with Checkpoint.open(name_or_path) as checkpoint:
             about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
             reading = reading or Reading()
-            wishes = _Wishes(dtype, shard_size, prompt, train, about, reading, split, site)
+            wishes = _Wishes(dtype, shard_size, prompt, train, about, reading, split, site, source)
             manifest = _write(checkpoint, folder, wishes, progress, options)
             if train and not embed:
                 reading.allow(folder / "index.html")
@@ -214,6 +218,7 @@ class _Wishes:
     reading: Reading
     split: SplitPage | None = None
     site: str | None = None
+    source: str | None = None
 
 
 def _write(
@@ -264,6 +269,7 @@ def _write(
         "dtype": dtype,
         "parameters": config.parameter_count,
         "trained_on": wishes.trained_on,
+        "source": wishes.source,
         "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # those that the page has
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
@@ -271,6 +277,7 @@ def _write(
         "recorded": "recorded.json" if recorded else None,
         "tuning": TUNING,
         "activations": split.activations(config) if split else described(part, config),
+        "patterns": list(ops.PATTERNS),
         "split": split.manifest(checkpoint) if split else None,
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),

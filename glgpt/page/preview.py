@@ -27,11 +27,22 @@ def checked_site(site: str, no_folder: bool = False) -> str:
     """
     if no_folder:
         raise ArgumentError("--site is of a folder that will be published; leave it out with --single-file and --embed")
-    parts = urlsplit(site)
-    plain = re.fullmatch(r"[\x21-\x7e]+", site) and not re.search(r"[\"'<>\\]", site)
-    if not plain or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    if not _is_address(site) or urlsplit(site).query or urlsplit(site).fragment:
         raise ArgumentError(f"--site {quoted(site)} is no address of a folder, such as https://example.org/page/")
     return site.removesuffix("index.html").rstrip("/") + "/"
+
+
+def checked_source(source: str) -> str:
+    """An address of a page's source. Raises ArgumentError for what is none."""
+    if not _is_address(source):
+        raise ArgumentError(f"--source {quoted(source)} is no address, such as https://example.org/glgpt")
+    return source
+
+
+def _is_address(text: str) -> bool:
+    parts = urlsplit(text)
+    plain = re.fullmatch(r"[\x21-\x7e]+", text) and not re.search(r"[\"'<>\\]", text)
+    return bool(plain and parts.scheme in ("http", "https") and parts.hostname)
 
 
 def write_preview(model: GPT2, folder: Path, site: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glgpt import GPT2, Ablate, Scale, Steer
+from glgpt import GPT2, Ablate, Attend, Patch, Scale, Steer
 from glgpt.inference.sampling import Sampler
 
 pytestmark = pytest.mark.slow
@@ -131,6 +131,69 @@ def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None
     assert (
         page.evaluate("new URLSearchParams(location.hash.slice(1)).get('cut')") == word == "h.5~love%2C%20and%20love~~8"
     )
+
+
+def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_desktop(page: Any) -> None:
+    """The text, and how likely each token of another text is."""
+    other, script = "So we", "(o) => glgpt.generate(o).then((r) => r.ids)"
+    with GPT2.from_pretrained() as desktop:
+        ids, given = desktop.encode("To be"), desktop.encode(other)
+        text = desktop.encode("To be, or not to be: that is the question")
+        z, names = "h.3.attn.z", ["h.2.resid_post", "h.3.mlp.out", "h.3.attn.z"]
+        own, theirs = (desktop.run_with_cache(of, names)[1] for of in (ids, given))
+        assert len(ids) == len(given) == 2 != len(text)
+        head = own[z][1:].copy()
+        d_head = desktop.config.d_head
+        head[:, 5 * d_head : 6 * d_head] = theirs[z][1:, 5 * d_head : 6 * d_head]
+        for word, changes in {
+            "h.1.attn:uniform": [Attend("h.1.attn", "uniform")],
+            "h.0.attn.3:previous": [Attend("h.0.attn", "previous", head=3)],
+            "h.4.attn:first": [Attend("h.4.attn", "first")],
+            f"h.2@1@{other}": [Patch("h.2.resid_post", theirs["h.2.resid_post"][1:], first=1)],
+            f"h.3.mlp@1@{other}": [Patch("h.3.mlp.out", theirs["h.3.mlp.out"][1:], first=1)],
+            f"h.3.attn.5@1@{other}": [Patch(z, head, first=1)],
+        }.items():
+            page.evaluate("(word) => glgpt.cut([word])", word.replace(" ", "%20"))
+            wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
+            assert page.evaluate(script, {"prompt": "To be", "tokens": 24, "temperature": 0}) == wanted, word
+            logits = desktop.run_with_cache(ids + wanted, [], interventions=changes)[0].astype(np.float64)
+            found = page.evaluate("(ids) => glgpt.logProbabilities(ids, 2).then((a) => [...a])", ids + wanted)
+            rows = logits[1:-1] - np.log(np.exp(logits[1:-1]).sum(1, keepdims=True))
+            np.testing.assert_allclose(found, rows[np.arange(24), wanted], atol=1e-4, err_msg=word)
+            plain = desktop.logits(ids + wanted).astype(np.float64)[1:-1]
+            plain -= np.log(np.exp(plain).sum(1, keepdims=True))
+            assert np.abs(found - plain[np.arange(24), wanted]).max() > 1e-3, word
+        page.evaluate("glgpt.cut([])")
+    for wrong, said in {
+        "h.3.mlp:previous": "no part of this model",
+        "h.3.attn:sideways": "no pattern of attention",
+        "h.3@x@a": "is no change",
+    }.items():
+        assert said in page.evaluate("(word) => glgpt.cut([word]).catch((error) => error.message)", wrong)
+    twice = page.evaluate("glgpt.cut(['h.3@1@a', 'h.3@2@a']).catch((error) => error.message)")
+    assert "a part can be patched at one" in twice
+
+
+def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: Any) -> None:
+    go(page, "Attention")
+    page.get_by_role("combobox", name="Layer").select_option("1")
+    page.get_by_role("combobox", name="Head").select_option("2")
+    page.get_by_label("Looks at").select_option("previous")
+    page.wait_for_function("glgpt.model.cuts.join() === 'h.1.attn.2:previous'")
+    assert "head 2 of block 1 looks at the previous token" in page.locator(".cut-bar .change").inner_text()
+    go(page, "Blocks")
+    page.wait_for_function("document.querySelector('.patch')")
+    page.locator(".patch summary").click()
+    page.get_by_label("From the text").fill("So we")
+    page.get_by_label("Of the block").select_option("mlp")
+    page.get_by_role("button", name="Patch", exact=True).click()
+    page.wait_for_function("glgpt.model.cuts.length === 2")
+    part, at, text = page.evaluate("glgpt.model.cuts[1]").split("@")
+    assert (part, text) == ("h.5.mlp", "So%20we") and int(at) > 0
+    page.wait_for_function("/cut=.*%40/.test(location.hash)")
+    page.get_by_role("button", name="Compare the texts").click()
+    page.wait_for_function(f"{DONE} && /On average/.test(document.querySelector('.shift-key')?.textContent)")
+    assert page.locator(".compared .still .less, .compared .still .more").count() > 0
 
 
 def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> None:

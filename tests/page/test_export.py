@@ -174,6 +174,13 @@ def test_a_site_that_is_no_address_is_refused(goldens: Path, tmp_path: Path, sit
         export(goldens / "one-f16", tmp_path / "out", site=site)
 
 
+def test_a_page_names_its_source(goldens: Path, tmp_path: Path) -> None:
+    source = "https://example.org/glgpt?tab=readme"
+    assert export(goldens / "one-f16", tmp_path / "out", source=source)["source"] == source
+    with pytest.raises(GlgptError, match="--source javascript:alert\\(1\\) is no address"):
+        export(goldens / "one-f16", tmp_path / "out", source="javascript:alert(1)")
+
+
 def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export(goldens / "one-f16", out)

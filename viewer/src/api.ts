@@ -251,10 +251,16 @@ export class Glgpt {
 
   /**
    * Switches off these parts, such as `h.3.attn.5` (a head), `h.3.attn`, `h.3.mlp` or `h.3`, and restores all others.
-   * `h.3.mlp*0.5` scales one, `h.2~love~hate~4` steers a block from one text towards another.
+   * `h.3.mlp*0.5` scales one, `h.2~love~hate~4` steers a block from one text towards another, `h.3.mlp@7@text` gives token 7
+   * what the part gives there in another text, `h.3.attn.5:previous` makes a head look at the token before (or `uniform`, `first`).
    */
   cut(parts: readonly string[], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
     return this.queued(() => this.model.cut(parts, onCompiled));
+  }
+
+  /** ln of the probability of each token from `from` on, as the model is now, with what is cut; `going` says whether to go on. */
+  logProbabilities(ids: readonly number[], from = 1, going?: () => boolean): Promise<Float32Array> {
+    return this.queued(() => this.model.logProbabilities(ids, from, going));
   }
 
   /** Work that needs the device between other calls. */

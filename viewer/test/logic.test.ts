@@ -2,6 +2,7 @@
 
 import { describe, expect, it, vi } from "vitest";
 import { plan, sizes } from "../src/engine/chunks";
+import { parseChange, scales, written } from "../src/engine/cuts";
 import { memoryView, statistics } from "../src/engine/field";
 import { pick } from "../src/engine/probe";
 import { fromHalf } from "../src/engine/formats";
@@ -271,6 +272,23 @@ describe("the tokenizer", () => {
   });
   it("is refused where it is damaged", () => {
     expect(() => parseTokenizer({ ...data, ranks: "%" }, "tokenizer.json")).toThrow(/tokenizer.json is damaged: #\/ranks/);
+  });
+});
+
+describe("changes of a model", () => {
+  it("are the same after they were written", () => {
+    for (const word of ["h.3.attn.5", "h.3.mlp*-0.5", "h.2~a%7Eb%2C~~4", "h.2@7@x%40y", "h.1.attn:uniform"]) {
+      expect(written(parseChange(word))).toBe(word);
+      expect(scales(word)).toBe(/^h\.3/.test(word));
+    }
+    expect(parseChange("h.2@7@x%40y").patch).toEqual({ position: 7, text: "x@y" });
+    expect(parseChange("h.2~a%7Eb%2C~~4").steering).toEqual({ towards: "a~b,", away: "" });
+  });
+
+  it("are refused where they are none", () => {
+    for (const word of ["h.3*", "h.3*x", "h.3*1*2", "h.2~a~b", "h.2~a~b~", "h.2@a@x", "h.2@1.5@x", "h.2@-1@x", "h.2@1", "h.1:", "h.1:a:b"]) {
+      expect(() => parseChange(word), word).toThrow("is no change of a part");
+    }
   });
 });
 

@@ -1,4 +1,5 @@
-// Parts of a model that are changed: switched off, scaled, or steered; as `glgpt.Ablate`, `Scale` and `Steer` on the desktop.
+// Parts of a model that are changed: switched off, scaled, steered, patched, or made to look elsewhere; as `glgpt.Ablate`,
+// `Scale`, `Steer`, `Patch` and `Attend` on the desktop.
 
 import { PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
@@ -11,39 +12,73 @@ export interface Steering {
   away: string;
 }
 
+/** Patching: at token `position`, a part gives what it gives there in `text`; at its last token where that is shorter. */
+export interface Patch {
+  position: number;
+  text: string;
+}
+
 /** What is asked for, in one word (`written`): a part, and a factor for what it adds; with `steering`, of the direction. */
 export interface Change {
   part: string;
   factor: number;
   steering: Steering | null;
+  patch: Patch | null;
+  /** Where attention looks: one of the manifest's `patterns`; null: where it does by itself. */
+  pattern: string | null;
 }
 
-/** An activation's columns, of all or one of its heads (null: all): y = x gain + shift. */
+/** An activation's columns, of all or one of its heads (null: all): y = x gain + shift; with `at`, at that position alone. */
 export interface Cut {
   name: string;
   head: number | null;
   gain: number;
   shift: Float32Array | null;
+  at?: number;
+  /** Of an attention pattern: 1 more than an index of the manifest's `patterns`. */
+  how?: number;
 }
 
-/** `h.3.attn.5` switches a head off, `h.3.mlp*0.5` halves what an MLP adds, `h.2~love~hate~4` steers block 2; texts are escaped. */
-export function parseChange(text: string): Change {
-  const [steered, towards, away, by, ...more] = text.split("~");
-  const [part = "", scale, ...rest] = steered!.split("*");
-  const factor = Number(towards === undefined ? (scale ?? 0) : by);
-  if (!Number.isFinite(factor) || more.length || rest.length || (towards !== undefined && (by === undefined || scale !== undefined))) {
-    throw new PageError(`${text} is no change of a part; write PART, PART*0.5, or for a block BLOCK~towards~away~4.`);
+/**
+ * `h.3.attn.5` switches a head off, `h.3.mlp*0.5` halves what an MLP adds, `h.2~love~hate~4` steers block 2, `h.3.mlp@7@To be`
+ * patches token 7, `h.3.attn.5:previous` makes a head look at the token before; texts are escaped.
+ */
+export function parseChange(word: string): Change {
+  const plain = { factor: 0, steering: null, patch: null, pattern: null };
+  const wrong = new PageError(
+    `${word} is no change of a part; write PART, PART*0.5, PART@7@text, for attention PART:previous, or for a block BLOCK~towards~away~4.`,
+  );
+  const [, part, sign, rest] = /^([^*~@:]*)(?:([*~@:])(.*))?$/.exec(word) ?? [];
+  const fields = rest?.split(sign!) ?? [];
+  const number = (text: string | undefined) => {
+    const found = text?.trim() ? Number(text) : NaN;
+    if (!Number.isFinite(found)) throw wrong;
+    return found;
+  };
+  if (part === undefined) throw wrong;
+  if (sign === undefined) return { part, ...plain };
+  if (sign === "*" && fields.length === 1) return { part, ...plain, factor: number(fields[0]) };
+  if (sign === ":" && fields.length === 1 && fields[0]) return { part, ...plain, pattern: fields[0] };
+  if (sign === "~" && fields.length === 3) {
+    const [towards, away] = fields.map(decodeURIComponent);
+    return { part, ...plain, factor: number(fields[2]), steering: { towards: towards!, away: away! } };
   }
-  if (towards === undefined) return { part, factor, steering: null };
-  return { part, factor, steering: { towards: decodeURIComponent(towards), away: decodeURIComponent(away!) } };
+  const position = sign === "@" && fields.length === 2 ? number(fields[0]) : -1;
+  if (!Number.isInteger(position) || position < 0) throw wrong;
+  return { part, ...plain, patch: { position, text: decodeURIComponent(fields[1]!) } };
 }
 
 /** The same as one word without commas, as a link has it. */
-export function written({ part, factor, steering }: Change): string {
+export function written({ part, factor, steering, patch, pattern }: Change): string {
   const escaped = (text: string) => encodeURIComponent(text).replaceAll("~", "%7E");
+  if (pattern) return `${part}:${pattern}`;
+  if (patch) return [part, patch.position, escaped(patch.text)].join("@");
   if (steering) return [part, escaped(steering.towards), escaped(steering.away), factor].join("~");
   return factor ? `${part}*${factor}` : part;
 }
+
+/** Whether a word switches a part off or scales it, and does nothing else. */
+export const scales = (word: string): boolean => /^[^~@:]*$/.test(word);
 
 /** The residual stream behind a block, whose direction `steering` takes. Throws for a part that is no block. */
 export function streamBehind(manifest: Manifest, part: string): string {
@@ -52,33 +87,84 @@ export function streamBehind(manifest: Manifest, part: string): string {
   return name;
 }
 
-/** What a part means: `h.3.attn.5` a head, `h.3.attn` and `h.3.mlp` what they add, `h.3` both. Throws for others. */
-export function resolve(manifest: Manifest, { part, factor }: Change, direction: Float32Array | null = null): Cut[] {
-  const { activations } = manifest;
-  const outs = Object.keys(activations).filter((name) => name.startsWith(`${part}.`) && name.endsWith(".out"));
-  if (direction) return outs.slice(-1).map((name) => ({ name, head: null, gain: 1, shift: direction.map((x) => factor * x) }));
-  if (outs.length) return outs.map((name) => ({ name, head: null, gain: factor, shift: null }));
+/** The activation that patching a part replaces, and which of its heads: of a block, the residual stream behind it. */
+export function patched(manifest: Manifest, part: string): { name: string; head: number | null } {
+  const outs = added(manifest, part);
+  if (outs.length === 1) return { name: outs[0]!, head: null };
+  return outs.length ? { name: streamBehind(manifest, part), head: null } : headOf(manifest, part, "heads");
+}
+
+/** What a part adds to the residual stream: `h.3.attn` and `h.3.mlp` one thing, `h.3` both. */
+const added = ({ activations }: Manifest, part: string) => Object.keys(activations).filter((name) => name.startsWith(`${part}.`) && name.endsWith(".out"));
+
+/** An activation with heads, `h.3.attn.5` one of them. Throws for a part that is no head. */
+function headOf({ activations }: Manifest, part: string, kind: "heads" | "pattern"): { name: string; head: number } {
   const [, of, number] = /^(.*)\.(\d+)$/.exec(part) ?? [];
-  const name = Object.keys(activations).find((n) => n.startsWith(`${of}.`) && activations[n]!.kind === "heads");
+  const name = Object.keys(activations).find((n) => n.startsWith(`${of}.`) && activations[n]!.kind === kind);
   if (name === undefined || Number(number) >= activations[name]!.heads) {
     const parts = new Set(Object.keys(activations).flatMap((n) => (n.includes(".") ? [n.slice(0, n.lastIndexOf("."))] : [])));
     throw new PageError(`${part} is no part of this model that can be cut; parts are such as ${[...parts].slice(0, 3).join(", ")}.`);
   }
-  return [{ name, head: Number(number), gain: factor, shift: null }];
+  return { name, head: Number(number) };
 }
 
-/** Writes what every part is multiplied with, and what is added, into a player of a program that has cuts. */
+/**
+ * What a part means: `h.3.attn.5` a head, `h.3.attn` and `h.3.mlp` what they add, `h.3` both. `values` are those of the
+ * direction to steer to, or of what a part gives where it is patched. Throws for a part that the model lacks.
+ */
+export function resolve(manifest: Manifest, { part, factor, steering, patch, pattern }: Change, values: Float32Array | null = null): Cut[] {
+  const outs = added(manifest, part);
+  if (pattern) return [looking(manifest, part, pattern)];
+  if (patch && values) return [{ ...patched(manifest, part), gain: 0, shift: values, at: patch.position }];
+  if (steering && values) return outs.slice(-1).map((name) => ({ name, head: null, gain: 1, shift: values.map((x) => factor * x) }));
+  if (outs.length) return outs.map((name) => ({ name, head: null, gain: factor, shift: null }));
+  return [{ ...headOf(manifest, part, "heads"), gain: factor, shift: null }];
+}
+
+function looking(manifest: Manifest, part: string, pattern: string): Cut {
+  const { activations, patterns = [] } = manifest;
+  if (!patterns.includes(pattern)) throw new PageError(`${pattern} is no pattern of attention; there are ${patterns.join(", ") || "none here"}.`);
+  const whole = Object.keys(activations).find((name) => name.startsWith(`${part}.`) && activations[name]!.kind === "pattern");
+  const of = whole !== undefined && added(manifest, part).length === 1 ? { name: whole, head: null } : headOf(manifest, part, "pattern");
+  return { ...of, gain: 1, shift: null, how: 1 + patterns.indexOf(pattern) };
+}
+
+/** Writes what every part is multiplied with, what is added, and where attention looks, into a player of a program that has cuts. */
 export function writeCuts(player: Player, manifest: Manifest, cuts: readonly Cut[]): void {
   for (const [texture, view] of Object.entries(player.program.views)) {
-    const [, name, kind] = /^cut\.(.*)\.(gain|shift)$/.exec(texture) ?? [];
+    const [, name, kind] = /^cut\.(.*)\.(gain|shift|at|how)$/.exec(texture) ?? [];
     if (name === undefined) continue;
-    const { width } = shape(view);
-    const values = new Float32Array(4 * width).fill(kind === "gain" ? 1 : 0);
-    const across = view.cols / (manifest.activations[name]?.heads ?? 1);
-    for (const { head, gain, shift } of cuts.filter((cut) => cut.name === name)) {
-      const [from, end] = head === null ? [0, values.length] : [head * across, (head + 1) * across];
-      for (let i = from; i < end; i++) values[i] = kind === "gain" ? values[i]! * gain : values[i]! * gain + (shift?.[i] ?? 0);
+    const own = cuts.filter((cut) => cut.name === name);
+    const { heads = 1, width = 1 } = manifest.activations[name] ?? {};
+    const values = new Float32Array(4 * shape(view).width * view.rows);
+    if (kind === "at") values[0] = positionOf(own);
+    else if (kind === "how") for (const { head, how = 0 } of own) for (let h = head ?? 0; h <= (head ?? heads - 1); h++) values[4 * h] = how;
+    else fillColumns(values, kind === "gain", own, view.rows, view.cols / heads, width);
+    for (let row = 0; row < view.rows; row++) {
+      player.write(texture, 0, row, 1, new Uint8Array(values.buffer, (row * values.byteLength) / view.rows, values.byteLength / view.rows));
     }
-    player.write(texture, 0, 0, 1, new Uint8Array(values.buffer));
+  }
+}
+
+/** The position at which a part is patched; -1: none. Throws for several. */
+function positionOf(cuts: readonly Cut[]): number {
+  const [at = -1, ...more] = new Set(cuts.flatMap((cut) => cut.at ?? []));
+  if (more.length) throw new PageError(`${cuts[0]!.name} is patched at tokens ${at} and ${more[0]}; a part can be patched at one.`);
+  return at;
+}
+
+/** Rows of gain or shift: the first for all positions, the second for the one that is patched. */
+function fillColumns(values: Float32Array, gains: boolean, cuts: readonly Cut[], rows: number, across: number, width: number): void {
+  const wide = values.length / rows;
+  values.fill(gains ? 1 : 0);
+  for (const { head, gain, shift, at } of cuts) {
+    const [from, end] = head === null ? [0, wide] : [head * across, (head + 1) * across];
+    for (let row = at === undefined ? 0 : 1; row < rows; row++) {
+      for (let i = from; i < end; i++) {
+        const to = row * wide + i;
+        const column = head === null ? i : i - from < width ? head * width + i - from : -1; // heads are padded to whole texels
+        values[to] = gains ? values[to]! * gain : values[to]! * gain + (shift?.[column] ?? 0);
+      }
+    }
   }
 }

@@ -73,6 +73,8 @@ export interface Manifest {
   parameters?: number;
   /** In a few words; null: not known. */
   trained_on?: string | null;
+  /** Where the page's source is. */
+  source?: string | null;
   config: Config;
   recordings: Recording[];
   tokenizer: string | null;
@@ -83,6 +85,8 @@ export interface Manifest {
   /** What can be trained: the file that lists it. */
   training?: string | null;
   activations: Record<string, Activation>;
+  /** Where attention can be made to look; none in pages exported before there were any. */
+  patterns?: string[];
   /** Of a page that holds the first blocks alone: who runs the others. */
   split?: (SplitSettings & { activations: Record<string, Activation> }) | null;
   files: Record<string, { bytes: number; sha256: string }>;

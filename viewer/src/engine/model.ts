@@ -7,7 +7,7 @@ import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
 import { Capture, writeState, type Values } from "./capture";
 import { plan, sizes, windowStart, writeIds, writeToken, type Chunk } from "./chunks";
-import { parseChange, resolve, streamBehind, writeCuts, type Cut, type Steering } from "./cuts";
+import { parseChange, patched, resolve, streamBehind, writeCuts, type Change, type Cut } from "./cuts";
 import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
@@ -283,10 +283,7 @@ export class Model {
    */
   async cut(parts: readonly string[], onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<void> {
     const cuts: Cut[] = [];
-    for (const change of parts.map(parseChange)) {
-      const { part, steering } = change;
-      cuts.push(...resolve(this.manifest, change, steering && (await this.direction(streamBehind(this.manifest, part), steering))));
-    }
+    for (const change of parts.map(parseChange)) cuts.push(...resolve(this.manifest, change, await this.valuesFor(change)));
     if (parts.length && !this.cutting) {
       if (!this.recording.cut) throw new PageError("This page was exported without parts that can be cut.");
       const generate = parseProgram(await this.loader.packed(this.recording.cut), this.recording.cut);
@@ -307,18 +304,28 @@ export class Model {
     this.front = [];
   }
 
-  /** From what the residual stream is at the end of one text to what it is at the end of another: of the whole model. */
-  private async direction(name: string, { towards, away }: Steering): Promise<Float32Array> {
-    const ends: Float32Array[] = [];
-    for (const text of [towards, away]) {
-      if (!text) continue;
-      const ids = must(this.tokenizer, "a tokenizer").prompt(text);
-      this.check(ids);
-      const { shape, data } = must((await this.capture.run(ids, [name])).get(name), name);
-      ends.push(data.slice(data.length - shape.at(-1)!));
-    }
-    const [to = new Float32Array(), from = null] = towards ? ends : [ends[0]?.map((x) => -x)];
-    return to.map((x, i) => x - (from?.[i] ?? 0));
+  /**
+   * What a change is made of, as the whole model computes it: for steering from what the residual stream is at the end of one
+   * text to what it is at the end of another, for a patch what the part gives in another text.
+   */
+  private async valuesFor({ part, steering, patch }: Change): Promise<Float32Array | null> {
+    if (patch) return this.rowOf(patched(this.manifest, part).name, patch.text, patch.position);
+    if (!steering) return null;
+    const name = streamBehind(this.manifest, part);
+    const { towards, away } = steering;
+    const to = towards ? await this.rowOf(name, towards) : null;
+    const from = away ? await this.rowOf(name, away) : null;
+    return (to ?? from!).map((_, i) => (to?.[i] ?? 0) - (from?.[i] ?? 0));
+  }
+
+  /** An activation at a position of a text, at its last token where it has no more. */
+  private async rowOf(name: string, text: string, position = Infinity): Promise<Float32Array> {
+    const ids = must(this.tokenizer, "a tokenizer").prompt(text);
+    this.check(ids);
+    const { shape, data } = must((await this.capture.run(ids, [name])).get(name), name);
+    const [rows = 1, width = 1] = shape;
+    const row = Math.min(position, rows - 1);
+    return data.slice(row * width, (row + 1) * width);
   }
 
   /** Another one for other parameters: those of a training change with each step. */
@@ -760,6 +767,16 @@ export class Model {
     this.writeToken(must(before.at(-1), "a token before it"));
     this.decode(before.length - 1);
     return { id, ...alternatives(await this.logitsRow(), count, id) };
+  }
+
+  /** ln of the probability of each token from `from` on behind those before it, as the model is now, with what is cut. */
+  async logProbabilities(ids: readonly number[], from: number, going: () => boolean = () => true): Promise<Float32Array> {
+    const found = new Float32Array(ids.length - from);
+    for (let at = from; at < ids.length && going(); at++) {
+      const { p = 0 } = await this.weighed(ids, at, 1);
+      found[at - from] = Math.log(p);
+    }
+    return found;
   }
 
   /** Fills the caches with these tokens. */

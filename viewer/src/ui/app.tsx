@@ -129,6 +129,7 @@ function About() {
   const manifest = state.phase.value === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
   if (!manifest) return <>A language model that runs in this browser as fragment shaders.</>;
   const { model, parameters, trained_on } = manifest;
+  const source = "source" in manifest && /^https?:/.test(manifest.source ?? "") ? manifest.source! : null;
   if (state.model.value >= 0 && state.used.value !== "own") return <Other name={model} parameters={parameters ?? 0} />;
   const split = state.phase.value === "ready" && manifest.split ? (manifest.split.rest === null ? "movable" : "fixed") : null;
   return (
@@ -140,6 +141,14 @@ function About() {
         : split
         ? "as fragment shaders, its first blocks in this browser, the others on a server, which could read what you type."
         : "in this browser as fragment shaders: every number it computes is a texel you can look at, and nothing you type leaves the page."}
+      {source && (
+        <>
+          {" "}
+          <a href={source} rel="noreferrer">
+            Source
+          </a>
+        </>
+      )}
     </>
   );
 }

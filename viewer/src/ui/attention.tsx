@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { MEAN, type Kind } from "./drawing/attention";
 import type { Grid } from "./drawing/painter";
 import { legendPlace, TICKS } from "./drawing/scale";
-import { CutButton } from "./cuts";
+import { CutButton, LooksAt } from "./cuts";
 import { inBlock } from "./names";
 import { Meter } from "./meter";
 import * as state from "./state";
@@ -106,6 +106,7 @@ export function AttentionView() {
             Keep beside
           </button>
           {head.value !== MEAN && !model.foreign(layer.value) && <CutButton part={inBlock(layer.value, `attn.${head.value}`)} />}
+          {!model.foreign(layer.value) && <LooksAt part={inBlock(layer.value, head.value === MEAN ? "attn" : `attn.${head.value}`)} />}
         </div>
         <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
         <Head row={row} />

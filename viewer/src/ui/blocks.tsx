@@ -23,12 +23,12 @@ export function BlocksView() {
   if (!busy || !kept.current.length) kept.current = state.read.value;
   const tokens = kept.current;
   const total = tokens.length;
-  const end = useSignal(total); // behind the last column
+  const end = useSignal<number | null>(null); // behind the last column; null: the end of the text, also when it grows
   const chosen = useSignal<[number, number] | null>(null); // (token, block)
   const show = useSignal<Show>("token");
   const done = useSignal(0); // columns computed, so that each is shown as it comes
   const problem = useSignal("");
-  const last = Math.min(Math.max(end.value, 1), total);
+  const last = Math.min(Math.max(end.value ?? total, 1), total);
   const first = Math.max(0, last - SHOWN);
   const key = (t: number) => `${state.model.value} ${state.applied.value}` + tokens.slice(0, t + 1).map((tok) => tok.id).join();
   const columns = tokens.slice(first, last).map((tok, i) => ({ tok, t: first + i, blocks: known.get(key(first + i)) }));
@@ -71,7 +71,7 @@ export function BlocksView() {
           <button disabled={first === 0} onClick={() => (end.value = Math.max(SHOWN, last - SHOWN))}>
             Earlier
           </button>
-          <button disabled={last >= total} onClick={() => (end.value = Math.min(total, last + SHOWN))}>
+          <button disabled={last >= total} onClick={() => (end.value = last + SHOWN < total ? last + SHOWN : null)}>
             Later
           </button>
           <label class="inline">
@@ -161,7 +161,7 @@ export function BlocksView() {
                 </li>
               ))}
             </ol>
-            {parts(detail.name)[0] >= 0 && !state.engine().model.foreign(parts(detail.name)[0]) && <CutButtons block={parts(detail.name)[0]} />}
+            {parts(detail.name)[0] >= 0 && !state.engine().model.foreign(parts(detail.name)[0]) && <CutButtons block={parts(detail.name)[0]} token={ct} />}
             <p class="dim">
               The stream is {short(detail.norm)} long here
               {detail.change ? `; the block added ${short(detail.change)}` : ""}. Its numbers:{" "}

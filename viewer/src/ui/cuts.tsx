@@ -1,16 +1,18 @@
 // Cutting parts of the model: the buttons, what is cut at present, and the text before and after.
 
 import { useSignal } from "@preact/signals";
-import { parseChange, written } from "../engine/cuts";
+import { useEffect } from "preact/hooks";
+import { parseChange, scales, written } from "../engine/cuts";
 import { cutName, inBlock } from "./names";
 import * as state from "./state";
 import { percent } from "./tools";
 
 const SHOWN = 6; // alternatives side by side
+const MOST_SHIFT = 3; // nats at which a token has its full colour
 const SOME = 8; // tokens of each text that the bar shows
 
 export function CutButton({ part }: { part: string }) {
-  const made = state.cuts.value.find((cut) => !cut.includes("~") && parseChange(cut).part === part);
+  const made = state.cuts.value.find((cut) => scales(cut) && parseChange(cut).part === part);
   const is = made !== undefined;
   return (
     <button
@@ -24,13 +26,43 @@ export function CutButton({ part }: { part: string }) {
   );
 }
 
-/** Everything of a block that can be cut. */
-export function CutButtons({ block }: { block: number }) {
+const PATTERN_NAMES: Record<string, string> = { uniform: "all tokens so far alike", previous: "the token before", first: "the first token" };
+
+/** Where a head, or all of a layer's attention, looks: as it does by itself, or as one chooses. */
+export function LooksAt({ part }: { part: string }) {
+  const { patterns = [] } = state.engine().model.manifest;
+  const made = state.cuts.value.find((cut) => parseChange(cut).part === part && parseChange(cut).pattern);
+  if (!patterns.length) return null;
+  return (
+    <label class="inline" title="Replaces where it looks, and writes the text again: what changes?">
+      Looks at
+      <select
+        value={made ? parseChange(made).pattern! : ""}
+        disabled={Boolean(state.cutting.value)}
+        onChange={(e) => {
+          const { value } = e.currentTarget;
+          void state.setCuts([...state.cuts.value.filter((cut) => cut !== made), ...(value ? [`${part}:${value}`] : [])]);
+        }}
+      >
+        <option value="">what it chooses</option>
+        {patterns.map((name) => (
+          <option key={name} value={name}>
+            {PATTERN_NAMES[name] ?? name}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+/** Everything of a block that can be cut; `token` is the one that is looked at. */
+export function CutButtons({ block, token }: { block: number; token: number }) {
   return (
     <div class="buttons cut-buttons">
       {[`h.${block}`, inBlock(block, "attn"), inBlock(block, "mlp")].map((part) => (
         <CutButton key={part} part={part} />
       ))}
+      {state.engine().model.tokenizer && <Patch block={block} token={token} />}
       {state.engine().model.tokenizer && <Steer block={block} />}
     </div>
   );
@@ -62,14 +94,51 @@ function Strength({ of }: { of: string }) {
   );
 }
 
+/** Patching: at one token, a part of a block gives what it gives there in another text. */
+function Patch({ block, token }: { block: number; token: number }) {
+  const text = useSignal("");
+  const of = useSignal("");
+  const part = of.value ? inBlock(block, of.value) : `h.${block}`;
+  const patch = () => {
+    const kept = state.cuts.value.filter((cut) => !(parseChange(cut).patch && parseChange(cut).part === part));
+    void state.setCuts([...kept, written({ part, factor: 0, steering: null, pattern: null, patch: { position: token, text: text.value } })]);
+  };
+  return (
+    <details class="changing patch">
+      <summary>
+        Patch token {token} in block {block}
+      </summary>
+      <p class="dim">
+        Puts in what the block gives at token {token} of another text. If the model then says what it would say there, this is
+        where it keeps what set the two texts apart.
+      </p>
+      <label class="field">
+        <span>From the text</span>
+        <input value={text.value} placeholder="the same text with one word changed" onInput={(e) => (text.value = e.currentTarget.value)} />
+      </label>
+      <label class="field">
+        <span>Of the block</span>
+        <select value={of.value} onChange={(e) => (of.value = e.currentTarget.value)}>
+          <option value="">the stream behind it</option>
+          <option value="attn">what attention adds</option>
+          <option value="mlp">what the MLP adds</option>
+        </select>
+      </label>
+      <button disabled={!text.value || Boolean(state.cutting.value)} onClick={patch}>
+        Patch
+      </button>
+    </details>
+  );
+}
+
 /** Steering a block: from what the stream is at the end of one text towards what it is at the end of another. */
 function Steer({ block }: { block: number }) {
   const towards = useSignal("");
   const away = useSignal("");
   const part = `h.${block}`;
   const steer = () => {
-    const kept = state.cuts.value.filter((cut) => !(cut.includes("~") && parseChange(cut).part === part));
-    void state.setCuts([...kept, written({ part, factor: 2, steering: { towards: towards.value, away: away.value } })]);
+    const kept = state.cuts.value.filter((cut) => !(parseChange(cut).steering && parseChange(cut).part === part));
+    void state.setCuts([...kept, written({ part, factor: 2, steering: { towards: towards.value, away: away.value }, patch: null, pattern: null })]);
   };
   const field = (title: string, of: typeof towards, hint: string) => (
     <label class="field">
@@ -78,7 +147,7 @@ function Steer({ block }: { block: number }) {
     </label>
   );
   return (
-    <details class="steer">
+    <details class="changing steer">
       <summary>Steer block {block}</summary>
       <p class="dim">Adds to the stream, at every token, what sets the end of one text apart from the end of another.</p>
       {field("Towards", towards, "I love")}
@@ -124,7 +193,7 @@ export function CutBar() {
           <button class="quiet" title="Restore it" onClick={() => void state.toggleCut(part)}>
             ✂ {cutName(part)} <span aria-hidden="true">✕</span>
           </button>
-          <Strength of={part} />
+          {!parseChange(part).patch && !parseChange(part).pattern && <Strength of={part} />}
         </span>
       ))}
       {parts.length > 1 && (
@@ -140,6 +209,10 @@ export function CutBar() {
 /** The whole model's text, and where the cut one first says something else. */
 export function Compared() {
   const whole = state.before.value;
+  const still = !state.running.value && !state.cutting.value;
+  useEffect(() => {
+    if (still && !state.shifts.value) void state.weighShifts();
+  }, [still, whole, state.applied.value]);
   if (!whole || !state.applied.value) return null;
   const now = state.tokens.value;
   const apart = parting(whole, now);
@@ -154,10 +227,20 @@ export function Compared() {
         <h2>Without the cut</h2>
         <p class="stream still">
           {whole.map((tok, i) => (
-            <span key={i} class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""}`}>
+            <span key={i} {...shiftOf(tok, i)} class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""} ${shiftOf(tok, i).class}`}>
               {tok.text}
             </span>
           ))}
+        </p>
+        <p class="dim shift-key">
+          <span class="less" style={{ "--shift": 1 }}>
+            less likely
+          </span>{" "}
+          and{" "}
+          <span class="more" style={{ "--shift": 1 }}>
+            more likely
+          </span>{" "}
+          with the cut by {MOST_SHIFT} nats or more, behind the same words. {state.shifts.value ? meanShift(whole) : "Weighing…"}
         </p>
       </div>
       <div>
@@ -183,10 +266,27 @@ export function Compared() {
   );
 }
 
+/** How a token is drawn that the change made less or more likely, and by how much it did. */
+function shiftOf(tok: state.Tok, i: number) {
+  const by = state.shifts.value?.[i] ?? NaN;
+  if (tok.given || !Number.isFinite(by)) return { class: "" };
+  const amount = Math.min(1, Math.abs(by) / MOST_SHIFT);
+  return { class: by < 0 ? "less" : "more", style: { "--shift": amount.toFixed(2) }, title: `${tok.label}: ${signed(by)} nats, from ${percent(tok.p ?? 0)} to ${percent((tok.p ?? 0) * Math.exp(by))}` };
+}
+
+const signed = (by: number) => `${by >= 0 ? "+" : "−"}${Math.abs(by).toFixed(2)}`;
+
+/** What the change does to the whole model's text, in a sentence. */
+function meanShift(whole: readonly state.Tok[]): string {
+  const all = [...(state.shifts.value ?? [])].filter((by, i) => !whole[i]?.given && Number.isFinite(by));
+  if (!all.length) return "";
+  return `On average ${signed(all.reduce((a, b) => a + b, 0) / all.length)} nats a token.`;
+}
+
 /** How much less or more likely the cut made the whole model's word: the logit difference, but for a constant. */
 function changed(whole: state.Tok | undefined, now: state.Tok | undefined): string {
   const p = now?.top?.find((c) => c.id === whole?.id)?.p;
   if (!whole?.p || !p) return "";
   const by = Math.log(p / whole.p);
-  return `The cut changed the log-probability of ${whole.label} by ${by >= 0 ? "+" : "−"}${Math.abs(by).toFixed(2)} nats.`;
+  return `The cut changed the log-probability of ${whole.label} by ${signed(by)} nats.`;
 }

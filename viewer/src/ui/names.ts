@@ -47,7 +47,9 @@ export function stageName(label: string): string {
 
 /** A part that can be cut, in words. */
 export function cutName(change: string): string {
-  const { part, factor, steering } = parseChange(change);
+  const { part, factor, steering, patch, pattern } = parseChange(change);
+  if (pattern) return `${partName(part)} looks at ${pattern === "uniform" ? "all alike" : `the ${pattern} token`}`;
+  if (patch) return `${partName(part)} at token ${patch.position} as in “${patch.text}”`;
   if (steering) {
     const away = steering.away && ` from “${steering.away}”`;
     return `block ${part.replace(/\D+/g, "")}${away} towards “${steering.towards}” × ${factor}`;

@@ -158,6 +158,8 @@ export const applied = signal("");
 export const before = signal<readonly Tok[] | null>(null);
 /** What there is to wait for until a cut is made, or why it was not. */
 export const cutting = signal("");
+/** By how many nats the change made each token of the whole model's text more likely, behind the same words; null: not known yet. */
+export const shifts = signal<readonly number[] | null>(null);
 /** Which model is used, how often that has changed, and the name of one from files. */
 export const used = signal<Used>("own");
 export const model = signal(0);
@@ -384,7 +386,19 @@ export async function setCuts(parts: readonly string[], again = true): Promise<v
   }
   applied.value = glgpt.model.cuts.join();
   if (!applied.value) before.value = null;
+  shifts.value = null;
   if (again) await write();
+}
+
+/** Weighs the whole model's text with the model as it is now, token by token, until another change, generation or view comes. */
+export async function weighShifts(): Promise<void> {
+  const [whole, of] = [before.value, applied.value];
+  const first = whole?.findIndex((tok) => !tok.given && tok.p !== undefined) ?? -1;
+  if (!whole || first < 1 || running.value) return;
+  const ids = whole.map((tok) => tok.id);
+  const going = () => applied.value === of && before.value === whole && !running.value && view.value === "text";
+  const found = await glgpt.logProbabilities(ids, first, going);
+  if (going()) shifts.value = whole.map((tok, i) => (i < first ? NaN : found[i - first]! - Math.log(tok.p ?? NaN)));
 }
 
 /** Generates `count` tokens after token `from` (default: the last), whose place `instead` takes if it is given. */
