@@ -206,9 +206,16 @@ def page_cut(studio: Studio) -> None:
         page.get_by_role("button", name="Cut head 1 of block 0").click()
         page.wait_for_function("document.querySelector('.cut-bar .parting')")
         page.get_by_role("button", name="Compare the texts").click()
-        page.wait_for_function(WRITTEN)
+        page.wait_for_function(f"{WRITTEN} && /On average/.test(document.querySelector('.shift-key')?.textContent)")
         page.evaluate("scrollTo(0, 0)")
         studio.shoot("page-cut", page)
+
+
+def page_data(studio: Studio) -> None:
+    """A text of one's own choice, cleaned and cut in two."""
+    with studio.page("#tokens=2&step=data", 860, "Train", studio.training) as page:
+        page.wait_for_timeout(2000)
+        studio.shoot("page-data", page)
 
 
 def page_tokens(studio: Studio) -> None:
@@ -219,7 +226,7 @@ def page_tokens(studio: Studio) -> None:
 
 
 def page_train(studio: Studio) -> None:
-    """A model that has learnt for `STEPS` steps; then its score, `page-score`."""
+    """A model that has learnt for `STEPS` steps; then what it writes, `page-write`, and its score, `page-score`."""
     with studio.page("#tokens=2&step=train", 1000, "Train", studio.training) as page:
         page.get_by_role("button", name="Start").click()
         for step in range(STEPS // 10, STEPS + 1, STEPS // 10):
@@ -227,6 +234,11 @@ def page_train(studio: Studio) -> None:
             print(f"page-train: step {step} of {STEPS}", file=sys.stderr, flush=True)
         studio.shoot("page-train", page)
         page.get_by_role("button", name="Pause").click()
+        page.locator(".stages").get_by_role("button", name="Write").click()
+        page.get_by_label("Continue after").fill("KING RICHARD:")
+        page.get_by_role("button", name="Write now").click()
+        page.wait_for_function("/RICHARD:[^]{100}/.test(document.querySelector('.samples pre').textContent)")
+        studio.shoot("page-write", page)
         page.locator(".stages").get_by_role("button", name="Score").click()
         page.get_by_role("button", name="Score it now").click()
         page.wait_for_function("document.querySelector('.score .reliability')")
@@ -235,7 +247,7 @@ def page_train(studio: Studio) -> None:
 
 MAKERS: tuple[Callable[[Studio], None], ...] = (
     attention, head, page_text, page_attention, page_blocks, page_textures, page_passes, page_device,
-    page_cut, page_tokens, page_train,
+    page_cut, page_data, page_tokens, page_train,
 )  # fmt: skip
 PICTURES = {maker.__name__.replace("_", "-"): maker for maker in MAKERS}
 

@@ -32,6 +32,13 @@ def test_every_package_the_tests_use_for_running_is_pinned_alike() -> None:
     assert run <= dev
 
 
+def test_every_package_has_its_tests_in_a_folder_of_its_name() -> None:
+    packages = [path.parent.name for path in (ROOT / "glgpt").glob("*/__init__.py")]
+    assert len(packages) > 10
+    for name in packages:
+        assert list((ROOT / "tests" / name).glob("test_*.py")), f"no tests/{name}"
+
+
 def test_a_package_has_at_most_twelve_modules_and_says_what_it_knows() -> None:
     packages = [p.parent for p in (ROOT / "glgpt").rglob("__init__.py")]
     assert len(packages) > 10

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -87,13 +89,30 @@ def complaints() -> list[str]:
     return []
 
 
-@pytest.fixture(scope="session")
-def probes() -> dict[str, str]:
-    """What pages have measured of their kernels, by the key under which a browser remembers it.
+class Probes:
+    """What pages have measured of their kernels, by the key under which a browser remembers it, for all workers.
 
     Each test has a fresh profile, but only the first page of a kind measures: the others are second visits.
     """
-    return {}
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def known(self) -> dict[str, str]:
+        return {
+            key: value for path in self._folder.glob("*.json") for key, value in json.loads(path.read_text()).items()
+        }
+
+    def keep(self, key: str, value: str) -> None:
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        part = self._folder / f"{name}.{os.getpid()}"
+        part.write_text(json.dumps({key: value}))
+        part.replace(self._folder / f"{name}.json")
+
+
+@pytest.fixture(scope="session")
+def probes(once: Callable[..., Path]) -> Probes:
+    return Probes(once("probes", lambda folder: None))
 
 
 REMEMBER = """
@@ -108,9 +127,7 @@ Storage.prototype.setItem = function (key, value) {
 
 
 @pytest.fixture
-def browse(
-    chromium: str, tmp_path: Path, complaints: list[str], probes: dict[str, str]
-) -> Iterator[Callable[..., Any]]:
+def browse(chromium: str, tmp_path: Path, complaints: list[str], probes: Probes) -> Iterator[Callable[..., Any]]:
     """Opens an address in a fresh profile; fails the test for a complaint but those that match `provokes`."""
     expected = [TAKEN]
     with sync_playwright() as p:
@@ -129,8 +146,8 @@ def browse(
                 **options,
             )
             contexts.append(context)
-            context.expose_binding("rememberProbe", lambda _, key, value: probes.update({key: value}))
-            context.add_init_script(f"{{{REMEMBER % json.dumps(probes)}}}")
+            context.expose_binding("rememberProbe", lambda _, key, value: probes.keep(key, value))
+            context.add_init_script(f"{{{REMEMBER % json.dumps(probes.known())}}}")
             page = wait_without_eval(context.pages[0])
             page.set_default_timeout(90_000)
             context.on("weberror", lambda event: complaints.append(str(event.error)))

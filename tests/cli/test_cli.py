@@ -15,40 +15,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import Capture, refused
 
 import glgpt.cli.parser
-from glgpt.bench import engine as bench
-from glgpt.bench.peaks import Measure
 from glgpt.cli import main
 from glgpt.cli.options import size
 from glgpt.cli.parser import build_parser
 from glgpt.cli.progress import progress
 from glgpt.errors import quoted
-from glgpt.gl.device import Device
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
 
 WIDE = str(Path(__file__).parents[1] / "goldens/wide")
 COMMANDS = ("generate", "logits", "compare", "dump", "eval", "info", "bench")
-Capture = pytest.CaptureFixture[str]
 
 
 def command(*args: str, **options: object) -> subprocess.Popen[bytes]:
     """The command as a process of its own."""
     pipe = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
     return subprocess.Popen([sys.executable, "-m", "glgpt", *args], **pipe)  # type: ignore[call-overload, no-any-return]
-
-
-def refused(capsys: Capture, *args: str) -> str:
-    """The one line that says why the arguments are refused."""
-    try:
-        code = main(args)
-    except SystemExit as end:
-        code = int(str(end.code))
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, "")
-    assert err.startswith("glgpt") and ": error: " in err and err.count("\n") == 1
-    return err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -228,20 +213,6 @@ def test_info_says_how_one_row_products_take_their_columns(contiguous: int, way:
     assert f"\none-row products: {way} columns (strided 4.00 ms, contiguous 3.00 ms)" in text and "9.00" not in text
 
 
-def test_bench_runs_and_prints(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    seen: dict[str, object] = {}
-
-    def run_bench(model: str | None, **options: object) -> dict[str, object]:
-        seen.update(options, model=model)
-        return {"rows": []}
-
-    monkeypatch.setattr(bench, "run_bench", run_bench)
-    assert main(["bench", "--model", WIDE, "--quick", "--kernel", "4x4", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"rows": []}
-    assert (seen["model"], seen["quick"], seen["kernel"], seen["device"]) == (WIDE, True, "4x4", "auto")
-    assert "max-texture-memory" in refused(capsys, "bench", "--max-texture-memory", "1GiB")
-
-
 def test_an_interrupt_leaves_the_text_so_far_and_no_traceback() -> None:
     with command("generate", "To be", "--tokens", "250", "--seed", "1") as process:
         assert process.stdout and process.stderr
@@ -348,11 +319,6 @@ def test_what_is_wrong_is_quoted(capsys: Capture) -> None:
         assert refused(capsys, *args)[:-1].isprintable()
 
 
-def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(bench, "device_peaks", lambda *_: pytest.fail("measured before the model was looked for"))
-    assert "there is no folder '/nope'" in refused(capsys, "bench", "--model", "/nope")
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_stdout_is_named() -> None:
     for args in (["info", "--json"], ["generate", "To be", "--tokens", "3"]):
@@ -385,41 +351,6 @@ def test_every_stop_text_counts(capsys: Capture) -> None:
     args = ["generate", "ROMEO:\nIs it", "--tokens", "40", "--temperature", "0", "--stop", "not be", "--stop", "I'll"]
     assert main([*args, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == " not so, and "
-
-
-def test_bench_says_what_it_does_and_keeps_to_its_time(
-    goldens: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    """On a machine on which all takes long, rounds and shapes are left out; stderr is no terminal here."""
-    asked: list[int] = []
-
-    def products(_device: object, _kernel: object, _options: object, m: int, *_: object) -> list[dict[str, object]]:
-        asked.append(m)
-        time.sleep(0.4)
-        return [{"name": "matmul", "gflops": 1.0}]
-
-    monkeypatch.setattr(
-        bench, "device_peaks", lambda *_: dict.fromkeys(("fma_gflops", "read_gbs", "empty_pass_us"), 1.0)
-    )
-    monkeypatch.setattr(bench, "products", products)
-    model = ["--model", str(goldens / "one-f16"), "--device", "software"]
-    assert main(["bench", "--seconds", "3", "--json", *model]) == 0
-    assert [row for row in json.loads(capsys.readouterr().out)["rows"] if row["name"].startswith("decode")]
-    asked.clear()
-    monkeypatch.setattr(bench, "model_bench", lambda *_: ([], {}))
-    assert main(["bench", "--seconds", "2", "--json"]) == 0
-    err = capsys.readouterr().err
-    assert asked == [64] and "measuring products of 64 rows" in err and "no products of 256 rows: they would" in err
-    asked.clear()
-    assert main(["bench", "--seconds", "100", "--json"]) == 0
-    assert asked == [64, 256, 1024] and "no products" not in capsys.readouterr().err
-
-
-def test_a_measurement_ends_in_time(device: Device) -> None:
-    played: list[float] = []
-    measure = Measure(device, 50, time.monotonic() + 0.3)
-    measure.add("slow", lambda: (played.append(0.0), time.sleep(0.05)), repeats=1)
-    assert measure.seconds()["slow"] > 0 and 1 < len(played) < 20
 
 
 def test_samples_are_those_of_their_seeds(capsys: pytest.CaptureFixture[str]) -> None:
