@@ -7,7 +7,6 @@ import type { Grid } from "./drawing/painter";
 import { legendPlace, TICKS } from "./drawing/scale";
 import { CutButton, LooksAt } from "./cuts";
 import { inBlock } from "./names";
-import { Meter } from "./meter";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
@@ -222,10 +221,9 @@ function GridCanvas({ total }: { total: number }) {
   useEffect(() => {
     let due = false;
     let latest = 0;
-    const meter = new Meter(0.04, 40, 1000, 3); // the grid costs a pass a layer, and the page's own drawing
     const listen = (count: number) => {
       latest = count - 1; // the caches hold what the device was given: all but the token that was chosen last
-      if (due || !meter.due()) return;
+      if (due) return;
       due = true;
       requestAnimationFrame(() => {
         due = false;

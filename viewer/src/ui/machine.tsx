@@ -47,8 +47,11 @@ function Cells() {
     fit();
     const observer = new ResizeObserver(fit);
     observer.observe(frame);
+    const see = () => strip.current?.see();
+    state.listeners.add(see);
     return () => {
       observer.disconnect();
+      state.listeners.delete(see);
       if (model.watcher === strip.current) model.watcher = null;
     };
   }, []);

@@ -1,14 +1,18 @@
 // How often the page may look at tokens while they come: as often as costs a small share of the time.
 
 const WEIGHT = 0.2; // of the newest value in a running mean
+const SETTLED = 120; // ms after which a look delays no token any more: frames are drawn behind tokens that are under way
+const TOKENS = 4; // without a look, after that, to know what a token takes by itself
+const CHECK = 60; // looks from one such pause to the next
 
 export class Meter {
-  private looked = 0; // ms of the tokens behind a look, running mean
-  private plain = 0; // ms of any other
-  private last = -Infinity;
-  private before: number | null = null;
-  private since = Infinity; // tokens since the last look
-  private sum = 0;
+  private plain = 0; // ms of a token that no look delays, running mean
+  private cost = 0; // ms that a look delays all tokens together, running mean
+  private last = -Infinity; // when it looked last
+  private before: number | null = null; // when the last token came
+  private tokens = 0; // since the last look
+  private settled = 0; // of these, those that it did not delay
+  private looks = 0; // since `plain` was measured
 
   constructor(
     /** Of the time that looking may take. */
@@ -16,35 +20,37 @@ export class Meter {
     /** ms from one look to the next, at least and at most. */
     private readonly fastest: number,
     private readonly slowest: number,
-    /** Tokens that a look delays: what it draws is drawn while the next ones are computed. */
-    private readonly spread = 1,
   ) {}
 
-  /** Called when a token begins, or has come: whether to look now. */
+  /** Called when a token has come: whether to look now. */
   due(now = performance.now()): boolean {
-    if (this.before !== null) this.note(now - this.before);
+    if (this.before !== null) this.note(now, now - this.before);
     this.before = now;
     const gone = now - this.last;
-    const known = this.plain > 0 && this.looked > 0;
-    const cost = Math.max(0, this.looked - this.spread * this.plain);
-    const pause = Math.min(this.slowest, Math.max(this.fastest, cost / this.share));
-    const due = gone >= (known ? pause : this.fastest) && (known || this.since > this.spread || gone >= this.slowest);
-    if (due) [this.last, this.since, this.sum] = [now, 0, 0];
-    return due;
+    const known = this.plain > 0 && this.looks < CHECK;
+    const pause = Math.min(this.slowest, Math.max(this.fastest, this.cost / this.share));
+    const due = gone >= pause && (known || this.settled >= TOKENS || gone >= this.slowest);
+    if (!due) return false;
+    if (this.tokens && this.plain) this.cost = mean(this.cost, Math.max(0, gone - this.tokens * this.plain));
+    [this.last, this.tokens, this.settled] = [now, 0, 0];
+    this.looks++;
+    return true;
   }
 
-  /** Says that a text begins: the time since the last token is no token's. */
+  /** Says that a text begins: the time since the last token is no token's, and the first is shown at once. */
   rest(): void {
     this.before = null;
+    this.last = -Infinity;
+    this.tokens = this.settled = 0;
   }
 
-  private note(ms: number): void {
-    const mean = (old: number, value: number) => old + (old ? WEIGHT : 1) * (value - old);
-    this.since++;
-    if (this.since > this.spread) this.plain = mean(this.plain, ms);
-    else {
-      this.sum += ms;
-      if (this.since === this.spread) this.looked = mean(this.looked, this.sum);
-    }
+  private note(now: number, ms: number): void {
+    this.tokens++;
+    if (now - ms - this.last < SETTLED) return;
+    this.settled++;
+    this.plain = mean(this.plain, ms);
+    if (this.settled >= TOKENS) this.looks = 0;
   }
 }
+
+const mean = (old: number, value: number) => old + (old ? WEIGHT : 1) * (value - old);

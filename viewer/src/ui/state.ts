@@ -180,13 +180,13 @@ export const read = computed(() => (phase.value === "ready" && model.value >= 0 
 export const readIds = computed(() => read.value.map((t) => t.id));
 /** The most tokens to write at once. */
 export const MOST_TOKENS = 4096;
-/** Called for every token while one is generated, before the page shows it, with how many of the text the model reads. */
+/** Called while a text is generated, each time that the page is about to show it, with how many tokens of it the model reads. */
 export const listeners = new Set<(read: number) => void>();
 
 const OWN = "glgpt"; // the state of the history's entries that this page has made
 const WEIGHED = 8; // alternatives of each token
 const FRAME = 40; // ms between two changes of the text, at least
-const meter = new Meter(0.04, FRAME, 500, 3); // drawing the page takes time from a software driver
+const meter = new Meter(0.03, FRAME, 1000); // drawing the page takes time from a software driver
 let glgpt: Glgpt;
 let abort: AbortController | null = null;
 
@@ -449,12 +449,11 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       signal: abort.signal,
       onToken: (token) => {
         list.push({ ...token, label: label(token.id), given: false });
+        if (!meter.due() || waiting) return;
+        waiting = true;
         const read = list.length - glgpt.model.readFrom(list.length);
         listeners.forEach((listen) => listen(read));
-        if (!waiting && meter.due()) {
-          waiting = true;
-          requestAnimationFrame(shown);
-        }
+        requestAnimationFrame(shown);
       },
     });
     const decoded = result.ids.length - 1;

@@ -4,15 +4,12 @@ import { memoryView } from "../../engine/field";
 import type { Model, Watcher } from "../../engine/model";
 import type { Entry, View } from "../../gl/program";
 import { pause } from "../../gl/wait";
-import { Meter } from "../meter";
 import { inBlock, parts, STAGES } from "../names";
 import { CELLS, type Cell, type Painter } from "./painter";
 
 const GAP = 1; // pixels between cells
 const FLAT = 6; // a matrix of fewer rows is folded
-const SHARE = 0.04; // of a token's time that looking may take
 const FASTEST = 100; // ms from one picture to the next at least
-const SLOWEST = 8000;
 const MEASURED = 16; // pictures from one measuring of the values' reach to the next
 
 /** A pass that is shown: in which column and line (-1: over all lines), and the texture that it wrote. */
@@ -49,12 +46,13 @@ export function stages(model: Model, entry: Entry): Stage[] {
   return found.sort((a, b) => a.pass - b.pass);
 }
 
-/** Draws the stages of one token after another onto a canvas: as many tokens as cost little. */
+/** Draws the stages of a token onto a canvas, of the next one each time that the page looks at the text (`see`). */
 export class Strip implements Watcher {
   readonly stops: readonly number[];
   private readonly by: ReadonlyMap<number, number>;
   private drawn = 0;
-  private readonly meter = new Meter(SHARE, FASTEST, SLOWEST);
+  private wanted = true;
+  private last = -Infinity;
   /** Hears of each picture. */
   onDrawn: () => void = () => {};
 
@@ -78,12 +76,20 @@ export class Strip implements Watcher {
   }
 
   wants(): boolean {
-    const due = this.meter.due();
-    return due && this.painter.ready && !document.hidden;
+    const now = performance.now();
+    if (!this.wanted || now - this.last < FASTEST || !this.painter.ready || document.hidden) return false;
+    this.wanted = false;
+    this.last = now;
+    return true;
+  }
+
+  /** Asks for the picture of the next token. */
+  see(): void {
+    this.wanted = true;
   }
 
   rest(): void {
-    this.meter.rest();
+    this.see();
   }
 
   look(pass: number): void {
