@@ -143,7 +143,7 @@ def check_extra() -> None:
 def run_serve(args: argparse.Namespace) -> int:
     """`glgpt federate serve`."""
     check_extra()
-    from glgpt.federation.serve import Place, Supervisor, export_page, places
+    from glgpt.federation.serve import Place, Supervisor, export_page, fleet_place, places
     from glgpt.federation.session import Files
     from glgpt.training.loop import stoppable
 
@@ -160,8 +160,7 @@ def run_serve(args: argparse.Namespace) -> int:
     place = Place(args.host, args.port, args.tls_cert, args.tls_key)
     if not Files(Path(args.out)).exists:
         # before a run is made; the ports of a session are held by what a killed `serve` left
-        places(place, args.url, args.gateways)
-        places(Place("127.0.0.1", args.fleet_port), (), 1)
+        fleet_place(args.fleet_port, places(place, args.url, args.gateways))
     files = _session(args)
     session = files.session()
     if files.round_of() >= session.rounds:

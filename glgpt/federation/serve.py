@@ -185,10 +185,11 @@ class Process:
                 return
 
 
-def places(first: Place, urls: Sequence[str], gateways: int) -> list[Place]:
+def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--host and --port") -> list[Place]:
     """A place a gateway: ports from the first one's on, free ones for 0.
 
-    Raises ArgumentError for an address that cannot be used, and for more or fewer `urls` than gateways.
+    Raises ArgumentError for an address that cannot be used, which `option` chooses, and for more or fewer `urls` than
+    gateways.
     """
     if urls and len(urls) != gateways:
         raise ArgumentError(f"{len(urls)} --url for {gateways} gateways: each has an address of its own")
@@ -202,12 +203,17 @@ def places(first: Place, urls: Sequence[str], gateways: int) -> list[Place]:
                 opened.bind((first.host, port))
             except (OSError, OverflowError) as error:
                 why = getattr(error, "strerror", None) or "it must be from 0 to 65535"
-                raise ArgumentError(
-                    f"{first.host}:{port} cannot be used: {why}; choose others with --host and --port"
-                ) from None
+                raise ArgumentError(f"{first.host}:{port} cannot be used: {why}; choose others with {option}") from None
             url = urls[i] if urls else None
             found.append(replace(first, port=int(opened.getsockname()[1]), url=url))
         return found
+
+
+def fleet_place(port: int, gateways: Sequence[Place]) -> Place:
+    """Where SuperLink listens, on a free port for 0. Raises ArgumentError for a port that is used, by a gateway too."""
+    if port in [place.port for place in gateways]:
+        raise ArgumentError(f"--fleet-port {port} is a gateway's; choose another")
+    return places(Place(port=port), (), 1, "--fleet-port")[0]
 
 
 def end_leftovers(files: Files) -> None:
@@ -256,7 +262,7 @@ class Supervisor:
         end_leftovers(files)
         self.places = places(place, urls, self.session.gateways)
         self.keeper = Keeper(files, device)
-        self.superlink_port = places(Place("127.0.0.1", fleet_port), (), 1)[0].port
+        self.superlink_port = fleet_place(fleet_port, self.places).port
         self._serverapp = files.folder / "serverapp.pid"
         self._serverapp.unlink(missing_ok=True)
         secret, home = files.folder / "superexec.key", files.folder / "flower"

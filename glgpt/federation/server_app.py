@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -25,18 +25,14 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from glgpt.federation.flower import AWAY
+from glgpt.federation.exchange import ALIKE, KEY, Supernodes, arrays_of, exchange, from_supernode
 from glgpt.federation.protocol import Vector
 from glgpt.federation.rules import TRIM, Outer, trimmed_mean, weighted_mean
 from glgpt.federation.session import Checkpoint, Files, Session
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-POLL = 0.3  # seconds
-AGAIN = 8.0  # seconds, then twice as many, after which a round is asked for again: a killed site may not know of it
 STARTING = 30.0  # seconds that a supernode may take beyond a round: it starts a process for each
-KEY = "parameters"
-ALIKE = "alike"  # a weight that is the same for all
 ADAM = ("m_t", "v_t")
 
 
@@ -68,17 +64,13 @@ class Diloco(FedAvg):
         after = self.outer.step(self.current, mean)
         losses = [float(_number(content, "loss")) for content in good]
         loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
-        return _arrays(after), MetricRecord({"loss": loss, "num-examples": sum(weights)})
+        return arrays_of(after), MetricRecord({"loss": loss, "num-examples": sum(weights)})
 
 
 def _number(content: RecordDict, name: str) -> float:
     value = content.metric_records["metrics"][name]
     assert isinstance(value, (int, float))
     return value
-
-
-def _arrays(parameters: Vector) -> ArrayRecord:
-    return ArrayRecord({KEY: Array(np.ascontiguousarray(parameters, np.float32))})
 
 
 def strategy_of(session: Session) -> Strategy:
@@ -135,7 +127,7 @@ def expanded(reply: Message, asked: Message, parameters: Vector, most_tokens: fl
             logger.warning("a client's update is left out: %g tokens, loss %g", count, loss)
             continue
         figures = MetricRecord({"num-examples": count, "loss": loss, ALIKE: 1.0})
-        replies.append(Message(RecordDict({"arrays": _arrays(row), "metrics": figures}), reply_to=asked))
+        replies.append(Message(RecordDict({"arrays": arrays_of(row), "metrics": figures}), reply_to=asked))
     return replies
 
 
@@ -147,61 +139,19 @@ def clients_of(reply: Message) -> int:
         return 0
 
 
-def note_supernode(files: Files, number: int, node: int, reply: Message) -> None:
-    """Adds a supernode's part of a round to `rounds.jsonl`, as a gateway adds its own; nothing where it failed."""
-    try:
-        metrics = reply.content.metric_records["metrics"]
-        (tokens,), (loss,) = _floats(metrics["tokens"]), _floats(metrics["loss"])
-        steps, seconds = _number(reply.content, "steps"), _number(reply.content, "seconds")
-    except (KeyError, TypeError, ValueError, AssertionError):
-        return
-    name = f"supernode {node}"
-    device = {
-        "member": None,
-        "name": name,
-        "tokens": int(tokens),
-        "steps": int(steps),
-        "loss": loss,
-        "said": "",
-    }
-    figures = {"clients": 1, "tokens": int(tokens), "loss": loss, "seconds": seconds, "streamed": False}
-    files.note({"round": number, **figures, "devices": [device], "site": name})
-
-
 def _floats(value: Any) -> list[float]:
     return [float(number) for number in value]
 
 
-def exchange(
-    grid: Grid, make: Callable[[], list[Message]], gateways: set[int], seconds: float
-) -> list[tuple[Message, Message]]:
-    """Asks all nodes and waits for their replies, in pairs with what they answer.
+class Nodes:
+    """Stands for a grid whose nodes are these, and stay: a strategy waits without end for one that has left."""
 
-    A gateway that says nothing is asked again: returns when all that were asked and are still there have answered. A
-    supernode is asked once, and waited for `seconds` at most.
-    """
-    asked: dict[str, Message] = {}
-    found: dict[int, tuple[Message, Message]] = {}
-    wanted: set[int] = set()
-    began = time.monotonic()
-    sent, patience = 0.0, AGAIN / 2
-    while not gateways & wanted or not wanted <= found.keys():
-        if not gateways & wanted or time.monotonic() - sent > patience:
-            patience *= 2 if wanted else 1
-            messages = make()
-            pending = {m.metadata.dst_node_id for m in asked.values()} - gateways  # supernodes at work
-            wanted = {m.metadata.dst_node_id for m in messages} | (wanted & found.keys()) | pending
-            messages = [m for m in messages if m.metadata.dst_node_id not in found.keys() | pending]
-            asked |= dict(zip(grid.push_messages(messages), messages, strict=True))
-            sent = time.monotonic()
-        for reply in grid.pull_messages(list(asked)):
-            question = asked.pop(reply.metadata.reply_to_message_id, None)
-            if question is not None and not (reply.has_error() and reply.error.code in AWAY):
-                found[question.metadata.dst_node_id] = question, reply
-        if time.monotonic() - began > seconds and gateways & wanted <= found.keys():
-            break
-        time.sleep(POLL)
-    return list(found.values())
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+    def get_node_ids(self) -> list[int]:
+        """As Grid has it."""
+        return self.ids
 
 
 @app.main()
@@ -213,28 +163,31 @@ def main(grid: Grid, context: Context) -> None:
     remember(strategy, held.memory)
     parameters = held.parameters
     most_tokens = float(session.local_steps * session.recipe.rows * session.members)
+    supernodes = Supernodes(grid)
     for number in range(held.round + 1, session.rounds + 1):
-        while not (gateways := files.gateway_nodes()) & set(grid.get_node_ids()):
-            time.sleep(POLL)
-        record = _arrays(parameters)
+        began, record = time.monotonic(), arrays_of(parameters)
 
-        def ask(
-            attempt: int, number: int = number, record: ArrayRecord = record, gateways: set[int] = gateways
-        ) -> list[Message]:
+        def ask(nodes: list[int], attempt: int, number: int = number, record: ArrayRecord = record) -> list[Message]:
             config = ConfigRecord({"round": number, "attempt": attempt})
-            asked = strategy.configure_train(number, record, config, grid)
-            # a supernode's change is neither clipped nor compared with those of a gateway's devices
-            return [one for one in asked if one.metadata.dst_node_id in gateways or not session.bounded]
+            return list(strategy.configure_train(number, record, config, Nodes(nodes))) if nodes else []
 
-        late = session.round_seconds + session.grace + STARTING
-        answers, attempt = exchange(grid, partial(ask, 0), gateways, late), 0
+        def gateways(attempt: int, ask: Callable[..., list[Message]] = ask) -> list[Message]:
+            return ask(sorted(files.gateway_nodes() & set(grid.get_node_ids())), attempt)
+
+        if (
+            not session.bounded
+        ):  # a supernode's change is neither clipped nor compared with those of a gateway's devices
+            others = set(grid.get_node_ids()) - files.gateway_nodes()
+            supernodes.ask(ask(supernodes.free(sorted(others)), 0))
+        answers, attempt = exchange(grid, partial(gateways, 0)), 0
         while session.gateways > 1 and sum(clients_of(reply) for _, reply in answers) < session.quorum:
             attempt += 1  # the gateways keep what they have, and wait for more
-            answers = exchange(grid, partial(ask, attempt), gateways, late)
-        for question, reply in answers:
-            if question.metadata.dst_node_id not in gateways:
-                note_supernode(files, number, question.metadata.dst_node_id, reply)
+            answers = exchange(grid, partial(gateways, attempt))
         replies = [one for question, reply in answers for one in expanded(reply, question, parameters, most_tokens)]
+        for answer in supernodes.answers(began + session.round_seconds + session.grace + STARTING):
+            if taken := from_supernode(answer, parameters, session):
+                replies.append(taken[0])
+                files.note({"round": number, **taken[1]})
         arrays, _ = strategy.aggregate_train(number, replies)
         if arrays is None:
             logger.warning("round %d brought nothing", number)

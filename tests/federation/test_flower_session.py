@@ -173,7 +173,8 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
-    from glgpt.federation.server_app import _arrays, expanded, memory_of, remember, strategy_of
+    from glgpt.federation.exchange import arrays_of
+    from glgpt.federation.server_app import expanded, memory_of, remember, strategy_of
 
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as in a ServerApp's process
     before = np.zeros(4, np.float32)
@@ -193,7 +194,7 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
     for name in ("diloco", "fedavg", "fedadam", "median", "trimmed"):
         session = make_session(strategy=name, outer_lr=1.0, outer_momentum=0.0)
         strategy = strategy_of(session)
-        assert list(strategy.configure_train(1, _arrays(before), ConfigRecord({"round": 1}), Grid()))
+        assert list(strategy.configure_train(1, arrays_of(before), ConfigRecord({"round": 1}), Grid()))
         arrays, _ = strategy.aggregate_train(1, expanded(Message(content, reply_to=asked), asked, before, 1000))
         after = arrays["parameters"].numpy()
         assert np.isfinite(after).all() and (after > 0).all(), name
@@ -259,7 +260,8 @@ def test_noise_is_what_was_asked_for(tmp_path):
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
-    from glgpt.federation.server_app import _arrays, expanded, strategy_of
+    from glgpt.federation.exchange import arrays_of
+    from glgpt.federation.server_app import expanded, strategy_of
 
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     before = np.zeros(40_000, np.float32)
@@ -274,7 +276,7 @@ def test_noise_is_what_was_asked_for(tmp_path):
             return [1]
 
     strategy = strategy_of(make_session(strategy="fedavg", dp_noise=0.5, dp_clip=2.0, quorum=2))
-    list(strategy.configure_train(1, _arrays(before), ConfigRecord({"round": 1}), Grid()))
+    list(strategy.configure_train(1, arrays_of(before), ConfigRecord({"round": 1}), Grid()))
     arrays, _ = strategy.aggregate_train(1, expanded(Message(content, reply_to=asked), asked, before, 1e4))
     after = arrays["parameters"].numpy()
     assert np.std(after) == pytest.approx(0.5 * 2.0 / 2, rel=0.03)

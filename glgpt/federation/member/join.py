@@ -29,7 +29,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol
-from glgpt.federation.member.worker import Asked, Worker, ids_of
+from glgpt.federation.member.worker import Asked, Worker, ids_of, open_slot
 from glgpt.federation.protocol import Join, Update, Vector
 from glgpt.federation.session import Session
 from glgpt.text.dataset import Ids
@@ -297,7 +297,7 @@ class Client:
         hooks.say("reading the text")
         self.ids = self._ids(text)
         hooks.say("compiling the shaders")
-        self.worker = Worker(self.session, self.ids, device)
+        self.worker = Worker(self.session, self.ids, device, open_slot(self.session.id))
         self.socket = Socket(link, self._join, hooks, self._welcome)
 
     def _ids(self, text: Text | None) -> Ids:

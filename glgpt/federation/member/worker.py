@@ -90,9 +90,9 @@ class Slot:
             return None
 
 
-def open_slot(session: str) -> Slot:
-    """The first slot of a session that no other process of this machine has."""
-    base = cache_path() / "federation" / session
+def open_slot(session: str, kind: str = "") -> Slot:
+    """The first slot of a session, and of a kind of members, that no other process of this machine has."""
+    base = cache_path() / "federation" / session / kind
     for number in range(SLOTS):
         folder = base / str(number)
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ class Worker:
     Raises GlgptError for a text shorter than a window.
     """
 
-    def __init__(self, session: Session, ids: Ids, device: str | int) -> None:
+    def __init__(self, session: Session, ids: Ids, device: str | int, slot: Slot) -> None:
         from glgpt.training.trainer import Trainer  # opens the graphics library
 
         check_length(ids, session.settings.context, "training")
@@ -145,8 +145,8 @@ class Worker:
             seed=session.settings.seed,
             device=device,
         )
-        self.slot = open_slot(session.id)
-        if kept := self.slot.moments():
+        self.slot = slot
+        if slot.key and (kept := slot.moments()):
             self.trainer.set_moments(*kept)
 
     def close(self) -> None:
