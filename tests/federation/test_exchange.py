@@ -34,7 +34,7 @@ def question(node: int) -> Any:
 
 
 class Grid:
-    """Flower's grid: `answer(node, seconds since its message)` is True where a node has answered, or an error's code."""
+    """Flower's grid; `answer(node, seconds since its message)` is True where it has answered, or an error's code."""
 
     def __init__(self, answer: Callable[[int, float], Any], clock: Callable[[], float]) -> None:
         self.answer, self.clock = answer, clock
@@ -143,7 +143,8 @@ def test_a_supernode_counts_as_one_device() -> None:
         {"loss": [float("nan")]}, {"loss": [1.0, 2.0]}, {"seconds": float("inf")}, {"tokens": [-32.0]},
         {"tokens": [0.0]}, {"tokens": [1e9]}, {"tokens": [float("nan")]}, {"steps": 0}, {"steps": 10**9},
         {"steps": None}, {"rows": np.ones((3, 4), np.float32)}, {"rows": np.ones((1, 5), np.float32)},
-        {"rows": np.full((1, 4), np.nan, np.float32)}, {"rows": np.array([["a"] * 4])}, {"rows": np.zeros((), np.float32)},
+        {"rows": np.full((1, 4), np.nan, np.float32)}, {"rows": np.array([["a"] * 4])},
+        {"rows": np.zeros((), np.float32)},
     ],
     ids=str,
 )  # fmt: skip
