@@ -99,7 +99,7 @@ const CARDS: readonly Card[] = [
   },
   {
     title: "Now break it",
-    text: "A part of a machine is understood by what fails without it. Cut a head here, or a block in Blocks, and read the text before and after.",
+    text: "A part of a machine is understood by what fails without it. Cut a head here or make it look elsewhere, cut or patch a block in Blocks, and read the text before and after.",
     question: "Can you find one head without which the text falls apart?",
     answer: "Most heads are hardly missed, others do the same. A whole early block is.",
     go: () => {
