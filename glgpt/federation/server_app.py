@@ -174,11 +174,10 @@ def main(grid: Grid, context: Context) -> None:
         def gateways(attempt: int, ask: Callable[..., list[Message]] = ask) -> list[Message]:
             return ask(sorted(files.gateway_nodes() & set(grid.get_node_ids())), attempt)
 
-        if (
-            not session.bounded
-        ):  # a supernode's change is neither clipped nor compared with those of a gateway's devices
-            others = set(grid.get_node_ids()) - files.gateway_nodes()
-            supernodes.ask(ask(supernodes.free(sorted(others)), 0))
+        known = files.gateway_nodes()
+        # With `bounded`, a gateway must see all changes; before all gateways are known, a node may be one of them.
+        if not session.bounded and len(known) == session.gateways:
+            supernodes.ask(ask(supernodes.free(sorted(set(grid.get_node_ids()) - known)), 0))
         answers, attempt = exchange(grid, partial(gateways, 0)), 0
         while session.gateways > 1 and sum(clients_of(reply) for _, reply in answers) < session.quorum:
             attempt += 1  # the gateways keep what they have, and wait for more

@@ -286,7 +286,7 @@ describe("changes of a model", () => {
   });
 
   it("are refused where they are none", () => {
-    for (const word of ["h.3*", "h.3*x", "h.3*1*2", "h.2~a~b", "h.2~a~b~", "h.2@a@x", "h.2@1.5@x", "h.2@-1@x", "h.2@1", "h.1:", "h.1:a:b"]) {
+    for (const word of ["h.3*", "h.3*x", "h.3*1*2", "h.2~a~b", "h.2~a~b~", "h.2@a@x", "h.2@1.5@x", "h.2@-1@x", "h.2@1", "h.2@1@%", "h.2~%~~1", "h.1:", "h.1:a:b"]) {
       expect(() => parseChange(word), word).toThrow("is no change of a part");
     }
   });

@@ -55,17 +55,24 @@ export function parseChange(word: string): Change {
     if (!Number.isFinite(found)) throw wrong;
     return found;
   };
+  const unescaped = (text: string) => {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      throw wrong; // a % that begins no escape
+    }
+  };
   if (part === undefined) throw wrong;
   if (sign === undefined) return { part, ...plain };
   if (sign === "*" && fields.length === 1) return { part, ...plain, factor: number(fields[0]) };
   if (sign === ":" && fields.length === 1 && fields[0]) return { part, ...plain, pattern: fields[0] };
   if (sign === "~" && fields.length === 3) {
-    const [towards, away] = fields.map(decodeURIComponent);
-    return { part, ...plain, factor: number(fields[2]), steering: { towards: towards!, away: away! } };
+    const [towards, away, by] = fields as [string, string, string];
+    return { part, ...plain, factor: number(by), steering: { towards: unescaped(towards), away: unescaped(away) } };
   }
   const position = sign === "@" && fields.length === 2 ? number(fields[0]) : -1;
   if (!Number.isInteger(position) || position < 0) throw wrong;
-  return { part, ...plain, patch: { position, text: decodeURIComponent(fields[1]!) } };
+  return { part, ...plain, patch: { position, text: unescaped(fields[1]!) } };
 }
 
 /** The same as one word without commas, as a link has it. */
