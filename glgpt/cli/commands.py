@@ -101,6 +101,7 @@ def run_generate(args: argparse.Namespace) -> int:
     """`glgpt generate`."""
     text = prompt_text(args, default=START)
     sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "eos", "stop")}
+    sampling |= {"repetition_penalty": args.repetition_penalty, "logit_bias": dict(args.logit_bias or ())}
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text

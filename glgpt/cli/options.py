@@ -107,6 +107,17 @@ def above_zero(text: str) -> float:
     return value
 
 
+def bias(text: str) -> tuple[int, float]:
+    """ID=B: an id from 0, and a finite number."""
+    name, equals, value = text.partition("=")
+    try:
+        if equals and (found := int(name)) >= 0 and math.isfinite(number := float(value)):
+            return found, number
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not an id and a number, such as 198=-100")
+
+
 def fraction(text: str) -> float:
     """A number above 0 and at most 1."""
     value = _number(text)

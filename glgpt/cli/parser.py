@@ -8,7 +8,19 @@ from typing import Any
 
 from glgpt import __version__
 from glgpt.cli import commands, data, federate, split, train
-from glgpt.cli.options import Parser, add_device_options, count, fraction, ids, names, not_negative, positive, size
+from glgpt.cli.options import (
+    Parser,
+    above_zero,
+    add_device_options,
+    bias,
+    count,
+    fraction,
+    ids,
+    names,
+    not_negative,
+    positive,
+    size,
+)
 from glgpt.data.books import NO_BOOKS, OPEN_MIRROR
 
 MODEL = "a folder, RUN@400 for a kept step, or a Hub name such as gpt2; 'shakespeare' is the embedded model"
@@ -46,6 +58,13 @@ def _generate(add: Add) -> None:
     p.add_argument(
         "--min-p", type=fraction, metavar="P", help="sample from tokens at least P times the likeliest one's"
     )
+    p.add_argument(
+        "--repetition-penalty", type=above_zero, metavar="R", help="above 1, makes tokens that the text has less likely"
+    )
+    p.add_argument(
+        "--logit-bias", type=bias, action="append", metavar="ID=B",
+        help="add B to the logit of token ID, such as 198=-100 (may repeat)",
+    )  # fmt: skip
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
     p.add_argument("--no-eos", dest="eos", action="store_false", help="continue past the model's end of text")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
@@ -40,7 +42,7 @@ class Decoder:
         def ready() -> None:
             if check := self._check():
                 check()
-            if sampler.entry:
+            if sampler.entry and not sampler.adjusts:
                 self.player.prepare(sampler.entry)  # not in the first token's time
 
         def following(wanted: int) -> tuple[int, bool]:
@@ -71,6 +73,8 @@ class Decoder:
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
         """Token `step`, the one behind `ids`; from the second on, with the one behind that under way."""
+        if sampler.adjusts:
+            return self._adjusted(ids, refilled, sampler, step)
         if refilled:
             self._choose(sampler, step)
         else:
@@ -101,6 +105,18 @@ class Decoder:
             upload_token(self.player, ids[-1])
             self.player.play("decode", pos=len(ids) - 1)
         token = sampler.choose(self._logits.unpack(self.player.read(self._logits.texture))[0], step)
+        upload_token(self.player, token)
+        return token
+
+    def _adjusted(self, ids: list[int], refilled: bool, sampler: Sampler, step: int) -> int:
+        """The token behind `ids`, chosen by the host from logits that it has changed: none is under way meanwhile."""
+        last = len(ids) - 1
+        if not refilled:
+            self.player.play("decode", pos=last)
+        logits = self._logits.unpack(self.player.read(self._logits.texture))[0]
+        if not np.isfinite(logits).all():
+            raise GlgptError(NOT_FINITE)
+        token = sampler.choose(sampler.adjusted(logits, ids), step)
         upload_token(self.player, token)
         return token
 

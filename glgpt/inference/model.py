@@ -222,6 +222,8 @@ class GPT2:
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
         seed: int | None = None,
         stop: str | Sequence[str] | None = None,
         eos: bool = True,
@@ -232,13 +234,16 @@ class GPT2:
         Ends early at the tokenizer's end of text (unless `eos` is False), or before any text of `stop`. Where the text
         outgrows the context, the model goes on from its later half (`stats.slides` counts that).
         Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that make up p, min-p those at
-        least min_p times as likely as the likeliest. Without a `seed` a new one is drawn (see `Generation.seed`).
+        least min_p times as likely as the likeliest. A `repetition_penalty` above 1 makes tokens that the text has less
+        likely, `logit_bias` adds to the logits of ids; with either, the host chooses, which takes longer. Without a
+        `seed` a new one is drawn (see `Generation.seed`).
         Generations of one model may be interleaved: each refills the caches as it needs. `interventions`
         (`glgpt.Ablate` and others) change the model while it runs. Raises GlgptError for an unusable prompt or
         setting, or a part that the model lacks.
         """
         seed = secrets.randbelow(2**32) if seed is None else seed
         how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "eos": eos}
+        how |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias}
         stream = self.generate_ids(prompt, tokens, **how, seed=seed, interventions=interventions)
         return Generation(stream, self.tokenizer, seed, stop)
 
@@ -251,6 +256,8 @@ class GPT2:
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
         seed: int | None = None,
         eos: bool = True,
         interventions: Sequence[Intervention] = (),
@@ -259,7 +266,9 @@ class GPT2:
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         if whole("tokens", tokens) < 0:
             raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
-        sampler, stats = Sampler(temperature, top_k, top_p, seed, min_p), Run(len(ids))
+        sampler = Sampler(temperature, top_k, top_p, seed, min_p, repetition_penalty, logit_bias)
+        sampler.check_vocabulary(self.config.vocab_size)
+        stats = Run(len(ids))
         end = self.tokenizer.eos if self.tokenizer and eos else None
         decoder = self._decoder_of(Edits(self.config, interventions))
         return TokenStream(decoder.generate(ids, tokens, sampler, end, stats), stats)
@@ -273,6 +282,8 @@ class GPT2:
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
         seeds: Sequence[int] | None = None,
         stop: str | Sequence[str] | None = None,
         eos: bool = True,
@@ -289,9 +300,10 @@ class GPT2:
         seeds = [secrets.randbelow(2**32) for _ in texts] if seeds is None else list(seeds)
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
-        if self._batch is None:
+        if self._batch is None or repetition_penalty not in (None, 1) or logit_bias:  # one after another
             sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
             settings = sampling | {"stop": stop, "eos": eos}
+            settings |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias}
             return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
         rows = [Row(i, Sampler(temperature, top_k, top_p, s, min_p), tokens) for i, s in zip(texts, seeds, strict=True)]
         end = self.tokenizer.eos if self.tokenizer and eos else None

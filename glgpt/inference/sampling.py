@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping, Sequence
 from typing import SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -57,8 +58,9 @@ def draw_seed(seed: int) -> int:
 class Sampler:
     """Temperature, top-k, nucleus (top-p, Holtzman et al. 2020) and min-p (Nguyen et al. 2024) sampling.
 
-    Each cuts what the one before leaves. The same seed gives the same choices. Temperature 0 is greedy. Raises
-    GlgptError for values out of range.
+    Each cuts what the one before leaves. The same seed gives the same choices. Temperature 0 is greedy. Before them, a
+    `repetition_penalty` (Keskar et al. 2019) divides the logits above zero of tokens that the text has, and multiplies
+    those below; then `logit_bias` adds to the logits of ids. Raises GlgptError for values out of range.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class Sampler:
         top_p: float | None = None,
         seed: int | None = None,
         min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
     ) -> None:
         if not (isinstance(temperature, SupportsFloat) and np.isfinite(temperature) and temperature >= 0):
             raise GlgptError(f"temperature is {temperature!r}; it must be 0 (greedy) or above")
@@ -79,9 +83,37 @@ class Sampler:
             raise GlgptError(f"min-p is {min_p}; it must be in [0, 1]")
         if seed is not None and whole("seed", seed) < 0:
             raise GlgptError(f"seed is {seed}; it must be 0 or above")
+        penalty = 1.0 if repetition_penalty is None else repetition_penalty
+        if not (isinstance(penalty, SupportsFloat) and np.isfinite(penalty) and penalty > 0):
+            raise GlgptError(f"repetition penalty is {penalty!r}; it must be above 0 (1: none)")
+        self.repetition_penalty = float(penalty)
+        self.logit_bias = {whole("an id of logit bias", i): b for i, b in (logit_bias or {}).items()}
+        for i, b in self.logit_bias.items():
+            if i < 0 or not (isinstance(b, SupportsFloat) and np.isfinite(b)):
+                raise GlgptError(f"logit bias of {i} is {b!r}; it must be a finite number for an id from 0")
         self.temperature, self.top_k = float(temperature), top_k
         self.top_p, self.min_p = top_p, min_p or 0.0
         self.seed = int(np.random.default_rng().integers(2**32)) if seed is None else whole("seed", seed)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed before a token is chosen, which the host then does."""
+        return self.repetition_penalty != 1 or bool(self.logit_bias)
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raises GlgptError where the bias names an id beyond a vocabulary of so many."""
+        if (last := max(self.logit_bias, default=0)) >= size:
+            raise GlgptError(f"logit bias names id {last}, and the vocabulary has {size}")
+
+    def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.float64]:
+        """Logits `[vocab]` behind the text `ids`, after penalty and bias."""
+        found = logits.astype(np.float64)
+        seen = np.unique(np.asarray(ids, np.int64))
+        penalty = self.repetition_penalty
+        found[seen] = np.where(found[seen] > 0, found[seen] / penalty, found[seen] * penalty)
+        for i, bias in self.logit_bias.items():
+            found[i] += bias
+        return found
 
     @property
     def greedy(self) -> bool:

@@ -86,10 +86,14 @@ def test_sampling_draws_what_the_desktop_draws(exported: Path, serve: Serve, bro
         {"temperature": 1.2, "seed": 7, "topK": 20, "topP": 0.9},
         {"temperature": 0.9, "seed": 2**40 + 3, "topP": 0.9},
         {"temperature": 1.0, "seed": 2, "topK": 900},  # more than the candidates: drawn from the row
+        {"temperature": 0, "seed": 1, "repetitionPenalty": 1.4},
+        {"temperature": 0.9, "seed": 5, "topK": 30, "repetitionPenalty": 1.2, "logitBias": {"199": -100, "12": 4}},
     ):
-        names = {"topK": "top_k", "topP": "top_p"}
+        names = {"topK": "top_k", "topP": "top_p", "repetitionPenalty": "repetition_penalty", "logitBias": "logit_bias"}
         ids = desktop.encode(PROMPT)
-        expected = list(desktop.generate_ids(ids, 40, **{names.get(k, k): v for k, v in settings.items()}))
+        asked = {names.get(k, k): v for k, v in settings.items()}
+        asked |= {"logit_bias": {int(i): bias for i, bias in settings.get("logitBias", {}).items()}}
+        expected = list(desktop.generate_ids(ids, 40, **asked))
         found = page.evaluate(
             "(o) => glgpt.generate(o).then((r) => r.ids)", {"prompt": PROMPT, "tokens": 40, **settings}
         )

@@ -353,6 +353,25 @@ def test_every_stop_text_counts(capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["text"] == " not so, and "
 
 
+def test_a_penalty_and_a_bias_change_the_text(capsys: Capture) -> None:
+    args = ["generate", "--ids", "1,2,3", "--model", WIDE, "--tokens", "9", "--temperature", "0", "--json"]
+    texts = []
+    for more in (
+        [],
+        ["--repetition-penalty", "1e9"],
+        ["--logit-bias", "5=100"],
+        ["--logit-bias", "5=100", "--samples", "2"],
+    ):
+        assert main([*args, *more]) == 0
+        said = json.loads(capsys.readouterr().out)
+        texts.append(said["samples"][1]["ids"] if "samples" in said else said["ids"])
+    plain, varied, same, beside = texts
+    assert len({1, 2, 3, *varied}) == 12 > len({1, 2, 3, *plain}) and same == beside == [5] * 9
+    for wrong in ("5", "x=1", "-1=2", "5=x", "5=inf"):
+        assert "is not an id and a number" in refused(capsys, *args, f"--logit-bias={wrong}")
+    assert "names id 999, and the vocabulary has" in refused(capsys, *args[:-1], "--logit-bias", "999=1")
+
+
 def test_samples_are_those_of_their_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """Samples are others than their seeds give alone, or are printed in another order."""
     asked = ["generate", "To be", "--tokens", "6", "--device", "software"]

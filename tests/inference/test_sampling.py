@@ -116,8 +116,47 @@ def test_the_smallest_temperatures_leave_the_best(temperature: float) -> None:
         ({"top_k": 2.5}, "top-k is 2.5"),
         ({"top_p": "x"}, "top-p is x"),
         ({"seed": 1.5}, "seed is 1.5"),
+        ({"repetition_penalty": 0.0}, "repetition penalty is 0.0"),
+        ({"repetition_penalty": math.inf}, "repetition penalty is inf"),
+        ({"logit_bias": {1: math.nan}}, "logit bias of 1 is nan"),
+        ({"logit_bias": {-1: 1.0}}, "logit bias of -1 is 1.0"),
+        ({"logit_bias": {"a": 1.0}}, "an id of logit bias is 'a'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(GlgptError, match=message):
         Sampler(**settings)
+
+
+def test_penalty_and_bias_change_the_logits_as_defined() -> None:
+    """A token that the text has twice is penalised once; the bias comes after the penalty."""
+    sampler = Sampler(repetition_penalty=2.0, logit_bias={1: -3.0, 3: 5.0})
+    found = sampler.adjusted(np.float32([4, 4, -4, -4, 1]), [0, 1, 1, 2])
+    assert found.tolist() == [2, -1, -8, 1, 1]
+    assert sampler.adjusts and not Sampler(repetition_penalty=1.0, logit_bias={}).adjusts
+    with pytest.raises(GlgptError, match="names id 3, and the vocabulary has 3"):
+        sampler.check_vocabulary(3)
+    sampler.check_vocabulary(4)
+
+
+def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
+    """Greedy and drawn, beyond a full context too, where what has slid out counts no more."""
+    from glgpt.inference.model import GPT2
+
+    with GPT2.from_pretrained() as model:
+        text = model.encode("ROMEO:\nIs it")
+        for given, how in (
+            (text, {"temperature": 0, "repetition_penalty": 1.5}),
+            (text, {"temperature": 0.8, "top_k": 20, "repetition_penalty": 1.3, "logit_bias": {199: -100.0, 7: 2.5}}),
+            ((text * 60)[:250], {"temperature": 0, "repetition_penalty": 1.2}),
+        ):
+            found = list(model.generate_ids(given, 20, seed=3, **how))
+            sampler, ids = Sampler(seed=3, **how), list(given)
+            for step, token in enumerate(found):
+                if len(ids) > model.config.n_positions:
+                    break  # from here on the model reads the later half
+                assert token == sampler.choose(sampler.adjusted(model.logits(ids)[-1], ids), step), (step, how)
+                ids.append(token)
+            assert found != list(model.generate_ids(given, 20, seed=3, temperature=how["temperature"]))
+            again, alone = model.generate_batch([given, text], 8, seeds=[3, 4], **how)
+            assert ("".join(again), "".join(alone)) and again.ids == found[:8] and len(alone.ids) == 8

@@ -26,6 +26,10 @@ export interface GenerateOptions {
   topK?: number | null;
   topP?: number | null;
   minP?: number | null;
+  /** Above 1, makes tokens that the text has less likely; the page then chooses from the whole row, which takes longer. */
+  repetitionPenalty?: number | null;
+  /** Is added to the logits of these ids. */
+  logitBias?: Record<number, number> | null;
   /** Whether the model's end of text ends it (true). */
   eos?: boolean;
   seed?: number;
@@ -196,7 +200,8 @@ export class Glgpt {
     let stopped = "tokens" as Generated["stopped"];
     const start = performance.now();
     let first = start;
-    const settings = { temperature, topK, topP, minP, eos, seed, alternatives: options.alternatives ?? 0, ...(signal ? { signal } : {}) };
+    const { repetitionPenalty = null, logitBias = null } = options;
+    const settings = { temperature, topK, topP, minP, repetitionPenalty, logitBias, eos, seed, alternatives: options.alternatives ?? 0, ...(signal ? { signal } : {}) };
     await this.lent(async () => {
       if (model.stale) await model.recover(signal); // later it sees to that itself
       model.follow();

@@ -112,6 +112,8 @@ class Pipeline:
         guesses: list[int] = []
         if self.speculate and room > 0 and pos + MOST_GUESSES < self.n_positions and self.held == pos:
             guesses = draft(ids, room)
+        if sampler.adjusts:
+            raise GlgptError("a split model takes no repetition penalty and no logit bias; run it whole")
         ask = Ask(
             temperature=float(sampler.temperature),
             top_k=sampler.top_k,

@@ -433,7 +433,9 @@ export class Model {
     const { n_positions } = this.manifest.config;
     this.check(ids.slice(0, Math.max(0, ids.length - (run.drawn ?? 0))));
     const { temperature = 1, topK = null, topP = null, minP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
-    const sampler = (this.sampler = new Sampler({ temperature, topK, topP, minP, seed }));
+    const { repetitionPenalty = null, logitBias = null } = run;
+    const sampler = (this.sampler = new Sampler({ temperature, topK, topP, minP, repetitionPenalty, logitBias, seed }));
+    if (sampler.adjusts && this.remote) throw new PageError("A model that runs on a server takes no repetition penalty and no logit bias.");
     const text = [...ids];
     let left = run.tokens;
     while (left > 0 && !run.signal?.aborted) {
@@ -486,11 +488,11 @@ export class Model {
     let before = performance.now();
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
-        const ahead = Math.max(1, Math.min(this.manifest.tuning.ahead, Math.floor(BUSY / this.reader.between)));
+        const ahead = sampler.adjusts ? 1 : Math.max(1, Math.min(this.manifest.tuning.ahead, Math.floor(BUSY / this.reader.between)));
         for (; issued < count && issued - taken < (taken ? ahead : 1); issued++) {
           if (issued === 0) this.prefill(text);
           else this.decode(first + issued - 1);
-          const token = this.chosen(sampler, drawn + issued, run.alternatives);
+          const token = sampler.adjusts ? Promise.resolve(null) : this.chosen(sampler, drawn + issued, run.alternatives);
           token.catch(() => {}); // awaited below
           under.push(token);
         }
@@ -501,7 +503,7 @@ export class Model {
         if (!token) {
           await Promise.allSettled(under); // in vain
           under = [];
-          token = await this.fromRow(text, taken > 0, sampler, drawn + taken, run.alternatives);
+          token = await this.fromRow(text, taken > 0 && !sampler.adjusts, sampler, drawn + taken, run.alternatives);
           issued = taken + 1;
         }
         yield token;
@@ -535,14 +537,14 @@ export class Model {
     for (const [name, value] of Object.entries(scalars)) this.player.set(name, value);
   }
 
-  /** The token behind `text` where the device could not decide; `again`: its logits are no longer there. */
+  /** The token behind `text` where the page chooses, not the device; `again`: its logits are no longer there. */
   private async fromRow(text: readonly number[], again: boolean, sampler: Sampler, step: number, weighed = 0): Promise<Token> {
     if (again) {
       this.writeToken(text.at(-1)!);
       this.decode(text.length - 1);
     }
     const logits = await this.logitsRow();
-    const draw = sampler.draw(logits, step);
+    const draw = sampler.draw(sampler.adjusts ? sampler.adjusted(logits, text) : logits, step);
     this.writeToken(draw.id);
     return { id: draw.id, ...(weighed ? alternatives(logits, weighed, draw.id, draw) : {}) };
   }

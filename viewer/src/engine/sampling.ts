@@ -38,6 +38,10 @@ export interface Settings {
   topP: number | null;
   /** Keeps tokens at least so many times as likely as the likeliest. */
   minP?: number | null;
+  /** Above 1, makes tokens that the text has less likely: divides their logits above zero, multiplies those below. */
+  repetitionPenalty?: number | null;
+  /** Is added to the logits of these ids. */
+  logitBias?: Readonly<Record<number, number>> | null;
   seed: number;
 }
 
@@ -58,8 +62,10 @@ export interface Draw {
 /** What a draw is that leaves no choice. */
 export const certain = (id: number): Draw => ({ id, sampled: (other) => (other === id ? 1 : 0) });
 
+type Logits = Float32Array | Float64Array;
+
 /** The order of tokens by logit, best first; of equals the first wins. `count` limits it. */
-function order(logits: Float32Array, count: number): number[] {
+function order(logits: Logits, count: number): number[] {
   if (count < 64 && count < logits.length) {
     const best: number[] = [];
     for (let id = 0; id < logits.length; id++) {
@@ -103,12 +109,36 @@ export class Sampler {
       throw new PageError(`Top-k is ${topK}; it must be 1 or more.`);
     if (topP !== null && !(topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must be in (0, 1].`);
     if (minP !== null && !(minP >= 0 && minP <= 1)) throw new PageError(`Min-p is ${minP}; it must be in [0, 1].`);
+    const { repetitionPenalty: penalty, logitBias } = settings;
+    if (penalty != null && !(Number.isFinite(penalty) && penalty > 0)) throw new PageError(`Repetition penalty is ${penalty}; it must be above 0 (1: none).`);
+    for (const [id, bias] of Object.entries(logitBias ?? {})) {
+      if (!(/^\d+$/.test(id) && Number.isFinite(bias))) throw new PageError(`Logit bias of ${id} is ${bias}; it must be a finite number for an id from 0.`);
+    }
     if (!(Number.isSafeInteger(seed) && seed >= 0))
       throw new PageError(`Seed is ${seed}; it must be a whole number from 0.`);
   }
 
   get greedy(): boolean {
     return this.settings.temperature < COLDEST || this.settings.topK === 1;
+  }
+
+  /** Whether logits are changed before a token is chosen, which the page then does itself, from the whole row. */
+  get adjusts(): boolean {
+    const { repetitionPenalty: penalty, logitBias } = this.settings;
+    return (penalty != null && penalty !== 1) || Object.keys(logitBias ?? {}).length > 0;
+  }
+
+  /** Logits behind the text `ids`, after penalty and bias. Throws for an id that has none. */
+  adjusted(logits: Float32Array, ids: readonly number[]): Float64Array {
+    const found = Float64Array.from(logits);
+    const { repetitionPenalty, logitBias } = this.settings;
+    const penalty = repetitionPenalty ?? 1;
+    for (const id of new Set(ids)) found[id] = found[id]! > 0 ? found[id]! / penalty : found[id]! * penalty;
+    for (const [id, bias] of Object.entries(logitBias ?? {})) {
+      if (Number(id) >= found.length) throw new PageError(`Logit bias names id ${id}, and the vocabulary has ${found.length}.`);
+      found[Number(id)]! += bias;
+    }
+    return found;
   }
 
   /** The entry that draws a token; null where the best one is there already. */
@@ -135,7 +165,7 @@ export class Sampler {
   }
 
   /** Draws token `step` of this seed from logits `[vocab]`. Throws where they are not finite. */
-  draw(logits: Float32Array, step: number): Draw {
+  draw(logits: Logits, step: number): Draw {
     for (const x of logits) if (!Number.isFinite(x)) throw new PageError("The model's logits are not finite.");
     const best = order(logits, 1)[0]!;
     if (this.greedy) return certain(best);
@@ -160,14 +190,14 @@ export class Sampler {
   }
 
   /** The tokens that top-k, top-p and min-p leave; null: all. `p` is what a token weighs, the best one 1. */
-  private candidates(logits: Float32Array, p: (id: number) => number): number[] | null {
+  private candidates(logits: Logits, p: (id: number) => number): number[] | null {
     const { minP } = this.settings;
     const kept = this.likeliest(logits, p);
     return minP ? (kept ?? Array.from(logits.keys())).filter((id) => p(id) >= minP) : kept;
   }
 
   /** The tokens that top-k and top-p leave, best first; null: all. */
-  private likeliest(logits: Float32Array, p: (id: number) => number): number[] | null {
+  private likeliest(logits: Logits, p: (id: number) => number): number[] | null {
     const { topK, topP } = this.settings;
     const best = topK === null ? null : order(logits, topK);
     if (topP === null || topP === 1) return best;
