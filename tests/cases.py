@@ -279,11 +279,14 @@ def set_pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
     tr, keys = b.style.tiles[0], s.pos + s.rows + s.spare
     padded, used = -(-s.rows // tr) * tr * s.n_head, slice(s.rows * s.n_head)
     x = b.given("x", b.rng.standard_normal((padded, keys)), Layout(padded, keys, (tr, 1)))
-    how = b.rng.integers(0, 1 + len(ops.PATTERNS), s.n_head)
-    held = b.given("how", np.stack([how, *[how * 0 + 5] * 3], 1).reshape(1, -1), Layout(1, 4 * s.n_head))
-    b.pos = s.pos
-    wanted = ref.set_pattern(b.held["x"][used], how, s.n_head, s.pos)
-    return [Want(ops.set_pattern(b, x, held, s.n_head), wanted, lambda m: m[used])]
+    b.pos, wants = s.pos, []
+    for first in range(1 + len(ops.PATTERNS)):  # each kind comes, whatever the number of heads
+        how = (np.arange(s.n_head) + first) % (1 + len(ops.PATTERNS))
+        texels = np.stack([how, *[how * 0 + 5] * 3], 1).reshape(1, -1)
+        held = b.given(f"how {first}", texels, Layout(1, 4 * s.n_head))
+        wanted = ref.set_pattern(b.held["x"][used], how, s.n_head, s.pos)
+        wants.append(Want(ops.set_pattern(b, x, held, s.n_head), wanted, lambda m: m[used]))
+    return wants
 
 
 def argmax(b: Bench, s: SimpleNamespace) -> list[Want]:
