@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import shlex
 import ssl
 import sys
@@ -22,7 +23,12 @@ from glgpt.system.files import read_json
 from glgpt.system.outputs import output_folder
 from glgpt.training.settings import PRESETS
 
+LAST = 5  # rounds that `status` shows
 EVAL_TOKENS = 1 << 14  # a validation a round: fewer tokens than `glgpt train` takes
+TERMS = (
+    "rounds", "local_steps", "quorum", "grace", "strategy", "outer_lr", "outer_momentum", "public", "dtype", "dp_noise",
+    "dp_clip", "gateways",
+)  # fmt: skip
 EXTRA = ("flwr", "websockets", "httpx")
 
 
@@ -144,25 +150,21 @@ def run_serve(args: argparse.Namespace) -> int:
     """`glgpt federate serve`."""
     check_extra()
     from glgpt.federation.serve import Place, Supervisor, export_page, fleet_place, places
-    from glgpt.federation.session import Files
+    from glgpt.federation.session import ENDED, Files
     from glgpt.training.loop import stoppable
 
-    if (args.tls_cert is None) != (args.tls_key is None):
-        raise ArgumentError("--tls-cert and --tls-key go together")
-    if args.dp_noise and args.strategy != "fedavg":
-        raise ArgumentError(f"--dp-noise needs --strategy fedavg: how far a device moves {args.strategy} is not known")
-    if args.gateways > args.shards:
-        raise ArgumentError(f"{args.gateways} gateways need as many --shards at least, not {args.shards}")
-    if args.gateways > 1 and (args.public or args.strategy in ("median", "trimmed")):
-        raise ArgumentError("--public, median and trimmed need --gateways 1: they compare each update with all")
-    if args.dp_noise and args.gateways > 1:
-        raise ArgumentError("--dp-noise needs --gateways 1: a mean of gateways' means does not weigh all devices alike")
+    _check_options(args)
     place = Place(args.host, args.port, args.tls_cert, args.tls_key)
     if not Files(Path(args.out)).exists:
         # before a run is made; the ports of a session are held by what a killed `serve` left
         fleet_place(args.fleet_port, places(place, args.url, args.gateways))
     files = _session(args)
     session = files.session()
+    if (files.folder / ENDED).exists():
+        raise GlgptError(
+            f"{quoted(args.out)} was ended by its host after {files.round_of()} of {session.rounds} rounds; its model "
+            "is there, and --init takes it into another session"
+        )
     if files.round_of() >= session.rounds:
         raise GlgptError(f"{quoted(args.out)} has done its {session.rounds} rounds; begin another with a new --out")
     why = ""
@@ -181,11 +183,66 @@ def run_serve(args: argparse.Namespace) -> int:
     folder = shlex.quote(args.out)
     rounds = files.round_of()
     figures = {"event": "done" if done else "stopped", "folder": args.out, "rounds": rounds}
-    further = (
-        f"try it: glgpt generate --model {folder}" if done else f"continue it: glgpt federate serve --out {folder}"
+    ended = (files.folder / ENDED).exists()
+    further = f"try it: glgpt generate --model {folder}"
+    if not done and not ended:
+        further = f"continue it: glgpt federate serve --out {folder}"
+    _say(
+        args,
+        figures,
+        f"{quoted(args.out)}: {rounds} of {session.rounds} rounds{', ended by the host' if ended else ''}\n{further}",
     )
-    _say(args, figures, f"{quoted(args.out)}: {rounds} of {session.rounds} rounds\n{further}")
     return 128 + stop[0] if stop and not done else 0
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raises ArgumentError for options that cannot be, alone or together."""
+    if (args.tls_cert is None) != (args.tls_key is None):
+        raise ArgumentError("--tls-cert and --tls-key go together")
+    for url in args.url:
+        if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+            raise ArgumentError(f"--url {quoted(url)} is no address, such as https://example.org/")
+    if args.tls_cert:
+        _check_certificate(args.tls_cert, args.tls_key)
+    if args.dp_noise and args.strategy != "fedavg":
+        raise ArgumentError(f"--dp-noise needs --strategy fedavg: how far a device moves {args.strategy} is not known")
+    if args.gateways > args.shards:
+        raise ArgumentError(f"{args.gateways} gateways need as many --shards at least, not {args.shards}")
+    if args.gateways > 1 and (args.public or args.strategy in ("median", "trimmed")):
+        raise ArgumentError("--public, median and trimmed need --gateways 1: they compare each update with all")
+    if args.dp_noise and args.gateways > 1:
+        raise ArgumentError("--dp-noise needs --gateways 1: a mean of gateways' means does not weigh all devices alike")
+
+
+def _check_certificate(cert: str, key: str) -> None:
+    """Raises ArgumentError for a certificate or key that cannot be used."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except OSError as error:  # ssl.SSLError too
+        for option, path in (("--tls-cert", cert), ("--tls-key", key)):
+            if not Path(path).is_file():
+                raise ArgumentError(f"{option} {quoted(path)}: there is no such file") from None
+        raise ArgumentError(f"--tls-cert and --tls-key are no certificate and its key: {error.strerror}") from None
+
+
+def _unchanged(args: argparse.Namespace, session: Any) -> None:
+    """Raises ArgumentError for an option that contradicts the session it continues."""
+    from glgpt.federation.serve import Terms
+
+    terms, settings = Terms(), session.settings
+    for name in (*TERMS, "round_seconds", "shards"):
+        asked, agreed = getattr(args, name), getattr(session, name)
+        if asked not in (getattr(terms, name), agreed) and not (name == "shards" and asked > agreed):
+            raise ArgumentError(_contradiction(args, name, asked, agreed))
+    for name in ("tokenizer", "batch", "lr", "seed", "warmup"):
+        asked, agreed = getattr(args, name), getattr(settings, name)
+        if asked not in (None, agreed):
+            raise ArgumentError(_contradiction(args, name, asked, agreed))
+
+
+def _contradiction(args: argparse.Namespace, name: str, asked: object, agreed: object) -> str:
+    option = "--" + name.replace("_", "-")
+    return f"{quoted(args.out)} holds a session with {option} {agreed}; {asked} needs a new --out"
 
 
 def _session(args: argparse.Namespace) -> Any:
@@ -199,13 +256,16 @@ def _session(args: argparse.Namespace) -> Any:
     if files.exists:
         if args.files and [str(Path(file).absolute()) for file in args.files] != read_json(files.run / RECORD)["files"]:
             raise GlgptError(f"{quoted(args.out)} holds a session on another text: leave TEXT out to continue it")
+        agreed = read_json(files.run / RECORD)["preset"]
+        if args.preset not in (None, agreed):
+            raise ArgumentError(_contradiction(args, "preset", args.preset, agreed))
+        _unchanged(args, files.session())
         return files
     if not args.files:
         raise GlgptError("no text was given; name at least one file, or the --out of a session to continue")
     output_folder(args.out)
-    names = ("rounds", "local_steps", "quorum", "grace", "strategy", "outer_lr", "outer_momentum", "public", "dtype")
     terms = Terms(
-        **{n: getattr(args, n) for n in (*names, "dp_noise", "dp_clip", "gateways")},
+        **{n: getattr(args, n) for n in TERMS},
         round_seconds=float(args.round_seconds),
         shards=args.shards,
     )
@@ -339,7 +399,9 @@ def _status_text(found: dict[str, Any]) -> str:
         there = "connected" if m["connections"] else "away"
         loss = "" if m["loss"] is None else f", loss {m['loss']:.4f}"
         lines.append(f"  {quoted(m['name'], 40)} ({m['kind']}, {there}): {m['accepted']} accepted{loss} {m['said']}")
-    for line in found["history"][-5:]:
+    if len(found["history"]) > LAST:
+        lines.append(f"  (the last {LAST} rounds; --json has all)")
+    for line in found["history"][-LAST:]:
         judged = f", validation {line['validation_loss']:.4f}" if "validation_loss" in line else ""
         lines.append(f"  round {line['round']}: loss {line.get('loss', float('nan')):.4f}{judged}")
     return "\n".join(lines)

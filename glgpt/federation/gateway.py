@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import json
 import logging
 import signal
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -24,7 +26,7 @@ import numpy as np
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -37,6 +39,7 @@ from glgpt.federation.server import configuration
 from glgpt.federation.session import ENDED, ROUNDS, Files
 from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers
+from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 logger = logging.getLogger(__name__)
 HELLO = 10.0  # seconds in which a client must say `join`
@@ -567,9 +570,20 @@ class Gateway:
         return JSONResponse({"removed": number})
 
     async def model(self, _: Request) -> Response:
-        """The model as it is now: `model.safetensors`."""
-        path = self.files.run / "model.safetensors"
-        return FileResponse(path, filename="model.safetensors", media_type="application/octet-stream")
+        """The model as it is now: a zip of the folder that `glgpt generate --model` takes."""
+        data = await asyncio.to_thread(_zipped, self.files)
+        named = {"Content-Disposition": 'attachment; filename="model.zip"'}
+        return Response(data, media_type="application/zip", headers=named)
+
+
+def _zipped(files: Files) -> bytes:
+    """A checkpoint's files, not compressed: weights would hardly be smaller."""
+    found = io.BytesIO()
+    with zipfile.ZipFile(found, "w") as archive:
+        for name in ("config.json", "model.safetensors", *TOKENIZER_FILES):
+            if (files.run / name).is_file():
+                archive.write(files.run / name, f"model/{name}")
+    return found.getvalue()
 
 
 def _bearer(request: Request) -> str:

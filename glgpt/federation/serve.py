@@ -219,14 +219,13 @@ def fleet_place(port: int, gateways: Sequence[Place]) -> Place:
 def end_leftovers(files: Files) -> None:
     """Ends the processes of a `serve` that was killed: they hold its port, and two gateways would answer one round."""
     noted = files.folder / PROCESSES
-    ours = [str(folder.absolute()).encode() for folder in (files.folder, files.run)]
-    left = []
-    for pid in map(int, noted.read_text().split() if noted.exists() else ()):
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if any(folder in command for folder in ours):
-                os.killpg(pid, signal.SIGKILL)
-                left.append(pid)
+    leaders = set(map(int, noted.read_text().split() if noted.exists() else ()))
+    ours, left = str(files.run.absolute()).encode(), []
+    for process in Path("/proc").glob("[0-9]*") if leaders else ():
+        with contextlib.suppress(OSError):  # one whose leader has ended, such as a ServerApp, is in its group still
+            if ours in (process / "cmdline").read_bytes() and os.getpgid(int(process.name)) in leaders:
+                os.kill(int(process.name), signal.SIGKILL)
+                left.append(int(process.name))
     deadline = time.monotonic() + 10
     while any(_alive(pid) for pid in left) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -253,6 +252,7 @@ class Supervisor:
         tell: Callable[[dict[str, Any]], None],
         fleet_port: int = 0,
     ) -> None:
+        files = Files(files.run.absolute(), files.site)  # by which commands are found again
         self.files, self.tell = files, tell
         self.session = files.session()
         unlock = lock_folder(files.folder)
@@ -307,10 +307,10 @@ class Supervisor:
         return [self.superlink, *self.gateways, self.superexec]
 
     def _ensure(self) -> None:
-        started = [process.ensure() for process in self.processes]
-        if any(started):
-            pids = [str(p.child.pid) for p in self.processes if p.child is not None]
-            (self.files.folder / PROCESSES).write_text("\n".join(pids) + "\n")
+        for process in self.processes:
+            if process.ensure():  # noted at once: a `serve` that is killed now must find it
+                pids = [str(p.child.pid) for p in self.processes if p.child is not None]
+                (self.files.folder / PROCESSES).write_text("\n".join(pids) + "\n")
 
     # -- the run of the ServerApp -----------------------------------------------------------------------------------
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -319,6 +321,9 @@ def test_rest_wants_the_right_token(served):
     assert call("v1/invitations", boss, "POST", json={"uses": 0}).status_code == 400
     assert call(f"v1/invitations/{made['digest']}", boss, "DELETE").status_code == 200
     assert call("v1/session", made["token"]).status_code == 401
+    (host.gateway.files.run / "config.json").write_text("{}")
+    with zipfile.ZipFile(io.BytesIO(call("v1/model", boss).content)) as archive:  # what `generate --model` takes
+        assert archive.namelist() == ["model/config.json", "model/vocab.json"]
     peer = Peer(host, member, name="<b>me</b>")
     peer.next("welcome")
     status = call("v1/status", boss).json()

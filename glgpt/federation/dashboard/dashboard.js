@@ -5,6 +5,8 @@ const $ = (id) => document.getElementById(id);
 const fragment = location.hash.slice(1);
 const token = fragment.startsWith("host=") ? fragment.slice(5) : "";
 let paused = false;
+let last = null; // what the gateway said last
+let asked = false; // whether the host has ended the session here
 
 async function call(path, method = "GET", body = undefined) {
   const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
@@ -80,6 +82,7 @@ function draw(history) {
 }
 
 function show(s) {
+  last = s;
   paused = s.paused;
   $("name").textContent = `Training together: ${s.name}`;
   document.title = `${s.name}: ${s.done} of ${s.rounds} rounds`;
@@ -117,7 +120,7 @@ function show(s) {
   if (sampled) {
     $("which").textContent = `after round ${sampled.round}`;
     $("sample").textContent = sampled.sample;
-  }
+  } else if (s.history.length) $("sample").textContent = "The sample comes when the round is evaluated.";
 }
 
 async function act(path, method, body) {
@@ -128,12 +131,22 @@ async function act(path, method, body) {
   }
 }
 
+/** Says that the session is over, where the gateway has gone with it. */
+function over() {
+  const how = last.done >= last.rounds ? "All rounds are done" : "The session was ended";
+  $("now").textContent = `${how}: ${last.done} of ${last.rounds} rounds. The model is in the folder that glgpt federate serve was given.`;
+  for (const name of ["pause", "end", "download", "invite"]) $(name).disabled = true;
+  for (const button of $("devices").querySelectorAll("button")) button.disabled = true;
+}
+
 async function watch() {
   for (;;) {
     try {
       show(await (await call("v1/status")).json());
     } catch (error) {
-      $("now").textContent = error instanceof TypeError ? "The gateway does not answer; trying again…" : error.message;
+      const gone = error instanceof TypeError;
+      if (gone && last && (asked || last.done >= last.rounds)) return over();
+      $("now").textContent = gone ? "The gateway does not answer; trying again…" : error.message;
     }
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
@@ -142,7 +155,9 @@ async function watch() {
 function host() {
   $("host").hidden = false;
   $("pause").onclick = () => act("v1/pause", "POST", { paused: !paused });
-  $("end").onclick = () => confirm("End the session for all devices?") && act("v1/session", "DELETE");
+  $("end").onclick = async () => {
+    if (confirm("End the session for all devices?")) asked = Boolean(await act("v1/session", "DELETE"));
+  };
   $("invite").onclick = async () => {
     const asked = { hours: Number($("hours").value) || 168, ...($("once").checked ? { uses: 1 } : {}) };
     const made = await (await act("v1/invitations", "POST", asked))?.json();
@@ -161,7 +176,7 @@ function host() {
     if (!answer) return;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await answer.blob());
-    link.download = "model.safetensors";
+    link.download = "model.zip";
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   };

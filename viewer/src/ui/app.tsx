@@ -17,6 +17,7 @@ import { openCard, Tour } from "./tour";
 import type { Progress } from "../engine/loader";
 import { ModelSwitch, TrainingChip } from "./models";
 import * as state from "./state";
+import { invited } from "./together/state";
 
 const LONG_LOST = 5000; // ms without a graphics context after which the page says what may help
 const RECORDED: Partial<Record<state.ViewName, ComponentType>> = { text: RecordedText, attention: RecordedAttention };
@@ -141,6 +142,7 @@ function About() {
         : split
         ? "as fragment shaders, its first blocks in this browser, the others on a server, which could read what you type."
         : "in this browser as fragment shaders: every number it computes is a texel you can look at, and nothing you type leaves the page."}
+      {invited.value && " What this device learns does, and your nickname, once you train with others."}
       {source && (
         <>
           {" "}

@@ -5,7 +5,7 @@ import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import type { Session } from "../training/session";
 import { place, type Stage } from "./state";
-import { federation, open as openTogether } from "./together/state";
+import { federation, invited as invitation, open as openTogether, together } from "./together/state";
 import { Together } from "./together/together";
 import { LearnStage } from "./train-learn";
 import { ScoreStage } from "./train-score";
@@ -31,6 +31,7 @@ export function TrainView() {
   }, []);
   if (!train.index.value) return <section class="panel loading">{train.problem.value || "Reading what can be trained…"}</section>;
   const { of: Shown } = STAGES[place.stage.value];
+  const invited = Boolean(invitation.value || federation.value); // who has come to train together sees that first
   return (
     <section class="train" aria-label="Train">
       <div class="panel run">
@@ -42,8 +43,9 @@ export function TrainView() {
           </p>
         )}
       </div>
+      {invited && <Together />}
       <Shown />
-      {(WITH_OTHERS.includes(place.stage.value) || federation.value) && <Together />}
+      {!invited && WITH_OTHERS.includes(place.stage.value) && <Together />}
     </section>
   );
 }
@@ -99,11 +101,16 @@ function Buttons() {
             Go back to {found.checkpoint?.step ? `step ${found.checkpoint.step}` : "the beginning"}
           </button>
         ) : (
-          <button class="primary" disabled={busy || ended} onClick={() => void train.start()}>
+          <button
+            class="primary"
+            disabled={busy || ended || together()}
+            title={together() ? "This device trains with others: leave them first" : ""}
+            onClick={() => void train.start()}
+          >
             {found?.step ? "Continue" : "Start"}
           </button>
         )}
-        <button disabled={running || failed || busy} onClick={() => void train.step()}>
+        <button disabled={running || failed || busy || together()} onClick={() => void train.step()}>
           One step
         </button>
         <button

@@ -21,6 +21,14 @@ let opened = false;
 
 // Taken before the page writes its own settings behind the `#`.
 if (new URLSearchParams(location.hash.slice(1)).has("together")) link.value = location.href;
+/** Whether the page was opened by an invitation. */
+export const invited = signal(Boolean(link.value));
+
+/** Whether this device trains with others now. */
+export function together(): boolean {
+  void tick.value;
+  return federation.value !== null && !["over", "failed"].includes(federation.value.status);
+}
 
 interface Remembered {
   link: string;
@@ -67,6 +75,10 @@ const changed = throttled(() => void tick.value++, FRAME);
 
 export function join(): void {
   problem.value = "";
+  if (URL.canParse(link.value) && new URL(link.value).origin !== location.origin) {
+    problem.value = `This invitation is of another host: open it as a page of its own, ${new URL(link.value).origin} does not admit this one.`;
+    return;
+  }
   remember(true);
   const own = text.value ? { text: text.value } : {};
   engine()

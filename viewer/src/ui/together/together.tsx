@@ -16,13 +16,16 @@ export function Together() {
   return (
     <section class="together panel" aria-label="Together" data-status={found?.status ?? "none"} data-rounds={found?.rounds.length ?? 0}>
       <h2>{found?.terms ? `Together: ${found.terms.name}` : "Together"}</h2>
+      {!active && found === null && state.invited.value && (
+        <p class="invited">You are invited to train one model with other devices. Choose a name, and join.</p>
+      )}
       {!active && <Invitation />}
       {state.problem.value && (
         <p class="problem" role="alert">
           {state.problem.value}
         </p>
       )}
-      {found && <Part found={found} active={active} />}
+      {found && (found.status !== "failed" || !state.problem.value) && <Part found={found} active={active} />}
       {found && found.rounds.length > 0 && <Rounds rounds={found.rounds} />}
       {found && found.others.length > 0 && <Others found={found} />}
     </section>
