@@ -34,6 +34,7 @@ export function TrainView() {
   const invited = Boolean(invitation.value || federation.value); // who has come to train together sees that first
   return (
     <section class="train" aria-label="Train">
+      {invited && <Together />}
       <div class="panel run">
         <Stages />
         <Buttons />
@@ -43,7 +44,6 @@ export function TrainView() {
           </p>
         )}
       </div>
-      {invited && <Together />}
       <Shown />
       {!invited && WITH_OTHERS.includes(place.stage.value) && <Together />}
     </section>
