@@ -201,9 +201,9 @@ def page_device(studio: Studio) -> None:
 
 
 def page_cut(studio: Studio) -> None:
-    """A head cut, and both texts."""
-    with studio.page("#tokens=60&layer=0&head=1", 700, "Attention") as page:
-        page.get_by_role("button", name="Cut head 1 of block 0").click()
+    """A layer that looks at the token before alone: both texts, and what became of each word."""
+    with studio.page("#tokens=60&layer=2&head=mean", 700, "Attention") as page:
+        page.get_by_label("Looks at").select_option("previous")
         page.wait_for_function("document.querySelector('.cut-bar .parting')")
         page.get_by_role("button", name="Compare the texts").click()
         page.wait_for_function(f"{WRITTEN} && /On average/.test(document.querySelector('.shift-key')?.textContent)")

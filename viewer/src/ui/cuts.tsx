@@ -274,7 +274,7 @@ function shiftOf(tok: state.Tok, i: number) {
   return { class: by < 0 ? "less" : "more", style: { "--shift": amount.toFixed(2) }, title: `${tok.label}: ${signed(by)} nats, from ${percent(tok.p ?? 0)} to ${percent((tok.p ?? 0) * Math.exp(by))}` };
 }
 
-const signed = (by: number) => `${by >= 0 ? "+" : "−"}${Math.abs(by).toFixed(2)}`;
+const signed = (by: number) => (Math.abs(by) < 0.005 ? "0.00" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(2)}`);
 
 /** What the change does to the whole model's text, in a sentence. */
 function meanShift(whole: readonly state.Tok[]): string {
