@@ -29,6 +29,8 @@ from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 HERE = Path(__file__).resolve().parent
+NEAR = 1e-6  # rounding a float64 to float32 differs by less
+LLAMA_NEAR = 1e-5  # transformers takes Llama's norms in float32, whose sums depend on the processor: 2e-6 was seen
 SEED = 3  # of the first case, the others count on from it; one for which no greedy choice is a near tie
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -240,7 +242,8 @@ def differences(made: Path, kept: Path) -> list[str]:
         else:
             with np.load(made / file) as a, np.load(kept / file) as b:
                 same = set(a) == set(b) and all(a[key].shape == b[key].shape for key in a)
-                if not (same and all(np.allclose(a[key], b[key], rtol=1e-6, atol=1e-6) for key in a)):
+                near = LLAMA_NEAR if file.parts[0] in LLAMAS else NEAR
+                if not (same and all(np.allclose(a[key], b[key], rtol=near, atol=near) for key in a)):
                     found.append(f"{file} differs")
     return found
 
