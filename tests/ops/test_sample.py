@@ -131,7 +131,8 @@ def test_the_likeliest_come_with_a_draw(device: Device) -> None:
         (np.zeros(5000), {"top_k": 4000}),
         (np.zeros(5000), {"top_p": 0.5}),
         (np.repeat([5.0, 1.0], [1, 8000]), {"top_p": 0.7}),
-        (np.where(np.arange(20000) % 256 < 4, 5.0, 0.0), {"top_k": 12}),  # all of them in one block
+        (np.where(np.arange(20000) % 256 < 4, 5.0, 0.0), {"top_k": 12}),  # all of them in a few blocks
+        (np.where(np.arange(20000) % 2048 < 4, 5.0, 0.0), {"top_k": 5}),  # in one, which gives four of them
     ],
 )
 def test_what_the_candidates_do_not_reach_is_not_decided(
@@ -140,6 +141,19 @@ def test_what_the_candidates_do_not_reach_is_not_decided(
     """A set of tokens that reaches beyond the candidates is cut off at them."""
     with drawing(device, logits) as player:
         assert draw(player, Sampler(**settings, seed=4))[0, 0, 2:].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("top_p", [0.5, 0.9, 0.97])
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_nucleus_of_few_among_many_tokens_is_decided(device: Device, top_p: float, temperature: float) -> None:
+    """The search for its end stops at a wrong edge, and leaves to the host what the candidates hold."""
+    logits = np.float32(4 * np.random.default_rng(7).standard_normal(50257))
+    sampler = Sampler(temperature, top_p=top_p, seed=2)
+    p = sampler.probabilities(logits)
+    with drawing(device, logits) as player:
+        texels = draw(player, sampler)[0]
+    assert texels[0, 2:].tolist() == [0, 0] and (p > 0).sum() > 1
+    assert texels[-1, 1] == pytest.approx(np.exp((logits[p > 0] - texels[-1, 2]) / temperature).sum(), rel=1e-5)
 
 
 def test_a_row_that_is_not_finite_is_told(device: Device) -> None:

@@ -99,10 +99,11 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint() -> None:
         process.kill()
         process.wait()
         kills += process.returncode == -signal.SIGKILL
-        with Path("killed/metrics.jsonl").open("a") as file:
-            file.write('{"step": 9')  # and a line cut off
+        reached, noted_so_far = fake_trainer.Trainer.load("killed", batch=4).steps_done, Path("killed/metrics.jsonl")
+        half = noted_so_far.read_text().rpartition("\n")[2]
+        with noted_so_far.open("a") as file:  # a step that will be taken again, and a line cut off
+            file.write("\n" * bool(half) + json.dumps({"step": reached + 1, "loss": 9.0}) + '\n{"step": 9')
         (Path("killed") / ".state.safetensors.half").write_bytes(b"x")
-        reached = fake_trainer.Trainer.load("killed", batch=4).steps_done
         noted = [int(n) for n in re.findall(r'"step": (\d+),', Path("killed/metrics.jsonl").read_text())]
         assert reached % 10 == 0 and max(noted, default=0) - reached < 20
         process = command("train", "--resume", "killed", FAKE_SECONDS="0.01")
