@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from glgpt import GPT2, Ablate, Attend, Patch, Scale, Steer
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.inference.interventions import Intervention
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 TEXT = "JULIET:\nO Romeo, Romeo! wherefore art thou"
 ATOL = 1e-4
