@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import re
 import shlex
 import ssl
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from glgpt.cli.commands import report
 from glgpt.cli.options import Parser, above_zero, count, device, not_negative, positive
@@ -20,15 +21,13 @@ from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM, STRATEGIES
 from glgpt.system.files import read_json
+from glgpt.system.network import is_web_address
 from glgpt.system.outputs import output_folder
 from glgpt.training.settings import PRESETS
 
 LAST = 5  # rounds that `status` shows
 EVAL_TOKENS = 1 << 14  # a validation a round: fewer tokens than `glgpt train` takes
-TERMS = (
-    "rounds", "local_steps", "quorum", "grace", "strategy", "outer_lr", "outer_momentum", "public", "dtype", "dp_noise",
-    "dp_clip", "gateways",
-)  # fmt: skip
+SETTINGS = ("tokenizer", "batch", "lr", "seed", "warmup")  # options that the model's training takes
 EXTRA = ("flwr", "websockets", "httpx")
 
 
@@ -200,7 +199,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if (args.tls_cert is None) != (args.tls_key is None):
         raise ArgumentError("--tls-cert and --tls-key go together")
     for url in args.url:
-        if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+        if not is_web_address(url) or urlsplit(url).query or urlsplit(url).fragment:
             raise ArgumentError(f"--url {quoted(url)} is no address, such as https://example.org/")
     if args.tls_cert:
         _check_certificate(args.tls_cert, args.tls_key)
@@ -228,21 +227,16 @@ def _check_certificate(cert: str, key: str) -> None:
 def _unchanged(args: argparse.Namespace, session: Any) -> None:
     """Raises ArgumentError for an option that contradicts the session it continues."""
     from glgpt.federation.serve import Terms
+    from glgpt.training.run_folder import RECORD
 
-    terms, settings = Terms(), session.settings
-    for name in (*TERMS, "round_seconds", "shards"):
-        asked, agreed = getattr(args, name), getattr(session, name)
-        if asked not in (getattr(terms, name), agreed) and not (name == "shards" and asked > agreed):
-            raise ArgumentError(_contradiction(args, name, asked, agreed))
-    for name in ("tokenizer", "batch", "lr", "seed", "warmup"):
-        asked, agreed = getattr(args, name), getattr(settings, name)
-        if asked not in (None, agreed):
-            raise ArgumentError(_contradiction(args, name, asked, agreed))
-
-
-def _contradiction(args: argparse.Namespace, name: str, asked: object, agreed: object) -> str:
-    option = "--" + name.replace("_", "-")
-    return f"{quoted(args.out)} holds a session with {option} {agreed}; {asked} needs a new --out"
+    options = {name: (default, getattr(session, name)) for name, default in asdict(Terms()).items()}
+    options |= {name: (None, getattr(session.settings, name)) for name in SETTINGS}
+    options["preset"] = (None, read_json(Path(args.out) / RECORD)["preset"])
+    for name, (default, agreed) in options.items():
+        asked = getattr(args, name, default)  # not all terms are options
+        if asked not in (default, agreed) and not (name == "shards" and asked > agreed):
+            option = "--" + name.replace("_", "-")
+            raise ArgumentError(f"{quoted(args.out)} holds a session with {option} {agreed}; {asked} needs a new --out")
 
 
 def _session(args: argparse.Namespace) -> Any:
@@ -256,20 +250,14 @@ def _session(args: argparse.Namespace) -> Any:
     if files.exists:
         if args.files and [str(Path(file).absolute()) for file in args.files] != read_json(files.run / RECORD)["files"]:
             raise GlgptError(f"{quoted(args.out)} holds a session on another text: leave TEXT out to continue it")
-        agreed = read_json(files.run / RECORD)["preset"]
-        if args.preset not in (None, agreed):
-            raise ArgumentError(_contradiction(args, "preset", args.preset, agreed))
         _unchanged(args, files.session())
         return files
     if not args.files:
         raise GlgptError("no text was given; name at least one file, or the --out of a session to continue")
     output_folder(args.out)
-    terms = Terms(
-        **{n: getattr(args, n) for n in TERMS},
-        round_seconds=float(args.round_seconds),
-        shards=args.shards,
-    )
-    given = {n: getattr(args, n) for n in ("tokenizer", "batch", "lr", "seed", "warmup", "device")}
+    asked = {name: getattr(args, name) for name in asdict(Terms()) if hasattr(args, name)}
+    terms = Terms(**asked | {"round_seconds": float(args.round_seconds)})
+    given = {n: getattr(args, n) for n in (*SETTINGS, "device")}
     given["eval_tokens"] = EVAL_TOKENS if args.eval_tokens is None else args.eval_tokens
     given = {name: value for name, value in given.items() if value is not None}
     with progress("preparing the run", "B") as show:

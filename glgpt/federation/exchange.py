@@ -36,6 +36,12 @@ def arrays_of(parameters: Vector) -> ArrayRecord:
     return ArrayRecord({KEY: Array(np.ascontiguousarray(parameters, np.float32))})
 
 
+def client_reply(question: Message, parameters: Vector, tokens: float, loss: float) -> Message:
+    """One client's update as strategies take it."""
+    figures = MetricRecord({"num-examples": tokens, "loss": loss, ALIKE: 1.0})
+    return Message(RecordDict({"arrays": arrays_of(parameters), "metrics": figures}), reply_to=question)
+
+
 def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[Answer]:
     """Asks all gateways and waits for their answers.
 
@@ -130,9 +136,7 @@ def from_supernode(answer: Answer, parameters: Vector, session: Session) -> tupl
         told = {"tokens": int(tokens), "loss": float(loss)}
         device = {"member": None, "name": name, **told, "steps": int(steps), "said": ""}
         line = {"clients": 1, **told, "seconds": float(seconds), "streamed": False}
-        figures = MetricRecord({"num-examples": float(tokens), "loss": float(loss), ALIKE: 1.0})
-        message = Message(RecordDict({"arrays": arrays_of(row), "metrics": figures}), reply_to=question)
-        return message, line | {"devices": [device], "site": name}
+        return client_reply(question, row, float(tokens), float(loss)), line | {"devices": [device], "site": name}
     except Exception as error:  # whatever a node sends
         logger.warning("%s is left out: %s", name, error)
         return None

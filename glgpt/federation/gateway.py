@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import io
 import json
 import logging
 import signal
@@ -25,8 +24,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import uvicorn
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -571,19 +571,17 @@ class Gateway:
 
     async def model(self, _: Request) -> Response:
         """The model as it is now: a zip of the folder that `glgpt generate --model` takes."""
-        data = await asyncio.to_thread(_zipped, self.files)
-        named = {"Content-Disposition": 'attachment; filename="model.zip"'}
-        return Response(data, media_type="application/zip", headers=named)
+        path = await asyncio.to_thread(_zipped, self.files)
+        return FileResponse(path, filename="model.zip", background=BackgroundTask(path.unlink))
 
 
-def _zipped(files: Files) -> bytes:
-    """A checkpoint's files, not compressed: weights would hardly be smaller."""
-    found = io.BytesIO()
-    with zipfile.ZipFile(found, "w") as archive:
+def _zipped(files: Files) -> Path:
+    """A checkpoint's files in a temporary zip, not compressed: weights would hardly be smaller."""
+    with tempfile.NamedTemporaryFile(suffix=".zip", delete=False) as found, zipfile.ZipFile(found, "w") as archive:
         for name in ("config.json", "model.safetensors", *TOKENIZER_FILES):
             if (files.run / name).is_file():
                 archive.write(files.run / name, f"model/{name}")
-    return found.getvalue()
+    return Path(found.name)
 
 
 def _bearer(request: Request) -> str:

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from glgpt.federation.exchange import ALIKE, KEY, Supernodes, arrays_of, exchange, from_supernode
+from glgpt.federation.exchange import ALIKE, KEY, Supernodes, arrays_of, client_reply, exchange, from_supernode
 from glgpt.federation.protocol import Vector
 from glgpt.federation.rules import TRIM, Outer, trimmed_mean, weighted_mean
 from glgpt.federation.session import Checkpoint, Files, Session
@@ -126,8 +126,7 @@ def expanded(reply: Message, asked: Message, parameters: Vector, most_tokens: fl
         if not (np.isfinite(row).all() and 0 < count <= most_tokens and np.isfinite(loss)):
             logger.warning("a client's update is left out: %g tokens, loss %g", count, loss)
             continue
-        figures = MetricRecord({"num-examples": count, "loss": loss, ALIKE: 1.0})
-        replies.append(Message(RecordDict({"arrays": arrays_of(row), "metrics": figures}), reply_to=asked))
+        replies.append(client_reply(asked, row, count, loss))
     return replies
 
 

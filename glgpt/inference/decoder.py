@@ -5,8 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
@@ -73,8 +71,10 @@ class Decoder:
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
         """Token `step`, the one behind `ids`; from the second on, with the one behind that under way."""
-        if sampler.adjusts:
-            return self._adjusted(ids, refilled, sampler, step)
+        if sampler.adjusts:  # the host chooses: no token is under way meanwhile
+            if not refilled:
+                self.player.play("decode", pos=len(ids) - 1)
+            return self._from_row(ids, sampler, step)
         if refilled:
             self._choose(sampler, step)
         else:
@@ -99,23 +99,12 @@ class Decoder:
         self._chosen.start()
 
     def _from_row(self, ids: list[int], sampler: Sampler, step: int) -> int:
-        """The token behind `ids` where the device could not decide; what was played ahead of it is in vain."""
+        """The token behind `ids` where the host chooses; what was played ahead of it is in vain."""
         if len(self._chosen):
             self._chosen.drop()
             upload_token(self.player, ids[-1])
             self.player.play("decode", pos=len(ids) - 1)
-        token = sampler.choose(self._logits.unpack(self.player.read(self._logits.texture))[0], step)
-        upload_token(self.player, token)
-        return token
-
-    def _adjusted(self, ids: list[int], refilled: bool, sampler: Sampler, step: int) -> int:
-        """The token behind `ids`, chosen by the host from logits that it has changed: none is under way meanwhile."""
-        last = len(ids) - 1
-        if not refilled:
-            self.player.play("decode", pos=last)
         logits = self._logits.unpack(self.player.read(self._logits.texture))[0]
-        if not np.isfinite(logits).all():
-            raise GlgptError(NOT_FINITE)
         token = sampler.choose(sampler.adjusted(logits, ids), step)
         upload_token(self.player, token)
         return token

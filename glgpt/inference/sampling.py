@@ -105,8 +105,10 @@ class Sampler:
         if (last := max(self.logit_bias, default=0)) >= size:
             raise GlgptError(f"logit bias names id {last}, and the vocabulary has {size}")
 
-    def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.float64]:
+    def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.floating]:
         """Logits `[vocab]` behind the text `ids`, after penalty and bias."""
+        if not self.adjusts:
+            return logits
         found = logits.astype(np.float64)
         seen = np.unique(np.asarray(ids, np.int64))
         penalty = self.repetition_penalty

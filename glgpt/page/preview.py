@@ -13,6 +13,7 @@ from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import EMBED, LOGITS, ModelConfig, in_block
 from glgpt.plots.strip import HEIGHT, WIDTH, Word, strip_picture
+from glgpt.system.network import is_web_address
 
 PICTURE = "preview.png"
 PROMPT = "JULIET:\nO Romeo, Romeo! wherefore art"
@@ -27,22 +28,16 @@ def checked_site(site: str, no_folder: bool = False) -> str:
     """
     if no_folder:
         raise ArgumentError("--site is of a folder that will be published; leave it out with --single-file and --embed")
-    if not _is_address(site) or urlsplit(site).query or urlsplit(site).fragment:
+    if not is_web_address(site) or urlsplit(site).query or urlsplit(site).fragment:
         raise ArgumentError(f"--site {quoted(site)} is no address of a folder, such as https://example.org/page/")
     return site.removesuffix("index.html").rstrip("/") + "/"
 
 
 def checked_source(source: str) -> str:
     """An address of a page's source. Raises ArgumentError for what is none."""
-    if not _is_address(source):
+    if not is_web_address(source):
         raise ArgumentError(f"--source {quoted(source)} is no address, such as https://example.org/glgpt")
     return source
-
-
-def _is_address(text: str) -> bool:
-    parts = urlsplit(text)
-    plain = re.fullmatch(r"[\x21-\x7e]+", text) and not re.search(r"[\"'<>\\]", text)
-    return bool(plain and parts.scheme in ("http", "https") and parts.hostname)
 
 
 def write_preview(model: GPT2, folder: Path, site: str) -> None:

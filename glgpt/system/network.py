@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import re
 import socket
+from urllib.parse import urlsplit
 
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = {
@@ -19,6 +21,13 @@ def is_address(host: str) -> bool:
         ipaddress.ip_address(host)
         return True
     return False
+
+
+def is_web_address(text: str) -> bool:
+    """Whether a text is an http or https URL that needs no escapes in HTML."""
+    parts = urlsplit(text)
+    plain = re.fullmatch(r"[\x21-\x7e]+", text) and not re.search(r"[\"'<>\\]", text)
+    return bool(plain and parts.scheme in ("http", "https") and parts.hostname)
 
 
 def is_loopback(host: str) -> bool:

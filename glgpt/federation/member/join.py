@@ -36,7 +36,6 @@ from glgpt.text.dataset import Ids
 from glgpt.text.files import Text
 
 logger = logging.getLogger(__name__)
-SLOTS = 64  # clients of one session on one machine
 BACKOFF, MOST_BACKOFF = 0.5, 4.0  # seconds between two tries to connect
 PING = 10.0
 TELL = 0.5  # seconds between two words on how far a round is

@@ -39,7 +39,7 @@ def client_of(terms: Path) -> ClientApp:
 
 
 def trained(terms: Path, message: Message, context: Context) -> Message:
-    """Trains the round that `message` asks for, until its deadline; answers as a gateway with one client does.
+    """Trains the round that `message` asks for, until its deadline; answers with its update, tokens, steps and loss.
 
     Raises ArgumentError for a node without a text, and GlgptError for a text that is too short.
     """
@@ -65,6 +65,6 @@ def trained(terms: Path, message: Message, context: Context) -> Message:
         worker.close()
     assert learned is not None
     arrays = ArrayRecord({"updates": Array(learned.parameters[None])})
-    metrics = {"tokens": [float(learned.tokens)], "loss": [learned.loss], "clients": 1}
-    metrics |= {"steps": learned.steps, "seconds": round(time.monotonic() - began, 3)}
-    return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}), reply_to=message)
+    metrics = MetricRecord({"tokens": [float(learned.tokens)], "loss": [learned.loss]})
+    metrics["steps"], metrics["seconds"] = learned.steps, round(time.monotonic() - began, 3)
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)

@@ -76,7 +76,7 @@ export function parseChange(word: string): Change {
 }
 
 /** The same as one word without commas, as a link has it. */
-export function written({ part, factor, steering, patch, pattern }: Change): string {
+export function written({ part, factor = 0, steering, patch, pattern }: Pick<Change, "part"> & Partial<Change>): string {
   const escaped = (text: string) => encodeURIComponent(text).replaceAll("~", "%7E");
   if (pattern) return `${part}:${pattern}`;
   if (patch) return [part, patch.position, escaped(patch.text)].join("@");

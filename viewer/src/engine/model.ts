@@ -544,7 +544,7 @@ export class Model {
       this.decode(text.length - 1);
     }
     const logits = await this.logitsRow();
-    const draw = sampler.draw(sampler.adjusts ? sampler.adjusted(logits, text) : logits, step);
+    const draw = sampler.draw(sampler.adjusted(logits, text), step);
     this.writeToken(draw.id);
     return { id: draw.id, ...(weighed ? alternatives(logits, weighed, draw.id, draw) : {}) };
   }

@@ -129,7 +129,8 @@ export class Sampler {
   }
 
   /** Logits behind the text `ids`, after penalty and bias. Throws for an id that has none. */
-  adjusted(logits: Float32Array, ids: readonly number[]): Float64Array {
+  adjusted(logits: Float32Array, ids: readonly number[]): Logits {
+    if (!this.adjusts) return logits;
     const found = Float64Array.from(logits);
     const { repetitionPenalty, logitBias } = this.settings;
     const penalty = repetitionPenalty ?? 1;

@@ -26,22 +26,29 @@ export function CutButton({ part }: { part: string }) {
   );
 }
 
+/** All changes but those of this kind of a part, which another takes the place of. */
+const others = (part: string, kind: "pattern" | "patch" | "steering") =>
+  state.cuts.value.filter((cut) => {
+    const change = parseChange(cut);
+    return change.part !== part || !change[kind];
+  });
+
 const PATTERN_NAMES: Record<string, string> = { uniform: "all tokens so far alike", previous: "the token before", first: "the first token" };
 
 /** Where a head, or all of a layer's attention, looks: as it does by itself, or as one chooses. */
 export function LooksAt({ part }: { part: string }) {
   const { patterns = [] } = state.engine().model.manifest;
-  const made = state.cuts.value.find((cut) => parseChange(cut).part === part && parseChange(cut).pattern);
+  const made = state.cuts.value.map(parseChange).find((change) => change.part === part && change.pattern);
   if (!patterns.length) return null;
   return (
     <label class="inline" title="Replaces where it looks, and writes the text again: what changes?">
       Looks at
       <select
-        value={made ? parseChange(made).pattern! : ""}
+        value={made?.pattern ?? ""}
         disabled={Boolean(state.cutting.value)}
         onChange={(e) => {
-          const { value } = e.currentTarget;
-          void state.setCuts([...state.cuts.value.filter((cut) => cut !== made), ...(value ? [`${part}:${value}`] : [])]);
+          const pattern = e.currentTarget.value;
+          void state.setCuts([...others(part, "pattern"), ...(pattern ? [written({ part, pattern })] : [])]);
         }}
       >
         <option value="">what it chooses</option>
@@ -99,10 +106,7 @@ function Patch({ block, token }: { block: number; token: number }) {
   const text = useSignal("");
   const of = useSignal("");
   const part = of.value ? inBlock(block, of.value) : `h.${block}`;
-  const patch = () => {
-    const kept = state.cuts.value.filter((cut) => !(parseChange(cut).patch && parseChange(cut).part === part));
-    void state.setCuts([...kept, written({ part, factor: 0, steering: null, pattern: null, patch: { position: token, text: text.value } })]);
-  };
+  const patch = () => void state.setCuts([...others(part, "patch"), written({ part, patch: { position: token, text: text.value } })]);
   return (
     <details class="changing patch">
       <summary>
@@ -137,8 +141,7 @@ function Steer({ block }: { block: number }) {
   const away = useSignal("");
   const part = `h.${block}`;
   const steer = () => {
-    const kept = state.cuts.value.filter((cut) => !(parseChange(cut).steering && parseChange(cut).part === part));
-    void state.setCuts([...kept, written({ part, factor: 2, steering: { towards: towards.value, away: away.value }, patch: null, pattern: null })]);
+    void state.setCuts([...others(part, "steering"), written({ part, factor: 2, steering: { towards: towards.value, away: away.value } })]);
   };
   const field = (title: string, of: typeof towards, hint: string) => (
     <label class="field">
@@ -226,11 +229,14 @@ export function Compared() {
       <div>
         <h2>Without the cut</h2>
         <p class="stream still">
-          {whole.map((tok, i) => (
-            <span key={i} {...shiftOf(tok, i)} class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""} ${shiftOf(tok, i).class}`}>
-              {tok.text}
-            </span>
-          ))}
+          {whole.map((tok, i) => {
+            const shift = shiftOf(tok, i);
+            return (
+              <span key={i} {...shift} class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""} ${shift.class}`}>
+                {tok.text}
+              </span>
+            );
+          })}
         </p>
         <p class="dim shift-key">
           <span class="less" style={{ "--shift": 1 }}>

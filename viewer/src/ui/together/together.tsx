@@ -10,9 +10,8 @@ import "./together.css";
 
 export function Together() {
   useEffect(() => state.open(), []);
-  void state.tick.value;
   const found = state.federation.value;
-  const active = found !== null && found.status !== "over" && found.status !== "failed";
+  const active = state.together();
   return (
     <section class="together panel" aria-label="Together" data-status={found?.status ?? "none"} data-rounds={found?.rounds.length ?? 0}>
       <h2>{found?.terms ? `Together: ${found.terms.name}` : "Together"}</h2>
