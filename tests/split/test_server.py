@@ -218,11 +218,11 @@ def test_narrower_hidden_states_cost_fewer_bytes_and_some_precision(
         apart = np.abs(split.logits(ids) - expected).max()
         assert 0 < apart < bound * np.abs(expected).max()
         for model in (split, exact):
-            assert len(list(model.generate_ids(ids, 4, temperature=0))) == 4
+            assert len(list(model.generate_ids(ids, 4, temperature=0, seed=7))) == 4
         narrow, full = (model.traffic()[1]["sent"] for model in (split, exact))
         rows, width = 2 * len(ids) + 3, whole.config.n_embd  # all of them looked at, then generated from
         saved = hidden.nbytes(rows, width, "f32") - hidden.nbytes(rows, width, wire)
-        assert full - narrow == pytest.approx(saved, abs=20)  # the first message names the format
+        assert full - narrow == saved - len(f',"wire":"{wire}"')  # which the first message names
 
 
 def test_a_text_over_tls(
