@@ -11,19 +11,27 @@
 #define COLUMNS ((Y_N + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may take a part of one
 #define TILE(n) ((Y_J + n) % W_SHARED)
 
-// sums += four columns of x times four rows of w. All fetches before the multiplications, since on software GL each is a
-// call that empties the registers; row by row, since the texels of one row are in the same page, those of one column are
-// not (2x there).
-#define MULTIPLY(sums, k4) { \
-    vec4 x = FACTOR(k4); \
-    int tile = W_TR == 1 ? 0 : 4 * (k4) / W_H, row = W_Y(4 * (k4) - tile * W_H); \
-    W_TEXEL w[4 * COLUMNS]; \
-    for (int o = 0; o < 4; o++) { \
-      for (int n = 0; n < COLUMNS; n++) w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x); \
+// sums += 4 * AT_ONCE columns of x times as many rows of w, up to the texel `last` of K. All fetches before the
+// multiplications, since on software GL each is a call that empties the registers, and a GPU waits for them together; row
+// by row, since the texels of one row are in the same page, those of one column are not (2x there).
+#define MULTIPLY(sums, k4, last) { \
+    vec4 xs[AT_ONCE]; \
+    W_TEXEL w[4 * COLUMNS * AT_ONCE]; \
+    for (int m = 0; m < AT_ONCE; m++) { \
+      int k = min((k4) + m, last), tile = W_TR == 1 ? 0 : 4 * k / W_H, row = W_Y(4 * k - tile * W_H); \
+      xs[m] = AT_ONCE == 1 || (k4) + m <= last ? FACTOR(k) : vec4(0.0); \
+      for (int o = 0; o < 4; o++) { \
+        for (int n = 0; n < COLUMNS; n++) { \
+          w[4 * (COLUMNS * m + n) + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x); \
+        } \
+      } \
     } \
-    Y_TILES(sums) \
+    for (int m = 0; m < AT_ONCE; m++) { \
+      vec4 x = xs[m]; \
+      Y_TILES(sums) \
+    } \
   }
-#define ROW(n, o) W_DECODE(w[4 * (n / W_SHARED) + o], TILE(n))
+#define ROW(n, o) W_DECODE(w[4 * (COLUMNS * m + n / W_SHARED) + o], TILE(n))
 #define SUM(n) x.x * ROW(n, 0) + x.y * ROW(n, 1) + x.z * ROW(n, 2) + x.w * ROW(n, 3)
 #define ADD(n, i, j) acc[n] += SUM(n);
 #define ADD_TO_GROUP(n, i, j) of_group[n] += SUM(n);
@@ -48,12 +56,13 @@ void main() {
     vec4 of_group[Y_N];
 #define START_GROUP(n, i, j) of_group[n] = vec4(0.0);
     Y_TILES(START_GROUP)
-    for (; k4 < stop; k4++) MULTIPLY(ADD_TO_GROUP, k4)
+    for (; k4 < stop; k4 += AT_ONCE) MULTIPLY(ADD_TO_GROUP, k4, stop - 1)
+    k4 = stop;
 #define SCALE(n, i, j) acc[n] += of_group[n] * w_scale(tile, row, at[n / W_SHARED], TILE(n));
     Y_TILES(SCALE)
   }
 #else
-  for (int k4 = slice * SLICE; k4 < end; k4++) MULTIPLY(ADD, k4)
+  for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(ADD, k4, end - 1)
 #endif
   STORE_Y(acc)
 }

@@ -23,7 +23,7 @@ def few_rows(rec: Recorder, x: Tensor, w: Tensor, name: str, contiguous: int = 0
         raise ValueError(f"{name}: a product of {x.rows} rows; few are 1 to {MOST_ROWS}")
     shared, k4, most = w.layout.format.column_tiles_per_texel, -(-x.cols // 4), rec.limits.max_draw_buffers
     contiguous, single, columns = columns_of(w, contiguous)
-    _, slice_texels = slices(rec, k4, columns, None, w.layout.stack > 1)
+    _, slice_texels = slices(rec, k4, columns, None, w.layout)
     together = min(x.rows, max(1, most // shared))  # rows of a fragment
     groups = -(-x.rows // together)
     together = -(-x.rows // groups)

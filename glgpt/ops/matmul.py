@@ -17,6 +17,7 @@ SLICE = 13  # texels of K that a fragment of a one-row product walks; powers of 
 CONTIGUOUS = (
     4  # texels of an f32 weight's row that a fragment takes; of a packed one one, whose decoding fills registers
 )
+INTEGERS = 8, 2  # of integers on a GPU: texels of K that a fragment walks, and those it fetches at once; they are few
 PANEL = 8  # fragments that read a panel's row: software GL runs so many together
 WRITTEN_OUT = 8  # segments of K, each within one tile of both factors; with more, the shader loops over them
 FEW_BINS = 6  # of BIN x BIN fragments; a product of fewer splits K: six suit two threads, and fill half of an H200
@@ -171,11 +172,12 @@ def matvec(
     """
     shared, k4 = w.layout.format.column_tiles_per_texel, -(-x.cols // 4)
     contiguous, texels, columns = columns_of(w, contiguous)
-    by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout.stack > 1)
+    by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout)
     split_k, stride = -(-k4 // slice_texels), columns
     y = rec.scratch(name, Layout(split_k * by, 16 * texels * shared * -(-columns // (4 * by)), (1, texels * shared)))
     place: dict[str, int | float | str] = {"BY": by, "STRIDE": stride, "CONTIGUOUS": contiguous}
-    defines = place | {"K4": k4, "SLICE": slice_texels}
+    at_once = INTEGERS[1] if _integers_on_a_gpu(w.layout) else 1
+    defines = place | {"K4": k4, "SLICE": slice_texels, "AT_ONCE": at_once}
     if isinstance(x, AttendedRow):
         inputs, defines = {"x": x.values, "logs": x.logs, "w": w}, defines | {"KEYS": x.keys}
     else:
@@ -194,18 +196,23 @@ def columns_of(w: Tensor, contiguous: int) -> tuple[int, int, int]:
     return contiguous, texels, -(-across // texels)
 
 
-def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, stacked: bool) -> tuple[int, int]:
+def _integers_on_a_gpu(w: Layout) -> bool:
+    return w.format.quantised and not w.panel
+
+
+def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: Layout) -> tuple[int, int]:
     """(rows of a block of pixels, texels of K in a slice) of a one-row product of `columns` columns of fragments."""
     by, limit = 2, rec.limits.max_texture_size
-    if slice_texels is None and stacked and columns < 1024:
+    least = INTEGERS[0] if _integers_on_a_gpu(w) else SLICE
+    if slice_texels is None and w.stack > 1 and columns < 1024:
         # Software GL draws bins of 64 x 64 pixels: two of them, no block cut off, and slices no shorter than pays
         most = 2 * BIN // -(-k4 // (2 * SLICE))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
         return by, -(-k4 // (2 * BIN // by))
-    if slice_texels is None and columns < NARROW:
+    if slice_texels is None and columns < NARROW and least == SLICE:
         slice_texels = max(6, -(-k4 // 32))  # the columns alone do not fill a GPU
     elif slice_texels is None:
-        slice_texels = SLICE * min(4, max(1, columns * -(-k4 // SLICE) // ENOUGH))
+        slice_texels = least * min(4, max(1, columns * -(-k4 // least) // ENOUGH))
     split_k = -(-k4 // slice_texels)
     while columns > limit * by or (columns < 1024 and 2 * split_k * by <= min(200, limit) and by < 16):
         by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target should be high, not wide

@@ -1,15 +1,19 @@
-"""The page beside the desktop, by turns, on one machine: time a token, prefill, load, and memory while loading.
+"""The page beside the desktop, by turns, on one machine: time a token, prefill, load, and memory of export and load.
 
 python tests/browser/measure.py [MODEL] [--dtype f16] [--rounds 7] [--flags="--use-angle=..."]
 
-MODEL is a folder or Hub name, `shakespeare` (default) or `random-124M`, GPT-2's size with random weights.
+MODEL is a folder or Hub name, `shakespeare` (default), or `random-124M`, `random-355M`, `random-774M` or
+`random-1558M`: GPT-2's sizes with random weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,27 +25,37 @@ from playwright.sync_api import sync_playwright
 
 from glgpt.bench.engine import RandomCheckpoint
 from glgpt.inference.model import GPT2
-from glgpt.models.gpt2.config import GPT2Config
-from glgpt.page.export import export
+from glgpt.models.gpt2.config import SIZES
 from glgpt.program.formats import FORMATS
 
 TOKENS = 48  # a measured generation
 PROMPT = 64
+GREEDY: dict[str, float] = {"temperature": 0}
+SAMPLED = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": 1}
 
 
-def desktop_times(model: GPT2, ids: list[int]) -> tuple[float, float]:
+def exported(source: str | Path, out: Path, dtype: str) -> dict[str, float]:
+    """Exports the page in a process of its own; seconds, and its greatest resident memory in MB."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "glgpt", "export", "--model", str(source), "--out", str(out), "--dtype", dtype]
+    subprocess.run(command, check=True)
+    kb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return {"seconds": time.perf_counter() - start, "peak_mb": kb * 1024 / 1e6}
+
+
+def desktop_times(model: GPT2, ids: list[int], how: dict[str, Any]) -> tuple[float, float]:
     """Milliseconds of the first token and of each that follows."""
     start = time.perf_counter()
-    tokens = model.generate_ids(ids, TOKENS, temperature=0)
+    tokens = model.generate_ids(ids, TOKENS, **how)
     next(tokens)
     first = time.perf_counter()
     count = sum(1 for _ in tokens)
     return 1e3 * (first - start), 1e3 * (time.perf_counter() - first) / count
 
 
-PAGE_TIMES = """async ([ids, tokens]) => {
+PAGE_TIMES = """async ([ids, tokens, {temperature, top_k, top_p, seed}]) => {
   glgpt.model.cached = [];
-  const r = await glgpt.generate({ids, tokens, temperature: 0});
+  const r = await glgpt.generate({ids, tokens, temperature, topK: top_k, topP: top_p, seed});
   return [r.prefillMs, r.decodeMs / (r.ids.length - 1)];
 }"""
 
@@ -76,13 +90,12 @@ def main() -> None:
     work = Path(args.work or tempfile.mkdtemp())
     work.mkdir(exist_ok=True)
     source: Any = args.model
-    if args.model == "random-124M":
-        source = work / "random-124M"
+    if args.model.removeprefix("random-") in SIZES:
+        source = work / args.model
         if not (source / "config.json").exists():
-            RandomCheckpoint(GPT2Config()).save(source)
+            RandomCheckpoint(SIZES[args.model.removeprefix("random-")]).save(source)
     out = work / f"page-{args.model}-{args.dtype}"
-    if not out.exists():
-        export(source, out, args.dtype)
+    figures: dict[str, Any] = {} if out.exists() else {"export": exported(source, out, args.dtype)}
     weights = sum(shard["bytes"] for shard in json.loads((out / "manifest.json").read_text())["shards"])
     with served(out) as site, sync_playwright() as p, GPT2.from_pretrained(source, dtype=args.dtype) as model:
         context = p.chromium.launch_persistent_context(
@@ -94,14 +107,15 @@ def main() -> None:
         page.set_default_timeout(300_000)
         address = f"{site}#tokens=1"
         page.add_init_script(WATCH)
-        figures: dict[str, Any] = {}
         for visit, go in {"first visit": lambda: page.goto(address), "second visit": page.reload}.items():
             figures[visit] = load_figures(page, go, weights)
             page.wait_for_function("!document.querySelector('.caret')")
         ids = [(7 * i) % model.config.vocab_size for i in range(PROMPT)]
         turns: dict[str, Callable[[], Any]] = {
-            "page": lambda: page.evaluate(PAGE_TIMES, [ids, TOKENS]),
-            "desktop": lambda: desktop_times(model, ids),
+            "page": lambda: page.evaluate(PAGE_TIMES, [ids, TOKENS, GREEDY]),
+            "desktop": lambda: desktop_times(model, ids, GREEDY),
+            "page, sampled": lambda: page.evaluate(PAGE_TIMES, [ids, TOKENS, SAMPLED]),
+            "desktop, sampled": lambda: desktop_times(model, ids, SAMPLED),
         }
         times: dict[str, list[Any]] = {name: [] for name in turns}
         for turn in range(args.rounds + 1):
@@ -109,8 +123,8 @@ def main() -> None:
                 found = run()
                 if turn:  # the first warms up
                     times[name].append(found)
-        for i, what in enumerate(("prefill", "decode")):
-            ms = {name: [t[i] for t in found] for name, found in times.items()}
+        for i, what, how in ((0, "prefill", ""), (1, "decode", ""), (1, "sampled decode", ", sampled")):
+            ms = {name: [t[i] for t in times[name + how]] for name in ("page", "desktop")}
             middle = {name: statistics.median(values) for name, values in ms.items()}
             least = {name: min(values) for name, values in ms.items()}
             ratio = [a / b for a, b in zip(ms["page"], ms["desktop"], strict=True)]

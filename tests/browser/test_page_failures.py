@@ -29,6 +29,20 @@ const get = WebGL2RenderingContext.prototype.getParameter;
 WebGL2RenderingContext.prototype.getParameter = function (name) {
   return name === this.MAX_TEXTURE_SIZE ? 64 : get.call(this, name);
 };"""
+NO_MEMORY = """
+const get = WebGL2RenderingContext.prototype.getError;
+const store = WebGL2RenderingContext.prototype.texStorage3D;
+let asked = 0, full = false;
+WebGL2RenderingContext.prototype.texStorage3D = function (target, levels, format, width, height, layers) {
+  asked += 16 * width * height * layers;
+  full ||= asked > 1e7;
+  return store.call(this, target, levels, format, width, height, layers);
+};
+WebGL2RenderingContext.prototype.getError = function () {
+  const said = full ? this.OUT_OF_MEMORY : get.call(this);
+  full = false;
+  return said;
+};"""
 NO_WEBGL = """
 for (const kind of [HTMLCanvasElement, OffscreenCanvas]) {
   const get = kind.prototype.getContext;
@@ -45,6 +59,28 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
     page = browse(serve(exported), init)
     page.get_by_role("alert").wait_for()
     assert message in page.get_by_role("alert").inner_text()
+
+
+def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
+    exported: Path, serve: Serve, browse: Browse
+) -> None:
+    """Of a large model, which this one says it is: of a small one the first shard comes while the device is measured."""
+
+    def enlarged(route: Any) -> None:
+        manifest = json.loads((exported / "manifest.json").read_text())
+        for shard in manifest["shards"]:
+            shard["bytes"] *= 20
+        route.fulfill(json=manifest)
+
+    page = browse("about:blank", NO_MEMORY)
+    page.route("**/manifest.json", enlarged)
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url))
+    page.goto(serve(exported))
+    page.get_by_role("alert").wait_for()
+    said = page.get_by_role("alert").inner_text()
+    assert "no memory for the" in said and "MB with --dtype q8" in said
+    assert not [url for url in fetched if "weights" in url]
 
 
 def test_complaints_are_heard(browse: Browse, complaints: list[str]) -> None:

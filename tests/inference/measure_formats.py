@@ -17,15 +17,9 @@ import numpy as np
 from glgpt.bench.engine import RandomCheckpoint
 from glgpt.inference.model import GPT2
 from glgpt.inference.sampling import Sampler
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.gpt2.config import SIZES
 from glgpt.tuning.choice import DeviceSettings
 
-SIZES = {
-    "124M": GPT2Config(),
-    "355M": GPT2Config(n_embd=1024, n_layer=24, n_head=16),
-    "774M": GPT2Config(n_embd=1280, n_layer=36, n_head=20),
-    "1558M": GPT2Config(n_embd=1600, n_layer=48, n_head=25),
-}
 PLAYS = 4  # tokens in a row
 
 

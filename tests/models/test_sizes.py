@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from glgpt.inference.programs import capture_program, generation_program
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.gpt2.config import SIZES, GPT2Config
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
 
 SHAKESPEARE = GPT2Config(vocab_size=1024, n_positions=256, n_embd=256, n_layer=6, n_head=8)
-XL = GPT2Config(n_embd=1600, n_layer=48, n_head=25)
 
 BUILDS = [(k, d) for k in KERNELS for d in FORMATS]
 
@@ -32,7 +31,7 @@ def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) ->
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_the_largest_gpt2_fits(dtype: str) -> None:
     """gpt2-xl, 25 heads and 48 layers, exceeds the usual limits."""
-    assert "decode" in generation_program(XL, Limits(), KERNELS["4x8"], dtype).entries
+    assert "decode" in generation_program(SIZES["1558M"], Limits(), KERNELS["4x8"], dtype).entries
 
 
 @pytest.mark.parametrize("limits", [Limits(max_texture_size=16384), Limits()], ids=["large", "usual"])

@@ -13,7 +13,7 @@ import { train, type TrainTask } from "./train";
 interface Task {
   rounds: number;
   only: "products" | "model" | null;
-  dtype: "f32" | "f16";
+  dtype: "f32" | "f16" | "q8" | "q4"; // of the page's model; products are measured in f32 and f16
   shape: [number, number];
   rows: number[];
   prompt: number;

@@ -35,6 +35,7 @@ from glgpt.errors import GlgptError
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
 from glgpt.page.serve import application, serving
+from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
 from glgpt.tuning.choice import product_program
@@ -152,7 +153,7 @@ def main() -> int:
     """The command line above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
-    parser.add_argument("--dtype", choices=("f32", "f16"), default="f32", help="of the model's weights in the page")
+    parser.add_argument("--dtype", choices=tuple(FORMATS), default="f32", help="of the model's weights in the page")
     parser.add_argument("--rounds", type=int, default=5, help="medians of this many rounds")
     parser.add_argument("--only", choices=("products", "model"), help="measure this alone")
     parser.add_argument("--train", action="store_true", help="measure steps of training instead")

@@ -179,3 +179,12 @@ class GPT2Config(ModelConfig):
         from glgpt.models.gpt2.reference import activations
 
         return activations(network, ids)
+
+
+# GPT-2 as it was published, by the number of its parameters
+SIZES = {
+    "124M": GPT2Config(),
+    "355M": GPT2Config(n_embd=1024, n_layer=24, n_head=16),
+    "774M": GPT2Config(n_embd=1280, n_layer=36, n_head=20),
+    "1558M": GPT2Config(n_embd=1600, n_layer=48, n_head=25),
+}

@@ -8,17 +8,19 @@ import { pause } from "../gl/wait";
 import { Capture, writeState, type Values } from "./capture";
 import { plan, sizes, windowStart, writeIds, writeToken, type Chunk } from "./chunks";
 import { parseChange, patched, resolve, streamBehind, writeCuts, type Change, type Cut } from "./cuts";
+import { FORMATS } from "./formats";
 import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
 import { must, PageError } from "../gl/errors";
-import { textureBytes, type Program } from "../gl/program";
+import { textureBytes, type Dtype, type Program } from "../gl/program";
 import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
 import { draft } from "./drafts";
 import { Forgotten, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS, Split, type Ask, type Crossing, type Stepped } from "./split";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 import { matrixOf, uploaded, type Uploaded } from "./uploaded";
 
+const LARGE = 200e6; // bytes of weights that a device may have no memory for
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
 const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
 
@@ -196,7 +198,8 @@ export class Model {
       const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
       throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
     }
-    loader.begin(); // weights come while the device is measured and programs are read
+    // Weights come while the device is measured and programs are read; those of a model that it may have no memory for, later.
+    if (loader.progress.total < LARGE) loader.begin();
     if (manifest.tokenizer) {
       model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
     }
@@ -243,6 +246,10 @@ export class Model {
     this.known = [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
     this.seen = this.weights?.version() ?? "";
     this.player = new Player(device, this.programs.generate, options, this.weights?.shared(), this.drawFlops, this.reader);
+    if (device.full) {
+      this.player.close();
+      throw new PageError(noMemory(this.programs.generate, this.manifest.dtype));
+    }
     this.player.onCompiled = (compiled, shaders) => this.onCompiled(compiled, shaders);
     const start = performance.now();
     const compiled = this.player.prepare(...this.played);
@@ -844,4 +851,20 @@ export class Model {
       cut: this.cutting ? textureBytes(this.cutting.generate, own) : 0,
     };
   }
+}
+
+/** What a visitor reads where the device had no memory for the textures of a model of this dtype. */
+function noMemory(program: Program, dtype: Dtype): string {
+  const all = textureBytes(program);
+  const weights = textureBytes(program, ["weight"]);
+  const size = (bytes: number) => (bytes < 1e9 ? `${Math.ceil(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
+  const narrower = (["f16", "q8", "q4"] as const).filter((name) => FORMATS[name].columnTiles > FORMATS[dtype].columnTiles);
+  const instead = narrower.map((name) => {
+    const share = FORMATS[dtype].columnTiles / FORMATS[name].columnTiles;
+    return `about ${size(all - weights + weights * share)} with --dtype ${name}`;
+  });
+  return (
+    `This device has no memory for the ${size(all)} of textures that the model takes in ${dtype}. ` +
+    (instead.length ? `Exported anew, it takes ${instead.join(", ")}.` : "A smaller model may fit.")
+  );
 }

@@ -146,6 +146,15 @@ export class Device {
     return texture;
   }
 
+  /** Whether the driver had no memory for something since this was last asked. It waits for the driver. */
+  get full(): boolean {
+    const { gl } = this;
+    for (let error = gl.getError(); ; error = gl.getError()) {
+      if (error === gl.NO_ERROR || error === gl.CONTEXT_LOST_WEBGL) return false;
+      if (error === gl.OUT_OF_MEMORY) return true;
+    }
+  }
+
   /** A framebuffer of single layers. Throws where the driver refuses it. */
   framebuffer(attachments: readonly (readonly [WebGLTexture, number])[]): WebGLFramebuffer {
     const { gl } = this;
