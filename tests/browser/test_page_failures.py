@@ -64,7 +64,7 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
 def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """Of a large model, which this one says it is: of a small one the first shard comes while the device is measured."""
+    """Of a large model, as this one says it is: of a small one the first shard comes while the device is measured."""
 
     def enlarged(route: Any) -> None:
         manifest = json.loads((exported / "manifest.json").read_text())
