@@ -43,21 +43,22 @@ def batch_program(
     height: int,
     logits: Layout | None,
     part: Part | None = None,
+    sizes: Sequence[int] = SIZES,
 ) -> Program:
     """Entries `decode_N` (a row of each of N texts), `take_N` (one of their rows of logits), `adopt_N` and `restore_1`.
 
-    They share caches of `height` rows. `decode_N` takes tokens from `token.N`, positions from `places.N`, where the
-    keys are from `table.N`, and writes keys and values to rows `row`..; it leaves the best tokens in `token.N` and
-    lists `logits` `[N, vocab]`. `take_N` copies row `row` of both to the states `token` and `logits` of a generation
-    program, of the layout `logits`, which may then draw from them. `adopt_N` copies N rows `pos`.. of its caches to
-    rows `row`.., and `restore_1` one back.
+    N of `decode_N` and `take_N` are the `sizes`. They share caches of `height` rows. `decode_N` takes tokens from
+    `token.N`, positions from `places.N`, where the keys are from `table.N`, and writes keys and values to rows `row`..;
+    it leaves the best tokens in `token.N` and lists `logits` `[N, vocab]`. `take_N` copies row `row` of both to the
+    states `token` and `logits` of a generation program, of the layout `logits`, which may then draw from them.
+    `adopt_N` copies N rows `pos`.. of its caches to rows `row`.., and `restore_1` one back.
 
     Of a part of the model: without the embedding, `decode_N` takes hidden states in the input `hidden.N`; without the
     head, where `logits` is None, it lists `hidden`, and there is no `take_N`.
     """
     rec = Recorder(limits)
     own = config.network(rec, kernel, dtype, part=part)
-    for size in SIZES:
+    for size in sizes:
         network = config.network(rec, kernel, dtype, batch=SideBySide(size, height), part=part)
         with rec.entry(f"decode_{size}"):
             network.decode()

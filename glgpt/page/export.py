@@ -28,7 +28,15 @@ from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.preview import checked_site, checked_source, write_preview
-from glgpt.page.programs import Cuts, capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.programs import (
+    SEVERAL,
+    Cuts,
+    capture_recording,
+    generate_program,
+    page_recordings,
+    probe_programs,
+    several_program,
+)
 from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
 from glgpt.page.split import SplitPage, described
@@ -49,6 +57,7 @@ TUNING = {  # what the page decides by as the desktop does, and how many greedy 
     "steady": STEADY,
     "draw_flops": DRAW_FLOPS,
     "ahead": 3,
+    "texts": SEVERAL,
 }
 SHARD_SIZE = 24 << 20
 CONTEXT = 256  # positions of the reference run: the caches of all that a large model could hold would take gigabytes
@@ -57,7 +66,7 @@ TRAINED_ON = "the plays of Shakespeare"  # the embedded model
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 WRITTEN = re.compile(  # by any export, directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.js|(manifest|recorded|reference|tokenizer|training)\.json"
-    r"|(capture|probe|program)-[\w-]+\.json|(cut|training|weights)-[\w-]+\.bin"
+    r"|(capture|probe|program)-[\w-]+\.json|(cut|several|training|weights)-[\w-]+\.bin"
 )
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
 
@@ -239,7 +248,7 @@ def _write(
         if wishes.site:
             write_preview(model, folder, wishes.site)
     programs, listed = _recordings(config, dtype, part, split)
-    packed = {recording["cut"]: programs[recording["cut"]] for recording in listed if "cut" in recording}
+    packed = {r[kind]: programs[r[kind]] for r in listed for kind in ("cut", "several") if kind in r}
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     if recorded:
         documents["recorded.json"] = _json(recorded)
@@ -309,6 +318,8 @@ def _recordings(
         if whole:
             files["cut"] = f"cut-{recording.name}.bin"
             programs[files["cut"]] = generate_program(config, recording, dtype, part, Cuts(config))
+            files["several"] = f"several-{recording.name}.bin"
+            programs[files["several"]] = several_program(config, recording, dtype, programs[files["generate"]])
         probes = probe_programs(recording, dtype)
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glgpt import ops
+from glgpt.inference.batch import batch_program
 from glgpt.inference.chunks import chunk_sizes
 from glgpt.inference.programs import record_capture, record_generation
 from glgpt.models.network import Network
 from glgpt.models.part import Part
-from glgpt.models.spec import PATTERN, SCORES, ModelConfig, Q, in_block
+from glgpt.models.spec import LOGITS, PATTERN, SCORES, ModelConfig, Q, in_block
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.layout import Layout
@@ -20,6 +21,8 @@ from glgpt.tuning.choice import product_program, row_product_program, variants
 
 LEAST = Limits(max_draw_buffers=4)  # of every WebGL2 device: recordings of all draw buffers share the probe of one row
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
+SEVERAL = 4  # continuations of a prompt that a page writes side by side
+OWN_ROWS = 256  # tokens that each of them may have at least, where the context holds so many
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,17 @@ def capture_recording(
 
     sizes = chunk_sizes(config, kernel.tile_rows, limits)
     return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))
+
+
+def several_program(config: ModelConfig, recording: Recording, dtype: str, main: Program) -> Program:
+    """`batch_program` of `SEVERAL` texts that begin with one prompt, over the textures of `main`, a generation program.
+
+    Rows of the caches: those of the prompt, and behind them by turns those of each text.
+    """
+    view, context = main.views[LOGITS], config.n_positions
+    height = min(context + SEVERAL * OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
+    logits = Layout(view.rows, view.cols, view.tiles, view.dtype)
+    return batch_program(config, recording.limits, recording.kernel, dtype, height, logits, sizes=(SEVERAL,))
 
 
 def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:

@@ -31,6 +31,8 @@ export interface Recording {
   row: string;
   /** `generate` with parts that can be cut. */
   cut?: string;
+  /** Texts side by side that continue one prompt. */
+  several?: string;
 }
 
 /**
@@ -62,6 +64,8 @@ export interface Tuning {
   steady: number;
   draw_flops: number;
   ahead: number;
+  /** How many texts `several` of a recording continues. */
+  texts?: number;
 }
 
 export interface Manifest {

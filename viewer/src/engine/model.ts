@@ -17,6 +17,7 @@ import { textureBytes, type Dtype, type Program } from "../gl/program";
 import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
 import { draft } from "./drafts";
 import { Forgotten, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS, Split, type Ask, type Crossing, type Stepped } from "./split";
+import { Several } from "./several";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 import { matrixOf, uploaded, type Uploaded } from "./uploaded";
 
@@ -53,6 +54,12 @@ export interface Watcher {
   done(): void;
   /** Called when a text begins: the time since the last token is no token's. */
   rest(): void;
+}
+
+/** What `continuations` asks beyond one text: which texts have ended, and who hears of its shaders. */
+export interface SideBySide {
+  over: ReadonlySet<number>;
+  onCompiled?: (compiled: number, shaders: number) => void;
 }
 
 export interface Run extends Partial<Settings> {
@@ -119,6 +126,7 @@ export class Model {
   /** Of the contexts, the one that its textures live in. */
   private generation = -1;
   private captured: Capture | null = null;
+  private several: Several | null = null;
   private known: number[] = [];
   private seen = ""; // version of the parameters
   private onCompiled = (compiled: number, shaders: number) => this.loader.compiling(compiled, shaders);
@@ -242,6 +250,7 @@ export class Model {
     this.cached = [];
     this.front = [];
     this.cutting = null;
+    this.several = null;
     if (this.whole) this.programs.generate = this.whole.generate;
     this.known = [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
     this.seen = this.weights?.version() ?? "";
@@ -363,6 +372,7 @@ export class Model {
   close(): void {
     this.rest();
     if (this.stale) return;
+    this.several?.close();
     this.cutting?.player.close();
     this.whole?.player.close();
   }
@@ -468,6 +478,96 @@ export class Model {
         await this.recover(run.signal);
       }
     }
+  }
+
+  /**
+   * Continues one prompt several times side by side, with the seeds `seed`, `seed` + 1, …: a token of each at a time, null for
+   * a text that has ended or is `over`. They are those that `generate` gives with each seed. Begins anew, and leaves out what
+   * it gave before, where the graphics context is lost and restored.
+   */
+  async *continuations(ids: readonly number[], run: Run, wish: SideBySide = { over: new Set() }): AsyncGenerator<(Token | null)[]> {
+    const { seed = Math.floor(Math.random() * 2 ** 32) } = run;
+    this.check(ids);
+    for (let given = 0; ;) {
+      try {
+        let at = 0;
+        for await (const tokens of this.sideBySide(ids, { ...run, seed }, wish)) {
+          if (at++ < given) continue;
+          given++;
+          yield tokens;
+        }
+        return;
+      } catch (error) {
+        if (!(error instanceof ContextLost) && !this.device.lost) throw error;
+        await this.recover(run.signal);
+        if (run.signal?.aborted) return;
+      }
+    }
+  }
+
+  private async *sideBySide(ids: readonly number[], run: Run & { seed: number }, { over, onCompiled }: SideBySide): AsyncGenerator<(Token | null)[]> {
+    const { temperature = 1, topK = null, topP = null, minP = null, repetitionPenalty = null, logitBias = null, seed } = run;
+    const several = await this.opened(onCompiled);
+    const settings = { temperature, topK, topP, minP, repetitionPenalty, logitBias };
+    const texts = Array.from({ length: several.size }, (_, i) => ({
+      ids: [...ids],
+      sampler: new Sampler({ ...settings, seed: seed + i }),
+      ended: false,
+    }));
+    const count = Math.min(run.tokens, several.room(ids.length));
+    for (let step = 0; step < count; step++) {
+      if (step === 0) this.prefill(ids);
+      if (step === 1) several.begin(ids.length);
+      if (step > 0) several.step(step - 1, texts.map((text) => text.ids.at(-1)!));
+      const drawn = texts.map(async ({ sampler, ended }, i) => {
+        if (ended || over.has(i) || sampler.adjusts) return null;
+        if (step > 0) several.take(i);
+        return this.chosen(sampler, step);
+      });
+      await Promise.allSettled(drawn);
+      const tokens: (Token | null)[] = [];
+      for (const [i, text] of texts.entries()) {
+        let token = await drawn[i]!;
+        if (!token && !text.ended && !over.has(i)) {
+          if (step > 0) several.take(i);
+          token = await this.fromRow(text.ids, false, text.sampler, step);
+        }
+        if (run.eos !== false && token?.id === this.tokenizer?.eos) token = null;
+        if (token) text.ids.push(token.id);
+        else text.ended = true;
+        tokens.push(token);
+      }
+      if (tokens.every((token) => !token)) return;
+      yield tokens;
+      if (run.signal?.aborted) return;
+    }
+  }
+
+  /** How many texts `continuations` writes side by side; 0: none, as the model is now. */
+  get texts(): number {
+    return this.recording.several && !this.cuts.length && !this.remote ? (this.manifest.tuning.texts ?? 0) : 0;
+  }
+
+  /** The textures and shaders of texts side by side, made when they are first asked for. */
+  private async opened(onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<Several> {
+    const { several: name } = this.recording;
+    if (!name) throw new PageError("This model was exported without texts side by side.");
+    if (this.cuts.length) throw new PageError("Parts of the model are changed; restore them to write several texts.");
+    if (this.remote) throw new PageError("A model that runs on a server writes one text at a time.");
+    if (!this.several) {
+      const program = parseProgram(await this.loader.packed(name), name);
+      const main = must(this.whole, "the whole model").player;
+      const player = new Player(this.device, program, this.options, main.shared(["weight", "state"]), this.drawFlops, this.reader);
+      if (this.device.full) {
+        player.close();
+        throw new PageError("This device has no memory for several texts at once.");
+      }
+      player.onCompiled = onCompiled;
+      await player.prepare(...Several.played(Object.keys(program.entries)));
+      player.onCompiled = () => {};
+      this.several = new Several(player, this.manifest.config.n_positions);
+    }
+    return this.several;
   }
 
   /** The tokens of a text that the next one is computed from. */
@@ -848,6 +948,7 @@ export class Model {
       weight: this.borrows ? 0 : textureBytes(whole, ["weight"]),
       ...Object.fromEntries(own.map((role) => [role, textureBytes(whole, [role])])),
       capture: this.captured ? textureBytes(capture, own) : 0,
+      several: this.several?.bytes ?? 0,
       cut: this.cutting ? textureBytes(this.cutting.generate, own) : 0,
     };
   }

@@ -2,7 +2,7 @@
 // Nothing here knows what the passes compute.
 
 import { must, PageError } from "./errors";
-import type { Pass, Program, TextureSpec } from "./program";
+import { TEXEL, type Pass, type Program, type TextureSpec } from "./program";
 import type { Device, Options } from "./device";
 import { Pace } from "./pace";
 import { Reader } from "./readback";
@@ -100,6 +100,12 @@ export class Player {
 
   shared(roles: readonly string[] = ["weight"]): Map<string, WebGLTexture> {
     return new Map([...this.textures].filter(([name]) => roles.includes(this.spec(name).role)));
+  }
+
+  /** Bytes of the textures that it made itself. */
+  get ownBytes(): number {
+    const made = Object.values(this.program.textures).filter(({ name }) => this.own.includes(this.texture(name)));
+    return made.reduce((sum, t) => sum + t.width * t.height * t.layers * TEXEL, 0);
   }
 
   // -- data -----------------------------------------------------------------------------------------------------

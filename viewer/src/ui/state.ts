@@ -1,7 +1,7 @@
 // What the page shows, and what a person can do with it.
 
 import { batch, computed, effect, signal } from "@preact/signals";
-import type { Glgpt, Used } from "../api";
+import type { Continuation, Glgpt, Used } from "../api";
 import { parseChange } from "../engine/cuts";
 import { KINDS, MEAN, type Kind } from "./drawing/attention";
 import type { Progress } from "../engine/loader";
@@ -180,6 +180,12 @@ export const read = computed(() => (phase.value === "ready" && model.value >= 0 
 export const readIds = computed(() => read.value.map((t) => t.id));
 /** The most tokens to write at once. */
 export const MOST_TOKENS = 4096;
+/** Several continuations of the prompt as they are, null: none were asked for; how fast they came, and what went wrong. */
+export const several = signal<readonly Continuation[] | null>(null);
+export const severalRate = signal(0);
+export const severalNote = signal("");
+/** How many there are at once; 0: the model writes one text at a time, as it is now. */
+export const textsAtOnce = computed(() => (phase.value === "ready" && model.value >= 0 && applied.value === "" ? glgpt.model.texts : 0));
 /** Called while a text is generated, each time that the page is about to show it, with how many tokens of it the model reads. */
 export const listeners = new Set<(read: number) => void>();
 
@@ -426,7 +432,6 @@ export async function go(count: number, from?: number, instead?: number): Promis
 async function stream(count: number, kept: Tok[]): Promise<void> {
   const list = [...kept];
   const held = glgpt.model.held(kept.map((t) => t.id)); // and so not read again
-  const seed = settings.seed.value;
   abort = new AbortController();
   let waiting = false;
   meter.rest();
@@ -439,12 +444,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       ids: kept.map((t) => t.id),
       tokens: count,
       drawn: kept.filter((t) => !t.given).length,
-      temperature: settings.temperature.value,
-      topK: settings.topK.value || null,
-      topP: settings.topP.value < 1 ? settings.topP.value : null,
-      minP: settings.minP.value || null,
-      seed,
-      ...(settings.stop.value ? { stop: settings.stop.value } : {}),
+      ...sampling(),
       alternatives: WEIGHED,
       signal: abort.signal,
       onToken: (token) => {
@@ -475,6 +475,61 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
     running.value = false;
     abort = null;
   }
+}
+
+/** Writes several continuations of the prompt, beside the text that is there. */
+export async function writeSeveral(): Promise<void> {
+  await stop();
+  abort = new AbortController();
+  const { signal } = abort;
+  batch(() => {
+    running.value = true;
+    several.value = [];
+    severalRate.value = 0;
+    severalNote.value = "Preparing…";
+  });
+  meter.rest();
+  let [begun, waiting] = [0, false];
+  const show = (texts: readonly Continuation[]) => {
+    waiting = false;
+    several.value = texts.map((text) => ({ ...text }));
+  };
+  try {
+    const texts = await glgpt.continuations({
+      ids: promptIds(),
+      tokens: settings.tokens.value,
+      ...sampling(),
+      signal,
+      onCompiled: (compiled, shaders) => (severalNote.value = `Compiling shaders ${compiled} of ${shaders}`),
+      onTexts: (texts) => {
+        if (!begun) [begun, severalNote.value] = [performance.now(), "Writing…"];
+        if (!meter.due() || waiting) return;
+        waiting = true;
+        requestAnimationFrame(() => show(texts));
+      },
+    });
+    const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0); // the first ones come with the prompt
+    severalRate.value = after ? (1000 * after) / (performance.now() - begun) : 0;
+    severalNote.value = signal.aborted ? "Stopped." : "";
+    show(texts);
+  } catch (error) {
+    severalNote.value = error instanceof Error ? error.message : String(error);
+  } finally {
+    running.value = false;
+    abort = null;
+  }
+}
+
+/** What the settings say of how tokens are chosen. */
+function sampling() {
+  return {
+    temperature: settings.temperature.value,
+    topK: settings.topK.value || null,
+    topP: settings.topP.value < 1 ? settings.topP.value : null,
+    minP: settings.minP.value || null,
+    seed: settings.seed.value,
+    ...(settings.stop.value ? { stop: settings.stop.value } : {}),
+  };
 }
 
 /** Cuts the text behind token `from` to `length` characters: a stop text is not shown. */
@@ -536,7 +591,7 @@ function another(): void {
     settings.tokens.value = asked?.tokens ?? settings.tokens.value;
     cuts.value = [];
     applied.value = cutting.value = "";
-    before.value = null;
+    before.value = several.value = null;
     tokens.value = [];
     chosen.value = speeds.value = null;
     model.value++;

@@ -6,6 +6,7 @@ import { Compared } from "./cuts";
 import { Machine, MachineOutline } from "./machine";
 import * as state from "./state";
 import { Sampling } from "./sampling";
+import { Several, SeveralButton } from "./several";
 import { NumberField } from "./number";
 import type { Tok } from "./state";
 import { percent } from "./tools";
@@ -18,6 +19,7 @@ export function TextView() {
   return (
     <section class="text" aria-label="Text">
       <Machine />
+      <Several />
       <Text />
       <Compared />
       <Prompt />
@@ -92,6 +94,7 @@ function Prompt() {
           Reroll
         </button>
       </div>
+      <SeveralButton />
       <details class="settings" open={open}>
         <summary>Settings</summary>
         <Sampling />

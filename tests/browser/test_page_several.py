@@ -1,0 +1,90 @@
+"""Several continuations of a prompt side by side: each is the text of its seed, in the page and on the desktop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glgpt.inference.model import GPT2
+
+pytestmark = pytest.mark.slow
+
+PROMPT = "ROMEO:\nBut soft"
+SAMPLED = {"temperature": 0.8, "topK": 40, "topP": 0.9}
+
+CONTINUATIONS = """async (options) => {
+  const texts = [];
+  const made = await glgpt.continuations({...options, onTexts: (now) => texts.push(now.map(({ids}) => ids.length))});
+  return {made, texts, memory: glgpt.model.memory().several};
+}"""
+
+
+def test_each_is_the_text_of_its_seed(exported: Path, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    page = browse(f"{serve(exported)}#tokens=1")
+    page.evaluate("glgpt.ready")
+    options = {"prompt": PROMPT, "tokens": 24, "seed": 11, **SAMPLED}
+    found = page.evaluate(CONTINUATIONS, options)
+    assert [text["seed"] for text in found["made"]] == [11, 12, 13, 14] and found["memory"] > 0
+    assert found["texts"] == [[n] * 4 for n in range(1, 25)]
+    with GPT2.from_pretrained(device="software", dtype="f32") as model:
+        runs = model.generate_batch([PROMPT] * 4, 24, seeds=[11, 12, 13, 14], temperature=0.8, top_k=40, top_p=0.9)
+        expected = ["".join(run) for run in runs]
+    assert [text["text"] for text in found["made"]] == expected
+    for text in found["made"]:
+        assert page.evaluate("(o) => glgpt.generate(o)", options | {"seed": text["seed"]})["ids"] == text["ids"]
+    # The page chooses where the text so far counts; a stop text ends one alone, the end of the context all.
+    options |= {"repetitionPenalty": 1.3, "stop": "\n"}
+    found = page.evaluate(CONTINUATIONS, options)
+    for text in found["made"]:
+        assert page.evaluate("(o) => glgpt.generate(o)", options | {"seed": text["seed"]})["text"] == text["text"]
+        assert text["stopped"] == ("tokens" if len(text["ids"]) == 24 else "text")
+    long = page.evaluate("glgpt.encode('And then he said it all again. '.repeat(40)).slice(0, 250)")
+    found = page.evaluate(CONTINUATIONS, {"ids": long, "tokens": 24, "seed": 3})
+    assert [len(text["ids"]) for text in found["made"]] == [7] * 4  # 256 positions, and the token behind the last
+
+
+def test_the_view_shows_them_and_reads_one(
+    exported: Path, serve: Callable[..., str], browse: Callable[..., Any]
+) -> None:
+    page = browse(f"{serve(exported)}#tokens=12&seed=5")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("!document.querySelector('.caret')")
+    button = page.get_by_role("button", name="Four continuations side by side")
+    button.click()
+    panel = page.get_by_role("region", name="Continuations side by side")
+    page.wait_for_function("/together/.test(document.querySelector('.several header').innerText)")
+    texts = panel.locator("li p").all_inner_texts()
+    assert len({*texts}) == 4 and all(texts)
+    panel.get_by_role("button", name="Read this one, of seed 7").click()
+    page.wait_for_function("!document.querySelector('.caret') && /seed=7/.test(location.hash)")
+    written = page.evaluate("[...document.querySelectorAll('.token:not(.given)')].map((e) => e.innerText).join('')")
+    assert "".join(written.replace("⏎", "").split()) == "".join(texts[2].split())
+    page.evaluate("glgpt.cut(['h.0.mlp'])")  # what is recorded for several has no parts that can be changed
+    said = page.evaluate("glgpt.continuations({prompt: 'To be', tokens: 2}).catch((e) => e.message)")
+    assert said == "Parts of the model are changed; restore them to write several texts."
+    page.evaluate("glgpt.cut([])")
+    panel.get_by_role("button", name="Close").click()
+    assert panel.count() == 0
+
+
+def test_a_lost_context_begins_them_anew(exported: Path, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    page = browse(f"{serve(exported)}#tokens=1")
+    page.evaluate("glgpt.ready")
+    options = {"prompt": PROMPT, "tokens": 12, "seed": 2}
+    whole = page.evaluate(CONTINUATIONS, options)
+    lose = """async (options) => {
+      const lost = glgpt.model.device.gl.getExtension('WEBGL_lose_context');
+      let taken = false;
+      const onTexts = ([text]) => {
+        if (taken || text.ids.length < 5) return;
+        taken = true;
+        lost.loseContext();
+        setTimeout(() => lost.restoreContext(), 100);
+      };
+      return {made: await glgpt.continuations({...options, onTexts}), taken};
+    }"""
+    found = page.evaluate(lose, options)
+    assert found["taken"] and found["made"] == whole["made"]
