@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glgpt import ops
-from glgpt.inference.batch import batch_program
+from glgpt.inference.batch import ADOPTED, batch_program
 from glgpt.inference.chunks import chunk_sizes
 from glgpt.inference.programs import record_capture, record_generation
 from glgpt.models.network import Network
@@ -173,7 +173,8 @@ def several_program(config: ModelConfig, recording: Recording, dtype: str, main:
     Rows of the caches: those of the prompt, and behind them by turns those of each text.
     """
     view, context = main.views[LOGITS], config.n_positions
-    height = min(context + SEVERAL * OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
+    rows = min(context + SEVERAL * OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
+    height = max(rows, ADOPTED[0])
     logits = Layout(view.rows, view.cols, view.tiles, view.dtype)
     return batch_program(config, recording.limits, recording.kernel, dtype, height, logits, sizes=(SEVERAL,))
 
