@@ -75,6 +75,11 @@ def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
     shown = page.locator(".chances li > span:last-child").all_inner_texts()[:10]
     np.testing.assert_allclose([0 if s == "cut" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
     assert page.locator(".chances .cut").count() >= 4
+    page.get_by_label("Repetition").fill("1.5")
+    settings = Sampler(temperature=1.5, top_k=6, top_p=0.8, repetition_penalty=1.5)
+    drawn = settings.probabilities(settings.adjusted(logits, text[:-1]))[best]
+    shown = page.locator(".chances li > span:last-child").all_inner_texts()[:10]
+    np.testing.assert_allclose([0 if s == "cut" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
     assert page.locator(".chances .taken code").inner_text() == page.locator(".word-out b").inner_text()
 
 

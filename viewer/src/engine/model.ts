@@ -862,20 +862,24 @@ export class Model {
   }
 
   /** What was weighed for token `at` of `ids`, behind the tokens before it: the last of those is played once more. */
-  async weighed(ids: readonly number[], at: number, count: number): Promise<Token> {
+  async weighed(ids: readonly number[], at: number, count: number): Promise<Token & { level: number }> {
     const id = must(ids[at], `token ${at}`);
+    const found = (logits: Float32Array) => {
+      const { top, ...own } = alternatives(logits, count, id);
+      return { id, ...own, top, level: logits[top[0]!.id]! - Math.log(top[0]!.p) };
+    };
     const before = this.window(ids.slice(0, at));
     if (this.split && !this.movable) {
       const wish = { temperature: 0, top_k: null, top_p: null, min_p: 0, seed: 0, draw: 0, alternatives: 0, logits: true };
       const { chosen, hidden } = await this.cross(before, wish);
       if (hidden) this.end(hidden);
       const logits = hidden ? await this.logitsRow() : must(chosen[0]?.logits, "logits from the server");
-      return { id, ...alternatives(logits, count, id) };
+      return found(logits);
     }
     this.fill(before);
     this.writeToken(must(before.at(-1), "a token before it"));
     this.decode(before.length - 1);
-    return { id, ...alternatives(await this.logitsRow(), count, id) };
+    return found(await this.logitsRow());
   }
 
   /** ln of the probability of each token from `from` on behind those before it, as the model is now, with what is cut. */

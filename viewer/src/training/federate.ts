@@ -121,6 +121,8 @@ export class Federation {
   lastAnswer = "";
   rounds: RoundFigures[] = [];
   others: Other[] = [];
+  /** The host lets no round begin or end. */
+  paused = false;
   onChange: () => void = () => {};
   /** Resolves when the session is over or was left; rejects where the host does not want this page. */
   readonly done: Promise<void>;
@@ -345,6 +347,7 @@ export class Federation {
         void this.keep();
         this.figures(said["rounds"] as RoundFigures[]);
         this.others = said["members"] as Other[];
+        this.paused = said["paused"] === true;
         this.say("waiting", "Waiting for a round");
         this.announce();
         break;
@@ -366,6 +369,7 @@ export class Federation {
         break;
       case "state":
         this.others = said["members"] as Other[];
+        this.paused = said["paused"] === true;
         this.onChange();
         break;
       case "pong":

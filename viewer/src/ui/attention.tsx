@@ -11,6 +11,8 @@ import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
 const ARCS = 10; // the greatest weights that get an arc
+const NAMED = 3; // of these are named
+const LINE = 30; // pixels of a line of the text with arcs
 const ENOUGH = 12; // tokens from which on a head can be called sharp
 const LEAST = 11; // pixels of a cell beside which a label can be read
 const KIND_NAMES: Record<Kind, string> = {
@@ -50,6 +52,8 @@ export function AttentionView() {
   const { layer, head, kind, sought, beside } = state.place;
   const total = state.read.value.length;
   const row = useSignal<Row | null>(null);
+  const looked = useSignal<number | null>(null); // the token whose look is shown while none is pointed at; null: the last
+  const pointed = useSignal<number | null>(null); // the one that is pointed at in the text
   const name = state.headName(layer.value, head.value);
   const busy = state.running.value;
   useDevice(
@@ -58,13 +62,18 @@ export function AttentionView() {
       if (!wanted() || busy || total < ENOUGH) return;
       const { attention } = await drawing(model);
       model.fill(state.readIds.value);
-      const found = await attention.sharpest(total);
-      if (wanted()) state.chooseHead(...found); // nobody chose one meanwhile
+      const [layer, head, t] = await attention.sharpest(total);
+      if (!wanted()) return; // somebody chose one meanwhile
+      looked.value = t;
+      state.chooseHead(layer, head);
     },
     [busy, total >= ENOUGH],
   );
   return (
     <section class="attention" aria-label="Attention">
+      <div class="panel takes">
+        <Arcs row={row.value} scores={kind.value !== "pattern"} pointed={pointed} />
+      </div>
       <div class="panel all">
         <h2>Every layer and head</h2>
         <p class="dim">
@@ -79,22 +88,24 @@ export function AttentionView() {
         <GridCanvas total={total} />
       </div>
       <div class="panel one">
-        <h2>
-          Layer {layer.value}, {head.value === MEAN ? "the mean of its heads" : `head ${head.value}`}
-        </h2>
-        <div class="buttons">
-          <Choice label="Layer" of={layer.value} count={model.blocks} set={(v) => state.chooseHead(v, head.value)} />
-          <Choice label="Head" of={head.value} count={n_head} mean set={(v) => state.chooseHead(layer.value, v)} />
-          <label class="inline">
-            Show
-            <select value={kind.value} onChange={(e) => (kind.value = e.currentTarget.value as Kind)}>
-              {Object.entries(KIND_NAMES).map(([value, name]) => (
-                <option key={value} value={value}>
-                  {name}
-                </option>
-              ))}
-            </select>
-          </label>
+        <div class="buttons title">
+          <h2>
+            Layer {layer.value}, {head.value === MEAN ? "the mean of its heads" : `head ${head.value}`}
+          </h2>
+          <div class="buttons">
+            <Choice label="Layer" of={layer.value} count={model.blocks} set={(v) => state.chooseHead(v, head.value)} />
+            <Choice label="Head" of={head.value} count={n_head} mean set={(v) => state.chooseHead(layer.value, v)} />
+            <label class="inline">
+              Show
+              <select value={kind.value} onChange={(e) => (kind.value = e.currentTarget.value as Kind)}>
+                {Object.entries(KIND_NAMES).map(([value, name]) => (
+                  <option key={value} value={value}>
+                    {name}
+                  </option>
+                ))}
+              </select>
+            </label>
+          </div>
         </div>
         <div class="buttons">
           <button
@@ -108,7 +119,7 @@ export function AttentionView() {
           {!model.foreign(layer.value) && <LooksAt part={inBlock(layer.value, head.value === MEAN ? "attn" : `attn.${head.value}`)} />}
         </div>
         <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
-        <Head row={row} />
+        <Head row={row} looked={looked.value} pointed={pointed.value} />
         {beside.value.length > 0 && (
           <div class="beside" aria-label="Heads kept beside">
             {beside.value.map((name) => (
@@ -117,11 +128,6 @@ export function AttentionView() {
           </div>
         )}
       </div>
-      {row.value && (
-        <div class="panel takes">
-          <Arcs row={row.value} scores={kind.value !== "pattern"} />
-        </div>
-      )}
     </section>
   );
 }
@@ -284,7 +290,7 @@ function GridCanvas({ total }: { total: number }) {
 }
 
 /** One head with its tokens on both sides; while text comes it shows the text before. */
-function Head({ row }: { row: Signal<Row | null> }) {
+function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: number | null; pointed: number | null }) {
   const { layer, head, kind } = state.place;
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
@@ -299,10 +305,12 @@ function Head({ row }: { row: Signal<Row | null> }) {
   const { tokens, from } = kept.current;
   const total = tokens.length;
   const last = total - 1;
-  const pointed = state.chosen.value === null ? last : state.chosen.value - from;
-  const t = Math.min(over.value?.[0] ?? (pointed < 0 ? last : pointed), last);
+  const chosen = state.chosen.value === null ? (looked ?? last) : state.chosen.value - from;
+  const t = Math.min(over.value?.[0] ?? pointed ?? (chosen < 0 ? last : chosen), last);
   const shownKind = kindOf(layer.value);
-  const k = over.value && (over.value[1] <= t || shownKind === "raw") ? over.value[1] : t;
+  const r = row.value;
+  const hardest = r?.t === t ? r.values.indexOf(Math.max(...r.values)) : t; // what to say of a token of which no look is pointed at
+  const k = over.value && (over.value[1] <= t || shownKind === "raw") ? over.value[1] : hardest;
   useDevice(
     async (model) => {
       if (!total || !canvas.current || busy) return;
@@ -340,7 +348,6 @@ function Head({ row }: { row: Signal<Row | null> }) {
   }, []);
   const fit = room.value / Math.max(1, total);
   const cell = Math.max(zoom.value || Math.min(26, Math.max(LEAST + 2, fit)), 2);
-  const r = row.value;
   const value = k > t ? (above.value?.s === k ? above.value.values[t] : undefined) : r?.t === t ? r.values[k] : undefined;
   const name = (i: number) => tokens[i]?.label ?? "";
   const said = value === undefined ? "…" : shownKind === "pattern" ? `${(100 * value).toFixed(2)}%` : short(value);
@@ -430,13 +437,14 @@ function softmax(scores: Float32Array): Float32Array {
 }
 
 /** The text with one token chosen, shaded by what that token takes from each, and arcs to those it takes most from. */
-function Arcs({ row, scores }: { row: Row; scores: boolean }) {
-  const { tokens, t } = row;
-  const weights = scores ? softmax(row.values) : row.values;
+function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; pointed: Signal<number | null> }) {
   const box = useRef<HTMLDivElement>(null);
   const paths = useSignal<{ d: string; w: number }[]>([]);
   const width = useSignal(0);
+  const { tokens = [], t = 0 } = row ?? {};
+  const weights = row ? (scores ? softmax(row.values) : row.values) : new Float32Array(0);
   const most = Math.max(...weights);
+  const order = Array.from(weights.keys()).sort((a, b) => weights[b]! - weights[a]!);
   useLayoutEffect(() => {
     const frame = box.current;
     if (!frame) return;
@@ -445,16 +453,17 @@ function Arcs({ row, scores }: { row: Row; scores: boolean }) {
     return () => observer.disconnect();
   }, []);
   useLayoutEffect(() => {
-    const spans = box.current?.querySelectorAll<HTMLElement>("button") ?? [];
+    const frame = box.current;
+    const spans = frame?.querySelectorAll<HTMLElement>("button") ?? [];
     const top = (i: number): [number, number] => {
       const { offsetLeft, offsetTop, offsetWidth } = spans[i]!;
       return [offsetLeft + offsetWidth / 2, offsetTop];
     };
-    const order = Array.from(weights.keys())
-      .filter((i) => i !== t && weights[i]! > 0.01 && spans[i])
-      .sort((a, b) => weights[b]! - weights[a]!);
     const [x, y] = spans[t] ? top(t) : [0, 0];
-    paths.value = order.slice(0, ARCS).map((i) => {
+    const seen = frame && y > frame.scrollTop && y + LINE < frame.scrollTop + frame.clientHeight;
+    if (frame && !seen && pointed.value === null) frame.scrollTop = y - frame.clientHeight + 2 * LINE;
+    const taken = order.filter((i) => i !== t && weights[i]! > 0.01 && spans[i]);
+    paths.value = taken.slice(0, ARCS).map((i) => {
       const [u, v] = top(i);
       const up = Math.max(2, Math.min(v, y) - 12 - Math.min(40, Math.abs(x - u) / 5));
       return { d: `M${x} ${y} C${x} ${up} ${u} ${up} ${u} ${v}`, w: weights[i]! };
@@ -463,16 +472,35 @@ function Arcs({ row, scores }: { row: Row; scores: boolean }) {
   return (
     <>
       <h2>
-        What <code>{tokens[t]?.label}</code> attends to
+        {row ? (
+          <>
+            What <code>{tokens[t]?.label}</code> attends to:{" "}
+            <small>
+              {order.slice(0, NAMED).map((i, place) => (
+                <span key={i}>
+                  {place > 0 && ", "}
+                  <code>{tokens[i]?.label}</code> {percent(weights[i]!)}
+                </span>
+              ))}
+            </small>
+          </>
+        ) : (
+          "What a token attends to"
+        )}
       </h2>
-      <div class="arcs" ref={box}>
+      <p class="dim">
+        Attention is how a token takes something from those before it. Point at one: the arcs lead to what it takes most from, in the
+        head that is chosen below.
+      </p>
+      <div class="arcs" ref={box} onMouseLeave={() => (pointed.value = null)}>
         {tokens.map((tok, i) => (
           <button
             key={i}
             class={i === t ? "on" : i > t ? "later" : ""}
             style={{ "--weight": i <= t ? ((weights[i] ?? 0) / most).toFixed(3) : "0" }}
             title={i <= t ? `${tok.label} ${percent(weights[i] ?? 0)}` : tok.label}
-            onClick={() => (state.chosen.value = row.from + i)}
+            onMouseEnter={() => (pointed.value = i)}
+            onClick={() => (state.chosen.value = (row?.from ?? 0) + i)}
           >
             {tok.label}
           </button>

@@ -21,11 +21,16 @@ export interface Level {
   at: number;
 }
 
+const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5].map((power) => n * 10 ** power)).sort((a, b) => a - b); // between ticks
+
 interface Props {
   label: string;
   steps: number[];
   curves: Curve[];
   lines?: Level[];
+  /** What a place on the x axis is, and what the y axis measures. */
+  unit?: string;
+  measure: string;
   log: boolean;
   height: number;
 }
@@ -64,7 +69,7 @@ function drawLines(plot: uPlot, lines: readonly Level[], stroke: string): void {
   ctx.restore();
 }
 
-export function Curves({ label, steps, curves, lines = [], log, height }: Props) {
+export function Curves({ label, steps, curves, lines = [], unit = "step", measure, log, height }: Props) {
   const host = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   useEffect(() => {
@@ -79,11 +84,14 @@ export function Curves({ label, steps, curves, lines = [], log, height }: Props)
         // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the enum is not there at run time
         scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
         hooks: { draw: [(drawn) => drawLines(drawn, levels.current, axis.stroke)] },
-        axes: [{ ...axis, size: 30 }, { ...axis, size: 54 }],
+        axes: [
+          { ...axis, size: 28, incrs: WHOLE, label: unit, labelSize: 18, labelGap: 0, labelFont: axis.font },
+          { ...axis, size: 50, label: measure, labelSize: 18, labelGap: 0, labelFont: axis.font },
+        ],
         legend: { show: true, live: true },
         cursor: { drag: { x: false, y: false }, points: { size: 6 } },
         series: [
-          { label: "step" },
+          { label: unit },
           ...curves.map(({ name, color, sparse, dashed }) => ({
             label: name,
             value: (_: uPlot, value: number | null) => value?.toFixed(3) ?? "–",

@@ -16,6 +16,7 @@ export function CutButton({ part }: { part: string }) {
   const is = made !== undefined;
   return (
     <button
+      class="cut-it"
       aria-pressed={is}
       disabled={Boolean(state.cutting.value) && !is}
       title={is ? "Switch it on again" : "Switch it off and write the text again: what changes?"}
@@ -167,7 +168,9 @@ function Parting() {
   const [whole, now] = [state.before.value, state.tokens.value];
   if (!whole || !state.applied.value || state.view.value === "text") return null;
   const apart = parting(whole, now);
-  const after = (list: readonly state.Tok[]) => list.slice(apart, apart + SOME).map((tok) => tok.text).join("").replace(/\s+/g, " ").trim();
+  let word = apart; // where the word begins that the first other token is in
+  while (word > 0 && !/^\s/.test(whole[word]!.text) && !whole[word]!.given) word--;
+  const after = (list: readonly state.Tok[]) => list.slice(word, apart + SOME).map((tok) => tok.text).join("").replace(/\s+/g, " ").trim();
   return (
     <>
       {apart >= 0 && (
@@ -250,6 +253,19 @@ export function Compared() {
         </p>
       </div>
       <div>
+        <h2>With the cut</h2>
+        <p class="stream changed">
+          {still
+            ? now.map((tok, i) => (
+                <span key={i} class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""}`}>
+                  {tok.text}
+                </span>
+              ))
+            : "Writing…"}
+        </p>
+        <p class="dim">{apart >= 0 ? "Framed: the first word that differs. From there on each text goes its own way." : still && "The cut changes no word of this text."}</p>
+      </div>
+      <div class="words">
         <h2>{apart >= 0 ? `The first word that differs, token ${apart}` : "The first word"}</h2>
         <div class="sides">
           {sides.map(({ title, tok }) => (

@@ -1,6 +1,6 @@
 // The machine: the whole model as it computes, a column a block, a cell a stage, each the texture that its pass wrote.
 
-import { useSignal } from "@preact/signals";
+import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { parseChange } from "../engine/cuts";
 import { Strip, stages, type Stage } from "./drawing/strip";
@@ -94,8 +94,8 @@ function Cells() {
   );
 }
 
-/** The machine before it runs: its cells, empty, and the word that the recorded generation ended with. */
-export function MachineOutline() {
+/** The machine before it runs: its cells, empty, and the words of the recorded generation, one after the other. */
+export function MachineOutline({ at }: { at: Signal<number> }) {
   const { n_layer } = state.recorded.value!.about.config;
   const columns = 2 + n_layer;
   return (
@@ -117,7 +117,7 @@ export function MachineOutline() {
           </div>
           <BlockNames columns={columns} />
         </div>
-        <Word />
+        <Word at={at.value} />
       </div>
     </section>
   );
@@ -178,8 +178,10 @@ function isCut({ label }: Stage): boolean {
 }
 
 /** What all this was for: the token that came out, and those that might have. */
-function Word() {
-  const tok = state.tokens.value.findLast((t) => !t.given);
+function Word({ at = state.tokens.value.length - 1 }: { at?: number }) {
+  const tok = state.tokens.value.slice(0, at + 1).findLast((t) => !t.given);
+  const top = tok?.top?.slice(0, WORDS) ?? [];
+  if (tok?.p !== undefined && top.length && !top.some((c) => c.id === tok.id)) top.push({ ...tok, p: tok.p });
   return (
     <div class="word-out" aria-live="off">
       {tok ? (
@@ -190,10 +192,10 @@ function Word() {
           <b>{tok.label}</b>
           {tok.p !== undefined && <span>{percent(tok.p)}</span>}
           <ol aria-hidden="true">
-            {tok.top?.slice(0, WORDS).map((c, i) => (
+            {top.map((c, i) => (
               <li key={i} class={c.id === tok.id ? "taken" : ""}>
-                <i style={{ width: `${(100 * c.p) / (tok.top?.[0]?.p ?? 1)}%` }} />
-                {state.label(c.id)}
+                <i style={{ width: `${(100 * c.p) / top[0]!.p}%` }} />
+                <span>{state.label(c.id)}</span> <small>{percent(c.p)}</small>
               </li>
             ))}
           </ol>

@@ -62,6 +62,7 @@ export const settings = {
   topK: signal(0),
   topP: signal(0),
   minP: signal(0),
+  repetitionPenalty: signal(1),
   seed: signal(0),
   stop: signal(""),
 };
@@ -128,6 +129,7 @@ function readText(link: URLSearchParams): void {
   settings.topK.value = numberIn(link, "k", 0);
   settings.topP.value = numberIn(link, "p", 0.9); // fewer words that are none
   settings.minP.value = numberIn(link, "minp", 0);
+  settings.repetitionPenalty.value = numberIn(link, "penalty", 1);
   settings.seed.value = numberIn(link, "seed", 1);
   settings.stop.value = link.get("stop") ?? "";
   cuts.value = (link.get("cut") ?? "").split(",").filter(isChange);
@@ -300,6 +302,7 @@ export function share(): void {
     k: String(settings.topK.value),
     p: String(settings.topP.value),
     ...(settings.minP.value ? { minp: String(settings.minP.value) } : {}),
+    ...(settings.repetitionPenalty.value !== 1 ? { penalty: String(settings.repetitionPenalty.value) } : {}),
     seed: String(settings.seed.value),
   };
   if (settings.stop.value) fields["stop"] = settings.stop.value;
@@ -325,10 +328,10 @@ export function show(name: ViewName): void {
   scrollTo({ top: 0 });
 }
 
-/** Opens a view and scrolls to a part of it, once it is there. */
-export function showAt(name: ViewName, part: string): void {
+/** Opens a view and scrolls to a part of it, once it is there; `nearest`: no further than it takes to see it. */
+export function showAt(name: ViewName, part: string, block: ScrollLogicalPosition = "start"): void {
   show(name);
-  setTimeout(() => document.querySelector(part)?.scrollIntoView({ block: "start" }), 2 * FRAME);
+  setTimeout(() => document.querySelector(part)?.scrollIntoView({ block }), 2 * FRAME);
 }
 
 /** Goes to a texture, named as in the list of the view. */
@@ -527,6 +530,7 @@ function sampling() {
     topK: settings.topK.value || null,
     topP: settings.topP.value < 1 ? settings.topP.value : null,
     minP: settings.minP.value || null,
+    repetitionPenalty: settings.repetitionPenalty.value === 1 ? null : settings.repetitionPenalty.value,
     seed: settings.seed.value,
     ...(settings.stop.value ? { stop: settings.stop.value } : {}),
   };

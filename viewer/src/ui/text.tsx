@@ -1,40 +1,59 @@
 // The prompt, its settings, and the text as it comes.
 
 import { Component } from "preact";
+import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Compared } from "./cuts";
 import { Machine, MachineOutline } from "./machine";
 import * as state from "./state";
-import { Sampling } from "./sampling";
+import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
+import { CARD, openCard } from "./tour";
 import { NumberField } from "./number";
 import type { Tok } from "./state";
 import { percent } from "./tools";
 
+const STILL = "(prefers-reduced-motion: reduce)";
+const WORD = 80; // ms between two words of the recorded text
 const WIDE = "(min-width: 860px)"; // as in views.css
 const MOST_BITS = 8; // of surprise, at which the colour is at its strongest
 const SLACK = 4; // pixels of a line in sight that are nothing to see
+const END = 40; // pixels from the end of the text that still are the end
 
 export function TextView() {
   return (
     <section class="text" aria-label="Text">
       <Machine />
+      <Invitations />
       <Several />
       <Text />
       <Compared />
-      <Prompt />
-      <Guide />
+      <div class="side">
+        <Prompt />
+        <Guide />
+      </div>
     </section>
   );
 }
 
 /** The generation that came with the page: it can be read and pointed at, and not continued. */
 export function RecordedText() {
+  const { given } = state.recorded.value!;
+  const last = state.tokens.value.length - 1;
+  const at = useSignal(matchMedia(STILL).matches ? last : given - 1); // the token that has come
+  const self = useRef<HTMLElement>(null);
+  useLayoutEffect(() => {
+    if (at.value === last) return;
+    const tokens = self.current!.querySelectorAll<HTMLElement>(".token");
+    tokens.forEach((tok, i) => (tok.style.animationDelay = `${Math.max(0, i - given + 1) * WORD}ms`));
+    const timer = setInterval(() => (at.value < last ? at.value++ : clearInterval(timer)), WORD);
+    return () => clearInterval(timer);
+  }, []);
   return (
-    <section class="text recorded" aria-label="Text">
-      <MachineOutline />
+    <section class="text recorded" aria-label="Text" ref={self}>
+      <MachineOutline at={at} />
       <Text />
-      <div class="panel controls">
+      <div class="panel controls side">
         <p class="dim">
           This text was written by the same model when the page was made. Point at a token to see what else the model
           weighed. The prompt and its settings come with the model itself.
@@ -44,7 +63,29 @@ export function RecordedText() {
   );
 }
 
-/** The prompt, what to do with it, and the settings, which are folded where the window is narrow. */
+/** What a first visitor can do within a minute each. */
+function Invitations() {
+  const draw = async () => {
+    await state.go(1);
+    document.querySelector(".sampling")?.scrollIntoView({ block: "nearest" });
+  };
+  return (
+    <div class="invitations" role="group" aria-label="To begin with">
+      <span class="dim">To begin with:</span>
+      <button disabled={state.running.value} onClick={() => void draw()}>
+        <b>1</b> Draw the next word
+      </button>
+      <button onClick={() => openCard(CARD.attention)}>
+        <b>2</b> See what it looks at
+      </button>
+      <button onClick={() => openCard(CARD.cut)}>
+        <b>3</b> Cut a head, see the text change
+      </button>
+    </div>
+  );
+}
+
+/** The prompt, what to do with it, how its next word is drawn, and the settings, which are folded where the window is narrow. */
 function Prompt() {
   const { settings, running } = state;
   const seeds = Number.MAX_SAFE_INTEGER;
@@ -59,7 +100,7 @@ function Prompt() {
           Prompt <small class={given > context ? "problem" : ""}>{given} of {context} tokens</small>
         </span>
         <textarea
-          rows={5}
+          rows={3}
           value={state.prompt.value}
           onInput={(e) => (state.prompt.value = e.currentTarget.value)}
           onKeyDown={(e) => {
@@ -94,10 +135,11 @@ function Prompt() {
           Reroll
         </button>
       </div>
+      <Sampling />
       <SeveralButton />
       <details class="settings" open={open}>
         <summary>Settings</summary>
-        <Sampling />
+        <Sliders />
         <div class="fields">
           <NumberField label="Length" of={settings.tokens} min={1} max={state.MOST_TOKENS} step={1} hint="Tokens to write" />
           <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="Same seed, same text" />
@@ -172,9 +214,13 @@ function Text() {
     addEventListener("keydown", leave);
     return () => removeEventListener("keydown", leave);
   }, []);
+  const follows = useRef(true); // until someone scrolls up, and again once they are back at the end
+  const written = useRef(0);
   useLayoutEffect(() => {
-    const box = stream.current; // follow the text, unless someone has scrolled up
-    if (box && running.value && box.scrollHeight - box.scrollTop - box.clientHeight < 120) box.scrollTop = box.scrollHeight;
+    const box = stream.current;
+    if (count <= written.current) follows.current = true; // another text
+    written.current = count;
+    if (box && follows.current) box.scrollTop = box.scrollHeight;
   }, [count]);
   return (
     <div class="panel written" onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
@@ -198,7 +244,11 @@ function Text() {
                 (rate.decode ? `, decode ${rate.decode.toFixed(0)} tokens/s` : "")}
         </span>
       </div>
-      <div class="stream" ref={stream}>
+      <div
+        class="stream"
+        ref={stream}
+        onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) => (follows.current = scrollHeight - scrollTop - clientHeight < END)}
+      >
         {state.tokens.value.map((t, i) => (
           <Token key={i} tok={t} at={i} past={i < from} chosen={chosen.value === i} focusable={chosen.value === null && i === 0} />
         ))}

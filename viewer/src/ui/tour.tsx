@@ -40,7 +40,7 @@ const CARDS: readonly Card[] = [
   },
   {
     title: "Attention",
-    text: "Each head of each layer lets a token take something from the tokens before it. A row of a square says how much from whom; it adds up to 100%.",
+    text: "To know what comes next, a token looks back: each head of each layer lets it take something from the tokens before it. The arcs show from which. In a square a row is a token and says how much it takes from whom; it adds up to 100%.",
     question: "Which head looks only one token back?",
     answer: "It has a bright line right below the diagonal. Look in the first layers.",
     go: () => {
@@ -85,10 +85,10 @@ const CARDS: readonly Card[] = [
   },
   {
     title: "Sampling",
-    text: "The scores become probabilities, and one token is drawn. Temperature makes the draw bolder or safer; top-k and top-p cut the unlikely ones off. Move the sliders and watch the bars.",
+    text: "The scores become probabilities, and one token is drawn. Temperature makes the draw bolder or safer; top-k and top-p cut the unlikely ones off. Move the sliders in the settings and watch the bars.",
     question: "At which temperature is the likeliest token almost certain?",
     answer: "Close to 0. At 0 nothing is drawn: the likeliest is taken.",
-    go: () => state.showAt("text", ".text > .controls"),
+    go: () => state.showAt("text", ".text .sampling"),
   },
   {
     title: "Training",
@@ -99,15 +99,18 @@ const CARDS: readonly Card[] = [
   },
   {
     title: "Now break it",
-    text: "A part of a machine is understood by what fails without it. Cut a head here or make it look elsewhere, cut or patch a block in Blocks, and read the text before and after.",
+    text: "A part of a machine is understood by what fails without it. Press “Cut head”, or make it look elsewhere, cut or patch a block in Blocks, and read the text before and after.",
     question: "Can you find one head without which the text falls apart?",
     answer: "Most heads are hardly missed, others do the same. A whole early block is.",
     go: () => {
-      state.show("attention");
+      state.showAt("attention", ".one .cut-it", "nearest");
       state.chooseHead(0, Math.max(0, state.place.head.value));
     },
   },
 ];
+
+/** Cards that other views open. */
+export const CARD = { attention: CARDS.findIndex((card) => card.title === "Attention") + 1, cut: CARDS.length };
 
 export function Tour() {
   const at = state.tour.value;
@@ -122,7 +125,7 @@ export function Tour() {
   const card = CARDS[number - 1]!;
   const move = (to: number) => openCard(to);
   return (
-    <aside class="tour" aria-label="Tour">
+    <aside class={`tour${number === CARD.cut ? " breaks" : ""}`} aria-label="Tour">
       <div>
         <h2>
           <small class="dim">

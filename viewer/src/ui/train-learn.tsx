@@ -209,8 +209,9 @@ function Progress() {
       <Curves
         label={`Loss over the steps, now ${last?.loss.toFixed(3) ?? "none"}`}
         steps={steps}
+        measure="loss, nats a token"
         log={log.value}
-        height={230}
+        height={250}
         lines={baselines.map(({ name, nats_per_token: at }) => ({ name, at }))}
         curves={[
           { name: "loss", color: "--accent", values: some(over(points, "loss")) },
@@ -240,8 +241,9 @@ function Progress() {
       <Curves
         label="Norm of the gradient over the steps"
         steps={points.map((p) => p.step)}
+        measure="norm"
         log={log.value}
-        height={110}
+        height={130}
         curves={[{ name: "gradient", color: "--good", values: some(points.map((p) => p.gradNorm)) }]}
       />
       <p class="dim">

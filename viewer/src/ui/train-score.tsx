@@ -212,6 +212,7 @@ function OverSteps({ scores }: { scores: readonly Score[] }) {
       <Curves
         label="Bits a byte over the steps"
         steps={scores.map(({ step }) => step)}
+        measure="bits a byte"
         log={false}
         height={180}
         lines={lines}

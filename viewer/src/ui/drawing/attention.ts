@@ -174,23 +174,26 @@ export class Attention {
   }
 
   /**
-   * The head, [layer, head], whose rows look hardest at one token that is neither the first, nor their own, nor the one
-   * before: the mean over some rows of the greatest such weight.
+   * The head whose rows look hardest at one token that is neither the first, nor their own, nor the one before: the mean
+   * over some rows of the greatest such weight; and that of these rows which looks hardest. [layer, head, row]
    */
-  async sharpest(total: number): Promise<[number, number]> {
+  async sharpest(total: number): Promise<[number, number, number]> {
     const { n_layer, n_head } = this.model.manifest.config;
     const rows = Array.from({ length: SAMPLED }, (_, i) => Math.floor((total - 1) * (0.5 + (0.5 * i) / (SAMPLED - 1))));
-    let best: [number, number] = [0, 0];
+    let best: [number, number, number] = [0, 0, total - 1];
     let most = 0;
     for (let layer = 0; layer < n_layer; layer++) {
       const means = new Float64Array(n_head);
+      const hardest = Array.from({ length: n_head }, () => ({ t: total - 1, weight: 0 }));
       for (const t of rows) {
         (await this.row(layer, t, "pattern")).forEach((weights, h) => {
-          means[h]! += Math.max(0, ...weights.slice(1, Math.max(1, t - 1)));
+          const weight = Math.max(0, ...weights.slice(1, Math.max(1, t - 1)));
+          means[h]! += weight;
+          if (weight > hardest[h]!.weight) hardest[h] = { t, weight };
         });
       }
       means.forEach((mean, h) => {
-        if (mean > most) [most, best] = [mean, [layer, h]];
+        if (mean > most) [most, best] = [mean, [layer, h, hardest[h]!.t]];
       });
     }
     return best;

@@ -88,8 +88,13 @@ function Part({ found, active }: { found: Federation; active: boolean }) {
     <div class="part">
       <p role="status">
         {found.doing}
-        {found.status === "training" && <Countdown until={found.deadline} />}
+        {found.status === "training" && !found.paused && <Countdown until={found.deadline} />}
       </p>
+      {found.paused && active && (
+        <p class="paused" role="status">
+          <b>The host has paused the session.</b> No round begins or ends until the host resumes it; you need do nothing.
+        </p>
+      )}
       {found.status === "training" && <progress value={found.step} max={steps} aria-label="Steps of this round" />}
       <Facts of={facts} />
       {active && (
@@ -117,15 +122,20 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
   return (
     <div class="shared">
       <p class="key">
-        <i style={{ background: "var(--accent)" }} /> loss of each round {last ? last.loss!.toFixed(3) : ""}{" "}
-        <i style={{ background: "var(--doubtful)" }} /> of the text kept back {judged ? judged.validation_loss!.toFixed(3) : ""}, in
-        nats a token
+        <span>
+          <i style={{ background: "var(--accent)" }} /> loss on the devices’ texts {last && <b>{last.loss!.toFixed(3)}</b>}
+        </span>
+        <span>
+          <i style={{ background: "var(--doubtful)" }} /> on the text kept back {judged && <b>{judged.validation_loss!.toFixed(3)}</b>}
+        </span>
       </p>
       <Curves
         label={`Loss over the rounds, now ${last?.loss?.toFixed(3) ?? "none"}`}
         steps={rounds.map((r) => r.round)}
+        unit="round"
+        measure="loss, nats a token"
         log={false}
-        height={180}
+        height={220}
         curves={[
           { name: "loss", color: "--accent", values: rounds.map((r) => r.loss ?? null), sparse: true },
           { name: "validation", color: "--doubtful", values: rounds.map((r) => r.validation_loss ?? null), sparse: true },
