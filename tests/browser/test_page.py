@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,8 @@ def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: 
     page = browse(serve(exported), own=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
+    (measured,) = page.evaluate("Object.entries(localStorage).filter(([key]) => key.startsWith('glgpt probe '))")
+    assert json.loads(measured[1]) == page.evaluate("glgpt.model.probe") != {}
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.reload()
