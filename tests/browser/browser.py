@@ -17,7 +17,12 @@ FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
     "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
     "--disable-gpu-watchdog "  # which takes the context where a busy machine draws for long
-    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit"  # which withhold it after some losses
+    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit "  # which withhold it after some losses
+    # Pages of the address bar that nobody sees, each with a renderer in every window; then what Playwright leaves out,
+    # whose list this one replaces.
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,AimEnabled,"
+    "DestroyProfileOnBrowserClose,HttpsFirstBalancedModeAutoEnable,HttpsUpgrades,LensOverlay,MediaRouter,"
+    "NetworkTimeServiceQuerying,OptimizationHints,PaintHolding,PreconnectToSearch"
 ).split()
 
 

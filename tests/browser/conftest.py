@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -66,6 +64,14 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
+def single_file(once: Callable[..., Path]) -> Path:
+    """The embedded model's page in one file, f32."""
+    from glgpt.page.export import export
+
+    return once("single", lambda folder: export(None, folder / "page.html", "f32", single_file=True)) / "page.html"
+
+
+@pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[..., str]]:
     """Serves a folder and gives its address: as `glgpt serve` does, or (`plain`) as `python -m http.server` does."""
     from glgpt.page.serve import application, serving
@@ -89,77 +95,105 @@ def complaints() -> list[str]:
     return []
 
 
-class Probes:
-    """What pages have measured of their kernels, by the key under which a browser remembers it, for all workers.
-
-    Each test has a fresh profile, but only the first page of a kind measures: the others are second visits.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def known(self) -> dict[str, str]:
-        return {
-            key: value for path in self._folder.glob("*.json") for key, value in json.loads(path.read_text()).items()
-        }
-
-    def keep(self, key: str, value: str) -> None:
-        name = hashlib.sha256(key.encode()).hexdigest()[:16]
-        part = self._folder / f"{name}.{os.getpid()}"
-        part.write_text(json.dumps({key: value}))
-        part.replace(self._folder / f"{name}.json")
-
-
-@pytest.fixture(scope="session")
-def probes(once: Callable[..., Path]) -> Probes:
-    return Probes(once("probes", lambda folder: None))
-
-
 REMEMBER = """
-for (const [key, value] of Object.entries(%s)) {
-  try { if (localStorage.getItem(key) === null) localStorage.setItem(key, value); } catch { /* has no storage */ }
-}
-const set = Storage.prototype.setItem;
-Storage.prototype.setItem = function (key, value) {
-  if (key.startsWith("glgpt probe ")) void rememberProbe(key, value);
-  return set.call(this, key, value);
+const get = Storage.prototype.getItem;
+Storage.prototype.getItem = function (key) {
+  return get.call(this, key) ?? (key.startsWith("glgpt probe ") ? %s : null);
 };"""
 
 
+@pytest.fixture(scope="session")
+def remembers(once: Callable[..., Path], exported: Path, serve: Callable[..., str], chromium: str) -> str:
+    """A script with which a page finds its kernels measured, as at a second visit.
+
+    Measuring takes longer than most tests. The embedded model's page does it, once for all workers; what another page
+    would measure has the same names. Tests of a device or a format of their own measure for themselves.
+    """
+
+    def fill(folder: Path) -> None:
+        with sync_playwright() as p:
+            browser = p.chromium.launch(executable_path=chromium, headless=True, args=[*FLAGS])
+            page = browser.new_page()
+            page.goto(serve(exported) + "#tokens=1")
+            measured = page.evaluate("glgpt.ready.then(() => JSON.stringify(glgpt.model.probe))")
+            (folder / "probe.json").write_text(measured)
+            browser.close()
+
+    return REMEMBER % json.dumps((once("probe", fill) / "probe.json").read_text())
+
+
+class Browsers:
+    """Chromiums, one for all tests of a module that start it with the same flags."""
+
+    def __init__(self, chromium: str) -> None:
+        self._executable = chromium
+        self._playwright = sync_playwright().start()
+        self._running: dict[tuple[str, ...], Any] = {}
+
+    def context(self, flags: Sequence[str], profile: Path | None, **options: Any) -> Any:
+        """A fresh profile in memory, or in a browser of its own with this folder for it."""
+        launch: dict[str, Any] = {"executable_path": self._executable, "headless": True, "args": [*flags]}
+        chromium = self._playwright.chromium
+        if profile:
+            return chromium.launch_persistent_context(str(profile), **launch, **options)
+        key = tuple(flags)
+        if key not in self._running or not self._running[key].is_connected():
+            self._running[key] = chromium.launch(**launch)
+        return self._running[key].new_context(**options)
+
+    def close(self) -> None:
+        for browser in self._running.values():
+            browser.close()
+        self._playwright.stop()
+
+
+@pytest.fixture(scope="module")
+def browsers(chromium: str, remembers: str) -> Iterator[Browsers]:
+    """Closed with the module: Playwright keeps an event loop running, which tests elsewhere must not find."""
+    started = Browsers(chromium)
+    yield started
+    started.close()
+
+
 @pytest.fixture
-def browse(chromium: str, tmp_path: Path, complaints: list[str], probes: Probes) -> Iterator[Callable[..., Any]]:
-    """Opens an address in a fresh profile; fails the test for a complaint but those that match `provokes`."""
+def browse(browsers: Browsers, tmp_path: Path, complaints: list[str], remembers: str) -> Iterator[Callable[..., Any]]:
+    """Opens an address in a fresh profile; fails the test for a complaint but those that match `provokes`.
+
+    The profile is in memory and the browser other tests' too, but with `own`: then both are the test's alone, and the
+    profile is on the disk. With `measures`, the page measures its kernels. Nothing moves unless a test asks for it:
+    drawing the frames of an animation takes longer than the text that it accompanies.
+    """
     expected = [TAKEN]
-    with sync_playwright() as p:
-        contexts = []
+    contexts = []
 
-        def open_page(
-            address: str, init: str = "", flags: Sequence[str] = FLAGS, provokes: str | None = None, **options: Any
-        ) -> Any:
-            if provokes is not None:
-                expected.append(provokes)
-            context = p.chromium.launch_persistent_context(
-                str(tmp_path / f"profile{len(contexts)}"),
-                executable_path=chromium,
-                headless=True,
-                args=[*flags],
-                **options,
-            )
-            contexts.append(context)
-            context.expose_binding("rememberProbe", lambda _, key, value: probes.keep(key, value))
-            context.add_init_script(f"{{{REMEMBER % json.dumps(probes.known())}}}")
-            page = wait_without_eval(context.pages[0])
-            page.set_default_timeout(90_000)
-            context.on("weberror", lambda event: complaints.append(str(event.error)))
-            context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)
-            if init:
-                page.add_init_script(init)
-            page.goto(address if "#" in address else f"{address}#tokens={TOKENS}")
-            return page
+    def open_page(
+        address: str,
+        init: str = "",
+        flags: Sequence[str] = FLAGS,
+        provokes: str | None = None,
+        own: bool = False,
+        measures: bool = False,
+        **options: Any,
+    ) -> Any:
+        if provokes is not None:
+            expected.append(provokes)
+        options.setdefault("reduced_motion", "reduce")
+        context = browsers.context(flags, tmp_path / f"profile{len(contexts)}" if own else None, **options)
+        contexts.append(context)
+        if not measures:
+            context.add_init_script(f"{{{remembers}}}")
+        page = wait_without_eval(context.pages[0] if own else context.new_page())
+        page.set_default_timeout(90_000)
+        context.on("weberror", lambda event: complaints.append(str(event.error)))
+        context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)
+        if init:
+            page.add_init_script(init)
+        page.goto(address if "#" in address else f"{address}#tokens={TOKENS}")
+        return page
 
-        yield open_page
-        for context in contexts:
-            context.close()
+    yield open_page
+    for context in contexts:
+        context.close()
     assert [said for said in complaints if not any(re.search(e, said) for e in expected)] == [], "the page complained"
 
 

@@ -67,10 +67,11 @@ def firefox(display: str, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def browse(firefox: str) -> Iterator[Callable[..., Evaluate]]:
+def browse(firefox: str, remembers: str) -> Iterator[Callable[..., Evaluate]]:
     """Opens an address; the answer evaluates JavaScript in the page, awaiting what it promises.
 
     Fails the test for an exception that nobody caught, or an error in the console that has no `provokes` in it.
+    With `measures`, the page measures its kernels.
     """
     numbers = count(1)
     complaints: list[str] = []
@@ -86,11 +87,13 @@ def browse(firefox: str) -> Iterator[Callable[..., Evaluate]]:
             assert answer["type"] == "success", answer
             return dict(answer["result"])
 
-        def open_page(address: str, provokes: str | None = None) -> Evaluate:
+        def open_page(address: str, provokes: str | None = None, measures: bool = False) -> Evaluate:
             if provokes:
                 provoked.append(provokes)
             call("session.new", capabilities={})
             call("session.subscribe", events=["log.entryAdded"])
+            if not measures:
+                call("script.addPreloadScript", functionDeclaration=f"() => {{{remembers}}}")
             context = call("browsingContext.getTree")["contexts"][0]["context"]
             call("browsingContext.navigate", context=context, url=address, wait="complete")
 
@@ -110,7 +113,7 @@ def browse(firefox: str) -> Iterator[Callable[..., Evaluate]]:
 def test_firefox_says_what_the_desktop_says(
     exported: Path, serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
-    evaluate = browse(serve(exported))
+    evaluate = browse(serve(exported), measures=True)
     evaluate("glgpt.ready")
     assert "llvmpipe" in evaluate("glgpt.info().renderer")
     ids = evaluate(f"glgpt.generate({json.dumps({'prompt': PROMPT, 'tokens': 48, 'temperature': 0})}).then(r => r.ids)")
@@ -130,7 +133,7 @@ def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
             export(None, folder / "page.html", "f16", single_file=True, train=("mini",))
 
     evaluate = browse(
-        (once("single", fill) / "page.html").as_uri() + "#tokens=1&view=train&step=train&steps=12&evalEvery=6"
+        (once("single-training", fill) / "page.html").as_uri() + "#tokens=1&view=train&step=train&steps=12&evalEvery=6"
     )
     evaluate("glgpt.ready")
     until = "(async () => { while (!(%s)) await new Promise((next) => setTimeout(next, 50)); return true; })()"
@@ -150,13 +153,10 @@ def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
 
 @pytest.mark.parametrize("single", [False, True], ids=["a folder", "a single file"])
 def test_firefox_keeps_the_policy(
-    exported: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], tmp_path: Path, single: bool
+    exported: Path, single_file: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], single: bool
 ) -> None:
     """The page runs without a violation, and a script that is slipped in does not."""
-    if single:
-        export(None, tmp_path / "page.html", "f16", single_file=True)
-    address = (tmp_path / "page.html").as_uri() if single else serve(exported)
-    evaluate = browse(address, provokes="Content-Security-Policy")
+    evaluate = browse(single_file.as_uri() if single else serve(exported), provokes="Content-Security-Policy")
     evaluate("(addEventListener('securitypolicyviolation', (e) => (window.seen ??= []).push(e.effectiveDirective)), 0)")
     evaluate("glgpt.ready")
     evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")

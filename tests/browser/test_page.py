@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def test_tokenizer(exported: Path, serve: Serve, browse: Browse, desktop: Any) -
 def test_poorer_devices(
     exported: Path, serve: Serve, browse: Browse, desktop: Any, init: str, expected: dict[str, Any]
 ) -> None:
-    page = browse(serve(exported), init)
+    page = browse(serve(exported), init, measures=init == NO_FLOAT)
     page.evaluate("glgpt.ready")
     info = page.evaluate("glgpt.info()")
     assert {key: info[key] for key in expected} == expected
@@ -164,9 +165,11 @@ KEPT = """async () => {
 
 
 def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(exported))
+    page = browse(serve(exported), own=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
+    (measured,) = page.evaluate("Object.entries(localStorage).filter(([key]) => key.startsWith('glgpt probe '))")
+    assert json.loads(measured[1]) == page.evaluate("glgpt.model.probe") != {}
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.reload()
@@ -177,7 +180,7 @@ def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: 
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
     """Parity too, whose reference nothing asked for before."""
-    page = browse(serve(exported))
+    page = browse(serve(exported), own=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
     page.context.set_offline(True)
@@ -208,7 +211,7 @@ def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, brow
     A worker that does nothing else adds some numbers up every 5 ms. It is slowed down and held up as the page is; a
     factor of three at most is put down to the machine.
     """
-    page = browse(serve(exported) + "#tokens=60")
+    page = browse(serve(exported) + "#tokens=60", reduced_motion="no-preference")
     page.evaluate("glgpt.ready")
     page.wait_for_timeout(500)
     script = """async (settings) => {
@@ -249,12 +252,8 @@ def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, brow
         assert all(duration < 50 * min(3, max(1, slowed)) + late for duration, late, slowed in tasks), tasks
 
 
-def test_single_file_from_disk(browse: Browse, exported: Path, tmp_path: Path, desktop: Any) -> None:
-    from glgpt.page.export import export
-
-    out = tmp_path / "page.html"
-    export(None, out, "f32", single_file=True)
-    page = browse(out.as_uri())
+def test_single_file_from_disk(browse: Browse, single_file: Path, desktop: Any) -> None:
+    page = browse(single_file.as_uri())
     page.evaluate("glgpt.ready")
     assert_same(page, desktop)
 

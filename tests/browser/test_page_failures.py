@@ -194,7 +194,7 @@ def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse)
 def test_a_text_survives_the_end_of_the_gpu_process(
     exported: Path, serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    page = browse(serve(exported))
+    page = browse(serve(exported), own=True)
     page.evaluate("glgpt.ready")
     page.evaluate("globalThis.count = 0")
     ask = "{prompt: 'To be', tokens: 48, temperature: 0, onToken: () => globalThis.count++}"
@@ -248,9 +248,20 @@ def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse:
     assert page.evaluate("glgpt.info().contexts") == 4
 
 
+# Waits until the service worker has taken over and has seen what it would keep.
+WATCHED = """async () => {
+  const {serviceWorker} = navigator;
+  await serviceWorker.ready;
+  if (!serviceWorker.controller) {
+    await new Promise((next) => serviceWorker.addEventListener('controllerchange', next, {once: true}));
+  }
+  for (const url of ['./', './manifest.json']) await (await fetch(url)).blob();
+}"""
+
+
 def test_a_full_disk_keeps_nothing_and_harms_nothing(exported: Path, serve: Serve, browse: Browse) -> None:
     address = serve(exported)
-    page = browse("about:blank#", provokes="Failed to load resource|QuotaExceeded")
+    page = browse("about:blank#", provokes="Failed to load resource|QuotaExceeded", own=True)
     cdp = page.context.new_cdp_session(page)
     origin = "/".join(address.split("/")[:3])
     for size in (1000, 200_000):
@@ -259,7 +270,7 @@ def test_a_full_disk_keeps_nothing_and_harms_nothing(exported: Path, serve: Serv
             page.goto("about:blank")
             page.goto(f"{address}#tokens=2")
             page.evaluate("glgpt.ready")
-            page.wait_for_timeout(1500)  # for the service worker to take over
+            page.evaluate(WATCHED)
 
 
 def damaged(exported: Path, tmp_path: Path, change: Callable[[Path], None]) -> Path:

@@ -72,11 +72,8 @@ def test_a_folder_keeps_its_policy(site: Path, serve: Serve, browse: Browse) -> 
     refused(page)
 
 
-def test_a_single_file_keeps_its_policy(browse: Browse, tmp_path: Path) -> None:
-    from glgpt.page.export import export
-
-    export(None, tmp_path / "page.html", "f16", single_file=True)
-    address = (tmp_path / "page.html").as_uri() + "#prompt=To+be&tokens=2"
+def test_a_single_file_keeps_its_policy(browse: Browse, single_file: Path) -> None:
+    address = single_file.as_uri() + "#prompt=To+be&tokens=2"
     page = browse(address, LISTEN, provokes="Content Security Policy|violates")
     page.evaluate("glgpt.ready")
     use(page)

@@ -26,7 +26,7 @@ def test_the_page_has_the_desktops_numbers(
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export(folder, tmp_path / "page", dtype, device="software")
     name = "h.0.mlp.c_proj.weight"  # six groups of rows
-    page = browse(serve(tmp_path / "page") + f"#view=textures&texture={name}&tokens=1")
+    page = browse(serve(tmp_path / "page") + f"#view=textures&texture={name}&tokens=1", measures=True)
     page.evaluate("glgpt.ready")
     result = page.evaluate("glgpt.parity()")
     assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None, result

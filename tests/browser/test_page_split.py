@@ -73,16 +73,16 @@ def split_page(tmp_path: Path, serve: Callable[..., str], once: Callable[..., Pa
     def make(url: str, blocks: int | None = HERE, head: bool = False) -> str:
         def fill(folder: Path) -> None:
             export(None, folder / "page", split=SplitPage(blocks, PLACE, head=head))
+            if blocks:
+                shards = json.loads((folder / "page/manifest.json").read_text(encoding="utf-8"))["shards"]
+                with GPT2.from_pretrained(None, device="software") as whole:
+                    assert sum(s["bytes"] for s in shards) < 0.5 * whole.player.program.nbytes(("weight",))
 
         page = shutil.copytree(once(f"split-{blocks}-{head}", fill) / "page", tmp_path / "page")
         for name in ("manifest.json", "index.html"):
             text = (page / name).read_text(encoding="utf-8")
             assert text.count(PLACE) == 1
             (page / name).write_text(text.replace(PLACE, url), encoding="utf-8")
-        if blocks:
-            shards = json.loads((page / "manifest.json").read_text(encoding="utf-8"))["shards"]
-            with GPT2.from_pretrained(None, device="software") as whole:
-                assert sum(s["bytes"] for s in shards) < 0.5 * whole.player.program.nbytes(("weight",))
         return serve(page)
 
     return make

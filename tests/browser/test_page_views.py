@@ -339,7 +339,8 @@ def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Br
     new PerformanceObserver((list) => {
       for (const entry of list.getEntries()) globalThis.shift += entry.value;
     }).observe({type: 'layout-shift', buffered: true});"""
-    page = browse(serve(exported) + "#tokens=60", watch, viewport={"width": width, "height": 720})
+    view = {"viewport": {"width": width, "height": 720}, "reduced_motion": "no-preference"}
+    page = browse(serve(exported) + "#tokens=60", watch, **view)
     page.evaluate("glgpt.ready")
     page.wait_for_function("document.querySelector('.token')")
     page.wait_for_timeout(300)
