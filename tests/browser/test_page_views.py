@@ -99,10 +99,9 @@ def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) 
     page.wait_for_function(f"/layer={layer}&head={head}/.test(location.hash)")
     page.get_by_role("button", name="Keep beside").click()
     page.locator(".one select").nth(1).select_option("-1")
-    hard = max(
-        rows, key=lambda t: found[f"h.{layer}.attn.pattern"][head, t, 1 : t - 1].max()
-    )  # whose look it opens with
-    look = found[f"h.{layer}.attn.pattern"].mean(axis=0)[hard].max()
+    pattern = found[f"h.{layer}.attn.pattern"]
+    hardest = max(rows, key=lambda t: pattern[head, t, 1 : t - 1].max())  # the look that it opens with
+    look = pattern.mean(axis=0)[hardest].max()
     page.wait_for_function("/mean of its heads/.test(document.querySelector('.one h2').textContent)")
     page.wait_for_function(f"document.querySelector('.reading b').textContent === '{100 * look:.2f}%'")
     painted(page, ".square canvas", 0.4)

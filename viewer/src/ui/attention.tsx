@@ -1,7 +1,7 @@
 // Attention: all heads as they grow, one of them enlarged, and what one token attends to as arcs.
 
 import { signal, useSignal, type Signal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { MEAN, type Kind } from "./drawing/attention";
 import type { Grid } from "./drawing/painter";
 import { legendPlace, TICKS } from "./drawing/scale";
@@ -56,6 +56,8 @@ export function AttentionView() {
   const pointed = useSignal<number | null>(null); // the one that is pointed at in the text
   const name = state.headName(layer.value, head.value);
   const busy = state.running.value;
+  const scores = kind.value !== "pattern";
+  const arcs = useMemo(() => <Arcs row={row.value} scores={scores} pointed={pointed} />, [row.value, scores]); // not anew with each word that comes
   useDevice(
     async (model) => {
       const wanted = () => sought.value;
@@ -72,7 +74,7 @@ export function AttentionView() {
   return (
     <section class="attention" aria-label="Attention">
       <div class="panel takes">
-        <Arcs row={row.value} scores={kind.value !== "pattern"} pointed={pointed} />
+        {arcs}
       </div>
       <div class="panel all">
         <h2>Every layer and head</h2>

@@ -119,7 +119,7 @@ function Bars({ tok, of, left, falls }: { tok: state.Tok; of: readonly Candidate
         {tok.given ? ", which was given:" : tok.p !== undefined && <> was drawn: the model gave it {percent(tok.p)}</>}
         {!tok.given && drawn?.sampled !== undefined && <>, these settings {drawn.sampled ? percent(drawn.sampled) : "cut it off"}</>}
       </p>
-      <ol class={`chances${falls ? " falls" : ""}`}>
+      <ol class={`chances${falls ? " falls" : ""}${state.running.value ? " coming" : ""}`}>
         {shown.map((c, i) => (
           <li key={c.id} style={{ "--at": i }} class={`${c.sampled === 0 ? "cut" : ""}${c.id === tok.id ? " taken" : ""}`}>
             <code>{state.label(c.id)}</code>
