@@ -39,7 +39,7 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     )  # fmt: skip
     ready = host.wait(lambda: host.events("ready"))[0]
     desktops = [commands("join", ready["desktop"], "--name", f"desktop {i}") for i in range(2)]
-    pages = [browse(ready["browser"], provokes="WebSocket|Failed to load") for _ in range(2)]
+    pages = [browse(ready["browser"], provokes="WebSocket|Failed to load", own=True) for _ in range(2)]
     for i, page in enumerate(pages):
         page.wait_for_function("globalThis.glgpt && glgpt.model !== undefined")
         page.evaluate("glgpt.ready")
