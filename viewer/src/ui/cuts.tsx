@@ -169,7 +169,8 @@ function Parting() {
   if (!whole || !state.applied.value || state.view.value === "text") return null;
   const apart = parting(whole, now);
   let word = apart; // where the word begins that the first other token is in
-  while (word > 0 && !/^\s/.test(whole[word]!.text) && !whole[word]!.given) word--;
+  const inside = (at: number) => [whole[at]!, now[at]!].some(({ text, given }) => !given && !/^\s/.test(text));
+  while (word > 0 && inside(word)) word--;
   const after = (list: readonly state.Tok[]) => list.slice(word, apart + SOME).map((tok) => tok.text).join("").replace(/\s+/g, " ").trim();
   return (
     <>

@@ -67,7 +67,7 @@ export function RecordedText() {
 function Invitations() {
   const draw = async () => {
     await state.go(1);
-    document.querySelector(".sampling")?.scrollIntoView({ block: "nearest" });
+    if (!matchMedia(WIDE).matches) document.querySelector(".sampling")?.scrollIntoView({ block: "nearest" }); // else it is in sight
   };
   return (
     <div class="invitations" role="group" aria-label="To begin with">
