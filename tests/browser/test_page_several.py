@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,20 @@ def test_each_is_the_text_of_its_seed(exported: Path, serve: Callable[..., str],
     long = page.evaluate("glgpt.encode('And then he said it all again. '.repeat(40)).slice(0, 250)")
     found = page.evaluate(CONTINUATIONS, {"ids": long, "tokens": 24, "seed": 3})
     assert [len(text["ids"]) for text in found["made"]] == [7] * 4  # 256 positions, and the token behind the last
+    assert {text["stopped"] for text in found["made"]} == {"room"}
+    found = page.evaluate(CONTINUATIONS, {"ids": (long * 2)[:256], "tokens": 3, "seed": 3})
+    assert [len(text["ids"]) for text in found["made"]] == [1] * 4
+    wrong = "(o) => glgpt.continuations(o).catch((e) => e.message)"
+    assert page.evaluate(wrong, {"prompt": "", "tokens": 1}) == "The prompt is empty; give at least one character."
+    assert page.evaluate(wrong, {"prompt": "a", "tokens": 1.5}).startswith("tokens is 1.5;")
+    page.evaluate("glgpt.borrow(async (model) => model.closeSeveral())")
+    assert page.evaluate("glgpt.model.memory().several") == 0
+    stop = """async (options) => {
+      const stop = new AbortController(), onTexts = ([text]) => text.ids.length === 4 && stop.abort();
+      return glgpt.continuations({...options, onTexts, signal: stop.signal});
+    }"""
+    stopped = page.evaluate(stop, {"prompt": PROMPT, "tokens": 50})
+    assert [(len(text["ids"]), text["stopped"]) for text in stopped] == [(4, "aborted")] * 4
 
 
 def test_the_view_shows_them_and_reads_one(
@@ -58,8 +73,10 @@ def test_the_view_shows_them_and_reads_one(
     page.wait_for_function("/together/.test(document.querySelector('.several header').innerText)")
     texts = panel.locator("li p").all_inner_texts()
     assert len({*texts}) == 4 and all(texts)
+    page.get_by_label("Length").fill("3")  # it is read as it was asked for
     panel.get_by_role("button", name="Read this one, of seed 7").click()
-    page.wait_for_function("!document.querySelector('.caret') && /seed=7/.test(location.hash)")
+    page.wait_for_function(f"document.querySelector('.stream').innerText.includes({json.dumps(texts[2].split()[-1])})")
+    page.wait_for_function("!document.querySelector('.caret') && /tokens=12&.*seed=7/.test(location.hash)")
     written = page.evaluate("[...document.querySelectorAll('.token:not(.given)')].map((e) => e.innerText).join('')")
     assert "".join(written.replace("⏎", "").split()) == "".join(texts[2].split())
     page.evaluate("glgpt.cut(['h.0.mlp'])")  # what is recorded for several has no parts that can be changed

@@ -53,10 +53,13 @@ export interface Generated {
 }
 
 /** One of several texts that continue a prompt. */
-export type Continuation = Pick<Generated, "ids" | "text" | "seed" | "stopped">;
+export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
+  /** `room`: the context has ended, or the rows that the texts share. */
+  stopped: Generated["stopped"] | "room";
+};
 
 export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "alternatives" | "onToken"> {
-  /** Hears of all texts as they are, each time that they have a token more. */
+  /** Hears of all texts, each time that they have a token more; they are the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
   /** Hears of shaders, which are compiled when this is first asked for. */
   onCompiled?: (compiled: number, shaders: number) => void;
@@ -200,8 +203,7 @@ export class Glgpt {
   private async run(options: GenerateOptions): Promise<Generated> {
     const { tokens = 100, temperature = 0.8, stop, onToken, signal } = options;
     const { topK = null, topP = null, minP = null, eos = true, seed = Math.floor(Math.random() * 2 ** 32) } = options;
-    if (!(Number.isInteger(tokens) && tokens >= 0)) throw new PageError(`tokens is ${tokens}; it must be a whole number from 0.`);
-    if (stop !== undefined && typeof stop !== "string") throw new PageError("stop must be a text.");
+    checkLength(tokens, stop);
     const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const { model } = this;
     const decoder = model.tokenizer?.stream();
@@ -251,6 +253,7 @@ export class Glgpt {
   private async sideBySide(options: ContinuationsOptions): Promise<Continuation[]> {
     const { tokens = 100, temperature = 0.8, seed = Math.floor(Math.random() * 2 ** 32), stop, onTexts, onCompiled, signal } = options;
     const { topK = null, topP = null, minP = null, repetitionPenalty = null, logitBias = null, eos = true } = options;
+    checkLength(tokens, stop);
     const { model } = this;
     const ids = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const decoders = Array.from({ length: model.texts }, () => model.tokenizer?.stream());
@@ -278,7 +281,7 @@ export class Glgpt {
     }
     texts.forEach((text, i) => {
       if (text.stopped !== "text") text.text += decoders[i]?.flush() ?? "";
-      if (signal?.aborted && text.stopped === "tokens") text.stopped = "aborted";
+      if (text.stopped === "tokens" && text.ids.length < tokens) text.stopped = signal?.aborted ? "aborted" : "room";
     });
     return texts;
   }
@@ -422,4 +425,10 @@ export class Glgpt {
       contexts: device.generation + 1,
     };
   }
+}
+
+/** Refuses what is no length of a text, and no text to stop at. */
+function checkLength(tokens: number, stop: unknown): void {
+  if (!(Number.isInteger(tokens) && tokens >= 0)) throw new PageError(`tokens is ${tokens}; it must be a whole number from 0.`);
+  if (stop !== undefined && typeof stop !== "string") throw new PageError("stop must be a text.");
 }

@@ -257,7 +257,7 @@ export class Model {
     this.player = new Player(device, this.programs.generate, options, this.weights?.shared(), this.drawFlops, this.reader);
     if (device.full) {
       this.player.close();
-      throw new PageError(noMemory(this.programs.generate, this.manifest.dtype));
+      throw new PageError(noMemory(this.programs.generate, this.manifest.dtype, this.weights === null));
     }
     this.player.onCompiled = (compiled, shaders) => this.onCompiled(compiled, shaders);
     const start = performance.now();
@@ -362,17 +362,23 @@ export class Model {
     for (const player of players.slice(0, 2)) player?.play("prepare");
   }
 
-  /** Deletes the textures that only a look inside needs; they come again with the next look. */
+  /** Deletes the textures that only a look inside and texts side by side need; they come again when they are asked for. */
   rest(): void {
     if (!this.stale) this.captured?.player.close();
     this.captured = null;
+    this.closeSeveral();
+  }
+
+  /** Deletes the textures of texts side by side. */
+  closeSeveral(): void {
+    if (!this.stale) this.several?.close();
+    this.several = null;
   }
 
   /** Deletes what it made; whatever is asked of it afterwards throws. */
   close(): void {
     this.rest();
     if (this.stale) return;
-    this.several?.close();
     this.cutting?.player.close();
     this.whole?.player.close();
   }
@@ -410,7 +416,10 @@ export class Model {
   /** Does `work` again from its beginning for as long as the context is lost meanwhile. */
   private async kept(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
     const { device } = this;
-    const given = new Promise((resolve) => signal?.addEventListener("abort", resolve, { once: true }));
+    const given = new Promise((resolve) => {
+      if (signal?.aborted) resolve(null);
+      signal?.addEventListener("abort", resolve, { once: true });
+    });
     for (;;) {
       await Promise.race([device.restored, given]);
       if (signal?.aborted) return;
@@ -488,7 +497,7 @@ export class Model {
   async *continuations(ids: readonly number[], run: Run, wish: SideBySide = { over: new Set() }): AsyncGenerator<(Token | null)[]> {
     const { seed = Math.floor(Math.random() * 2 ** 32) } = run;
     this.check(ids);
-    for (let given = 0; ;) {
+    for (let given = 0; !run.signal?.aborted;) {
       try {
         let at = 0;
         for await (const tokens of this.sideBySide(ids, { ...run, seed }, wish)) {
@@ -500,7 +509,6 @@ export class Model {
       } catch (error) {
         if (!(error instanceof ContextLost) && !this.device.lost) throw error;
         await this.recover(run.signal);
-        if (run.signal?.aborted) return;
       }
     }
   }
@@ -508,6 +516,7 @@ export class Model {
   private async *sideBySide(ids: readonly number[], run: Run & { seed: number }, { over, onCompiled }: SideBySide): AsyncGenerator<(Token | null)[]> {
     const { temperature = 1, topK = null, topP = null, minP = null, repetitionPenalty = null, logitBias = null, seed } = run;
     const several = await this.opened(onCompiled);
+    if (run.signal?.aborted) return;
     const settings = { temperature, topK, topP, minP, repetitionPenalty, logitBias };
     const texts = Array.from({ length: several.size }, (_, i) => ({
       ids: [...ids],
@@ -563,7 +572,12 @@ export class Model {
         throw new PageError("This device has no memory for several texts at once.");
       }
       player.onCompiled = onCompiled;
-      await player.prepare(...Several.played(Object.keys(program.entries)));
+      try {
+        await player.prepare(...Several.played(Object.keys(program.entries)));
+      } catch (error) {
+        if (!this.stale) player.close();
+        throw error;
+      }
       player.onCompiled = () => {};
       this.several = new Several(player, this.manifest.config.n_positions);
     }
@@ -959,17 +973,18 @@ export class Model {
 }
 
 /** What a visitor reads where the device had no memory for the textures of a model of this dtype. */
-function noMemory(program: Program, dtype: Dtype): string {
+function noMemory(program: Program, dtype: Dtype, exported: boolean): string {
   const all = textureBytes(program);
   const weights = textureBytes(program, ["weight"]);
   const size = (bytes: number) => (bytes < 1e9 ? `${Math.ceil(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
-  const narrower = (["f16", "q8", "q4"] as const).filter((name) => FORMATS[name].columnTiles > FORMATS[dtype].columnTiles);
+  const formats = exported ? (["f16", "q8", "q4"] as const) : [];
+  const narrower = formats.filter((name) => FORMATS[name].columnTiles > FORMATS[dtype].columnTiles);
   const instead = narrower.map((name) => {
     const share = FORMATS[dtype].columnTiles / FORMATS[name].columnTiles;
     return `about ${size(all - weights + weights * share)} with --dtype ${name}`;
   });
   return (
     `This device has no memory for the ${size(all)} of textures that the model takes in ${dtype}. ` +
-    (instead.length ? `Exported anew, it takes ${instead.join(", ")}.` : "A smaller model may fit.")
+    (instead.length ? `Whoever made this page can export it with less: ${instead.join(", ")}.` : "A smaller model may fit.")
   );
 }

@@ -255,7 +255,7 @@ export function Compared() {
       </div>
       <div>
         <h2>With the cut</h2>
-        <p class="stream changed">
+        <p class="stream changed" tabIndex={0}>
           {still
             ? now.map((tok, i) => (
                 <span key={i} class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""}`}>

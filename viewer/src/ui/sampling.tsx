@@ -61,7 +61,7 @@ export function Sampling() {
   return (
     <fieldset class="sampling">
       <legend>How the next word is drawn</legend>
-      {tok && <Bars key={shown.current.key} tok={tok} falls={falls} of={live ? redistributed(live, tok.id) : (tok.top ?? [])} left={live ? live.all.length - BARS : 0} />}
+      {tok && <Bars draw={shown.current.key} tok={tok} falls={falls} of={live ? redistributed(live, tok.id) : (tok.top ?? [])} left={live ? live.all.length - BARS : 0} />}
     </fieldset>
   );
 }
@@ -107,7 +107,16 @@ function redistributed({ all, at, level }: Distribution, id: number): Candidate[
   return shown.map(([c, i]) => ({ ...c, sampled: sampled(i) }));
 }
 
-function Bars({ tok, of, left, falls }: { tok: state.Tok; of: readonly Candidate[]; left: number; falls: boolean }) {
+interface BarsProps {
+  /** Another one for each draw, whose light begins anew. */
+  draw: string;
+  tok: state.Tok;
+  of: readonly Candidate[];
+  left: number;
+  falls: boolean;
+}
+
+function Bars({ draw, tok, of, left, falls }: BarsProps) {
   const shown = of.filter((c, i) => i < BARS || c.id === tok.id);
   const drawn = shown.find((c) => c.id === tok.id);
   const most = Math.max(1e-9, ...shown.map((c) => Math.max(c.p, c.sampled ?? 0)));
@@ -119,7 +128,7 @@ function Bars({ tok, of, left, falls }: { tok: state.Tok; of: readonly Candidate
         {tok.given ? ", which was given:" : tok.p !== undefined && <> was drawn: the model gave it {percent(tok.p)}</>}
         {!tok.given && drawn?.sampled !== undefined && <>, these settings {drawn.sampled ? percent(drawn.sampled) : "cut it off"}</>}
       </p>
-      <ol class={`chances${falls ? " falls" : ""}${state.running.value ? " coming" : ""}`}>
+      <ol key={draw} class={`chances${falls ? " falls" : ""}${state.running.value ? " coming" : ""}`}>
         {shown.map((c, i) => (
           <li key={c.id} style={{ "--at": i }} class={`${c.sampled === 0 ? "cut" : ""}${c.id === tok.id ? " taken" : ""}`}>
             <code>{state.label(c.id)}</code>

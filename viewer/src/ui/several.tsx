@@ -1,6 +1,7 @@
 // Several continuations of the prompt side by side.
 
 import { useLayoutEffect, useRef } from "preact/hooks";
+import type { Continuation } from "../api";
 import * as state from "./state";
 
 const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"];
@@ -9,12 +10,12 @@ const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"
 export function SeveralButton() {
   const count = state.textsAtOnce.value;
   if (!count) return null;
-  const same = state.settings.temperature.value === 0;
+  const same = state.settings.temperature.value === 0 || state.settings.topK.value === 1;
   return (
     <button
       class="wide"
       disabled={state.running.value || same}
-      title={same ? "At temperature 0 all would be the same" : "From the prompt, with this seed and those that follow it; the weights are read once for all"}
+      title={same ? "With temperature 0 or top-k 1 all would be the same" : "From the prompt, with this seed and those that follow it; the weights are read once for all"}
       onClick={() => void state.writeSeveral()}
     >
       {NUMBERS[count] ?? count} continuations side by side
@@ -22,24 +23,39 @@ export function SeveralButton() {
   );
 }
 
-/** What each of them has come to. One of them takes the place of the text above, written again with its seed. */
+const ENDS: Record<Continuation["stopped"], string> = {
+  tokens: "",
+  aborted: "",
+  eos: ", ended by the model",
+  text: ", at the stop text",
+  room: ", where the context ends",
+};
+
+/** What each of them has come to. One of them can become the text below, written again with its seed. */
 export function Several() {
   const texts = state.several.value;
   const panel = useRef<HTMLElement>(null);
   const shown = texts !== null;
-  useLayoutEffect(() => panel.current?.scrollIntoView({ block: "nearest" }), [shown]);
+  useLayoutEffect(() => {
+    panel.current?.scrollIntoView({ block: "nearest" });
+    panel.current?.focus({ preventScroll: true });
+  }, [shown]);
+  const close = () => {
+    state.closeSeveral();
+    document.querySelector<HTMLElement>(".controls > .wide")?.focus();
+  };
   if (!texts || !state.textsAtOnce.value) return null;
   const running = state.running.value;
   const count = texts.length || state.textsAtOnce.value;
   const rate = state.severalRate.value;
   return (
-    <section class="panel several" ref={panel} aria-label="Continuations side by side">
+    <section class="panel several" ref={panel} tabIndex={-1} aria-label="Continuations side by side">
       <header>
         <h2>{NUMBERS[count] ?? count} continuations</h2>
         <span class="dim" role="status">
           {state.severalNote.value || (rate ? `${rate.toFixed(0)} tokens/s together` : "")}
         </span>
-        <button class="quiet" disabled={running} onClick={() => (state.several.value = null)}>
+        <button class="quiet" disabled={running} onClick={close}>
           Close
         </button>
       </header>
@@ -52,16 +68,15 @@ export function Several() {
             <footer>
               <small>
                 seed {text.seed}
-                {text.stopped === "eos" && ", ended by the model"}
-                {text.stopped === "text" && ", at the stop text"}
+                {ENDS[text.stopped]}
               </small>
               <button
                 disabled={running}
                 aria-label={`Read this one, of seed ${text.seed}`}
-                title="Writes it above with its seed, with what the model weighed for each token"
+                title="Writes it below with its seed, with what the model weighed for each token"
                 onClick={() => {
-                  state.settings.seed.value = text.seed;
-                  void state.write();
+                  void state.readContinuation(text.seed);
+                  document.querySelector(".written")?.scrollIntoView({ block: "nearest" });
                 }}
               >
                 Read this one

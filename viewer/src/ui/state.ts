@@ -1,6 +1,6 @@
 // What the page shows, and what a person can do with it.
 
-import { batch, computed, effect, signal } from "@preact/signals";
+import { batch, computed, effect, signal, type Signal } from "@preact/signals";
 import type { Continuation, Glgpt, Used } from "../api";
 import { parseChange } from "../engine/cuts";
 import { KINDS, MEAN, type Kind } from "./drawing/attention";
@@ -125,12 +125,13 @@ function readPlace(link: URLSearchParams): void {
 function readText(link: URLSearchParams): void {
   prompt.value = link.get("prompt") ?? SAMPLE;
   settings.tokens.value = numberIn(link, "tokens", 120);
-  settings.temperature.value = numberIn(link, "temperature", 0.8);
-  settings.topK.value = numberIn(link, "k", 0);
-  settings.topP.value = numberIn(link, "p", 0.9); // fewer words that are none
-  settings.minP.value = numberIn(link, "minp", 0);
-  settings.repetitionPenalty.value = numberIn(link, "penalty", 1);
-  settings.seed.value = numberIn(link, "seed", 1);
+  const within = (key: string, otherwise: number, most: number) => Math.min(Math.max(0, numberIn(link, key, otherwise)), most);
+  settings.temperature.value = within("temperature", 0.8, 100);
+  settings.topK.value = Math.floor(within("k", 0, Number.MAX_SAFE_INTEGER));
+  settings.topP.value = within("p", 0.9, 1) || 0.9; // fewer words that are none
+  settings.minP.value = within("minp", 0, 1);
+  settings.repetitionPenalty.value = within("penalty", 1, 100) || 1;
+  settings.seed.value = Math.floor(within("seed", 1, Number.MAX_SAFE_INTEGER));
   settings.stop.value = link.get("stop") ?? "";
   cuts.value = (link.get("cut") ?? "").split(",").filter(isChange);
 }
@@ -186,8 +187,10 @@ export const MOST_TOKENS = 4096;
 export const several = signal<readonly Continuation[] | null>(null);
 export const severalRate = signal(0);
 export const severalNote = signal("");
+/** How often blocks have moved to a server or back. */
+export const moved = signal(0);
 /** How many there are at once; 0: the model writes one text at a time, as it is now. */
-export const textsAtOnce = computed(() => (phase.value === "ready" && model.value >= 0 && applied.value === "" ? glgpt.model.texts : 0));
+export const textsAtOnce = computed(() => (phase.value === "ready" && model.value >= 0 && moved.value >= 0 && applied.value === "" ? glgpt.model.texts : 0));
 /** Called while a text is generated, each time that the page is about to show it, with how many tokens of it the model reads. */
 export const listeners = new Set<(read: number) => void>();
 
@@ -485,9 +488,14 @@ export async function writeSeveral(): Promise<void> {
   await stop();
   abort = new AbortController();
   const { signal } = abort;
+  const restore = [prompt, ...Object.values(settings)].map((setting: Signal<string | number>) => {
+    const { value } = setting;
+    return () => (setting.value = value);
+  });
   batch(() => {
     running.value = true;
     several.value = [];
+    asked = () => restore.forEach((set) => set());
     severalRate.value = 0;
     severalNote.value = "Preparing…";
   });
@@ -523,6 +531,26 @@ export async function writeSeveral(): Promise<void> {
   }
 }
 
+let asked: () => void = () => {}; // puts the prompt and the settings back to what the continuations were asked for with
+
+/** Writes one of the continuations again as the text, with all that is seen of a text. */
+export async function readContinuation(seed: number): Promise<void> {
+  batch(() => {
+    asked();
+    settings.seed.value = seed;
+  });
+  await write();
+}
+
+/** Forgets the continuations, and what they took of the device's memory. */
+export function closeSeveral(): void {
+  several.value = null;
+  void glgpt.borrow((model) => {
+    model.closeSeveral();
+    return Promise.resolve();
+  });
+}
+
 /** What the settings say of how tokens are chosen. */
 function sampling() {
   return {
@@ -530,7 +558,7 @@ function sampling() {
     topK: settings.topK.value || null,
     topP: settings.topP.value < 1 ? settings.topP.value : null,
     minP: settings.minP.value || null,
-    repetitionPenalty: settings.repetitionPenalty.value === 1 ? null : settings.repetitionPenalty.value,
+    repetitionPenalty: settings.repetitionPenalty.value === 1 || glgpt.model.split ? null : settings.repetitionPenalty.value, // a server takes none
     seed: settings.seed.value,
     ...(settings.stop.value ? { stop: settings.stop.value } : {}),
   };

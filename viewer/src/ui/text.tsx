@@ -72,15 +72,17 @@ function Invitations() {
   return (
     <div class="invitations" role="group" aria-label="To begin with">
       <span class="dim">To begin with:</span>
-      <button disabled={state.running.value} onClick={() => void draw()}>
+      <button disabled={state.running.value || !state.tokens.value.length} onClick={() => void draw()}>
         <b>1</b> Draw the next word
       </button>
       <button onClick={() => openCard(CARD.attention)}>
         <b>2</b> See what it looks at
       </button>
-      <button onClick={() => openCard(CARD.cut)}>
-        <b>3</b> Cut a head, see the text change
-      </button>
+      {state.engine().model.recording.cut && (
+        <button onClick={() => openCard(CARD.cut)}>
+          <b>3</b> Cut a head, see the text change
+        </button>
+      )}
     </div>
   );
 }

@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import type { Model } from "../../engine/model";
 import type { Crossing, Split } from "../../engine/split";
+import { moved } from "../state";
 
 export const status = signal<Split["status"]>("idle");
 export const problem = signal("");
@@ -32,6 +33,7 @@ let watched: Split | null = null;
 export function move(model: Model, blocks: number): void {
   model.here = blocks;
   here.value = model.here;
+  moved.value++;
   latest = [];
   mean.value = tried.value.get(blocks) ?? NONE;
   last.value = null;
