@@ -70,7 +70,8 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     choose(page, "mine, step 12")
     used(page, "mine")
     own = page.evaluate("glgpt.model.memory()")
-    assert own["weight"] == 0 and page.evaluate(BYTES) - before == sum(own.values())  # no copy of a weight
+    line = 256 * 16  # of cells: what a view draws the new model with
+    assert own["weight"] == 0 and page.evaluate(BYTES) - before - sum(own.values()) in (0, line)  # no copy of a weight
     with GPT2.from_pretrained(unpacked(page, tmp_path / "model"), device="software") as model:
         ids = model.tokenizer.encode(PROMPT)
         assert page.evaluate("(p) => glgpt.encode(p)", PROMPT) == ids
@@ -104,7 +105,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     used(page, "own")
     page.wait_for_function("!glgpt.model.captured")
     page.evaluate("glgpt.borrow(async (m) => m.rest())")
-    drawing = 3 * 256 * 16  # a line of cells each for the views that were opened meanwhile
+    drawing = 3 * line  # each for the views that were opened meanwhile
     assert page.evaluate(BYTES) <= before + drawing  # all that the other model took is released
 
 

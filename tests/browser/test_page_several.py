@@ -75,7 +75,9 @@ def test_the_view_shows_them_and_reads_one(
     assert len({*texts}) == 4 and all(texts)
     page.get_by_label("Length").fill("3")  # it is read as it was asked for
     panel.get_by_role("button", name="Read this one, of seed 7").click()
-    page.wait_for_function(f"document.querySelector('.stream').innerText.includes({json.dumps(texts[2].split()[-1])})")
+    page.wait_for_function(
+        f"document.querySelector('.written .stream').innerText.includes({json.dumps(texts[2].split()[-1])})"
+    )
     page.wait_for_function("!document.querySelector('.caret') && /tokens=12&.*seed=7/.test(location.hash)")
     written = page.evaluate("[...document.querySelectorAll('.token:not(.given)')].map((e) => e.innerText).join('')")
     assert "".join(written.replace("⏎", "").split()) == "".join(texts[2].split())

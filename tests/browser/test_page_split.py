@@ -281,11 +281,11 @@ def shows_the_servers_blocks(page: Any) -> None:
     page.wait_for_function(f"({PAINTED_BETWEEN})(['.head canvas', 0.5, 1]) > 0.2")
     said = page.locator(".attention .one .reading b").inner_text()
     ids = page.evaluate("glgpt.last")
-    name = "h.4.attn.pattern"
     with GPT2.from_pretrained(None, device="software") as model:
-        pattern = model.run_with_cache(ids, [name])[1][name]
+        pattern = model.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
     last = len(ids) - 1
-    assert float(said.rstrip("%")) == pytest.approx(100 * pattern[3, last, last], abs=0.01)
+    rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # among which it opens with the hardest look
+    assert min(abs(float(said.rstrip("%")) - 100 * pattern[3, t].max()) for t in rows) < 0.01
     assert page.locator(".attention .problem").count() == 0
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Textures", exact=True).click()
     page.get_by_role("group", name="Block").get_by_role("button", name="4", exact=True).click()
