@@ -494,7 +494,7 @@ export class Model {
    * a text that has ended or is `over`. They are those that `generate` gives with each seed. Begins anew, and leaves out what
    * it gave before, where the graphics context is lost and restored.
    */
-  async *continuations(ids: readonly number[], run: Run, wish: SideBySide = { over: new Set() }): AsyncGenerator<(Token | null)[]> {
+  async *continuations(ids: readonly number[], run: Run, wish: SideBySide): AsyncGenerator<(Token | null)[]> {
     const { seed = Math.floor(Math.random() * 2 ** 32) } = run;
     this.check(ids);
     for (let given = 0; !run.signal?.aborted;) {

@@ -2,7 +2,7 @@
 // Nothing here knows what the passes compute.
 
 import { must, PageError } from "./errors";
-import { TEXEL, type Pass, type Program, type TextureSpec } from "./program";
+import { bytesOf, type Pass, type Program, type TextureSpec } from "./program";
 import type { Device, Options } from "./device";
 import { Pace } from "./pace";
 import { Reader } from "./readback";
@@ -104,8 +104,7 @@ export class Player {
 
   /** Bytes of the textures that it made itself. */
   get ownBytes(): number {
-    const made = Object.values(this.program.textures).filter(({ name }) => this.own.includes(this.texture(name)));
-    return made.reduce((sum, t) => sum + t.width * t.height * t.layers * TEXEL, 0);
+    return bytesOf(Object.values(this.program.textures).filter(({ name }) => this.own.includes(this.texture(name))));
   }
 
   // -- data -----------------------------------------------------------------------------------------------------

@@ -64,7 +64,9 @@ export interface Program {
 export const TEXEL = 16;
 
 export function textureBytes(program: Program, roles?: readonly string[]): number {
-  return Object.values(program.textures)
-    .filter((t) => !roles || roles.includes(t.role))
-    .reduce((sum, t) => sum + t.width * t.height * t.layers * TEXEL, 0);
+  return bytesOf(Object.values(program.textures).filter((t) => !roles || roles.includes(t.role)));
+}
+
+export function bytesOf(textures: readonly TextureSpec[]): number {
+  return textures.reduce((sum, t) => sum + t.width * t.height * t.layers * TEXEL, 0);
 }

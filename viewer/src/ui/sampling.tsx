@@ -97,9 +97,8 @@ function Slider({ label, of, min, max, step, hint, none }: SliderProps) {
 
 /** The likeliest tokens, and `id` among them, with the probability that each would be drawn with now. */
 function redistributed({ all, at, level }: Distribution, id: number): Candidate[] {
-  const { temperature, topK, topP, minP, repetitionPenalty } = state.settings;
   const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)) + level);
-  const sampler = new Sampler({ temperature: temperature.value, topK: topK.value || null, topP: topP.value, minP: minP.value, repetitionPenalty: repetitionPenalty.value, seed: 0 });
+  const sampler = new Sampler({ ...state.sampling(), seed: 0 });
   const text = new Set(state.engine().model.window(state.ids.value.slice(0, at)));
   const there = [...all.keys()].filter((i) => text.has(all[i]!.id)); // ids are places in the list here
   const { sampled } = sampler.draw(sampler.adjusted(logits, there), 0);

@@ -552,7 +552,7 @@ export function closeSeveral(): void {
 }
 
 /** What the settings say of how tokens are chosen. */
-function sampling() {
+export function sampling() {
   return {
     temperature: settings.temperature.value,
     topK: settings.topK.value || null,
