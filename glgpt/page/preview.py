@@ -11,7 +11,8 @@ import numpy as np
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.inference.model import GPT2
-from glgpt.models.spec import EMBED, LOGITS, ModelConfig, in_block
+from glgpt.models.spec import EMBED, LOGITS
+from glgpt.page.machine import rows_of, stages
 from glgpt.plots.strip import HEIGHT, WIDTH, Word, strip_picture
 from glgpt.system.network import is_web_address
 
@@ -75,21 +76,6 @@ def _many(count: int) -> str:
     return f"{count / 1e9:.1f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"
 
 
-def _stages(config: ModelConfig, block: int) -> dict[str, list[str]]:
-    """The stages of a block, about as the page's machine has them: a name for each, and the activations it wrote."""
-    names = [name for name in config.activations if name.startswith(in_block(block, ""))]
-    of = {
-        kind: [name for name in names if config.activations[name].kind == kind]
-        for kind in ("cache", "pattern", "heads")
-    }
-    added = [name for name in names if config.activations[name].added]
-    hidden = names[names.index(added[-1]) - 1]
-    return {
-        "QKV": of["cache"], "pattern": of["pattern"], "mix": of["heads"], "attention": added[:1], "MLP": [hidden],
-        "stream": names[-1:],
-    }  # fmt: skip
-
-
 def _picture(model: GPT2, path: Path, about: str) -> Word:
     config, tokenizer = model.config, model.tokenizer
     try:
@@ -99,17 +85,10 @@ def _picture(model: GPT2, path: Path, about: str) -> Word:
     ids = ids[-config.n_positions :]
     text = f"“{tokenizer.decode(ids).split(chr(10))[-1]}” …" if tokenizer else ""
     blocks = sorted({round(i) for i in np.linspace(0, config.n_layer - 1, min(config.n_layer, MOST_BLOCKS))})
-    stages = [_stages(config, i) for i in blocks]
-    logits, found = model.run_with_cache(
-        ids, [EMBED, *(n for stage in stages for names in stage.values() for n in names)]
-    )
-
-    def last(name: str) -> np.ndarray:
-        """What the last token has of an activation; of a pattern, a row a head."""
-        values = found[name]
-        return values[..., -1, :] if values.ndim == 3 else values[-1:]
-
-    stacks = [[np.concatenate([last(name) for name in names]) for names in stage.values()] for stage in stages]
+    cells = [stages(config, i) for i in blocks]
+    logits, found = model.run_with_cache(ids, [EMBED, *(n for block in cells for _, names in block for n in names)])
+    last = len(ids) - 1
+    stacks = [[rows_of(found, names, last) for _, names in block] for block in cells]
     row = logits[-1].astype(np.float64)
     p = np.exp(row - row.max())
     p /= p.sum()
@@ -121,8 +100,8 @@ def _picture(model: GPT2, path: Path, about: str) -> Word:
         f"{about}. It runs as fragment shaders; every number is a texel.",
         text,
         [EMBED, *(f"block {i}" if len(blocks) < 10 else str(i) for i in blocks), LOGITS],
-        list(stages[0]),
-        [[last(EMBED)], *stacks, [logits[-1:]]],
+        [name for name, _ in cells[0]],
+        [[rows_of(found, [EMBED], last)], *stacks, [logits[-1:]]],
         word := Word(*named[0], named),
     )
     return word

@@ -11,6 +11,7 @@ from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import PATTERN, in_block
+from glgpt.page.machine import recorded_machine
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n"  # the prompt that a page opens with
@@ -22,7 +23,7 @@ WEIGHT_EXPONENT = 0.4  # a byte of attention is 255 * weight^this: the opacity t
 
 
 def recorded_json(model: GPT2) -> dict[str, Any] | None:
-    """A prompt, its continuation with alternatives, and attention over the first tokens.
+    """A prompt, its continuation with alternatives, attention over the first tokens, and pictures of the machine.
 
     None where the model has no tokenizer, or one that cannot encode the prompt.
     """
@@ -58,6 +59,7 @@ def recorded_json(model: GPT2) -> dict[str, Any] | None:
             "tokens": kept,
             "data": base64.b64encode(np.rint(255 * weights**WEIGHT_EXPONENT).astype(np.uint8).tobytes()).decode(),
         },
+        "machine": recorded_machine(model, ids, len(given), logits),
     }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
+from glgpt.plots.cells import REACH, folded
 from glgpt.plots.figure import figure_of, styled
 from glgpt.plots.fonts import drawable
 from glgpt.system.files import written_whole
@@ -17,7 +18,6 @@ from glgpt.system.files import written_whole
 WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels that sites show a link's picture with
 NIGHT, BRIGHT, PALE, ABOVE = "#0a0e17", "#eef1f7", "#a3afc2", "#6ea1ff"  # colours of the page's head
 BELOW_AND_ABOVE = LinearSegmentedColormap.from_list("page", ["#ed7321", NIGHT, "#3378f5"])
-REACH = 2.5  # mean magnitudes at which a colour is at its strongest, as the page has it
 LEFT, RIGHT, TOP, BOTTOM = 0.095, 0.83, 0.69, 0.09  # where the cells are, in shares of the picture
 GAP = 0.0035
 
@@ -75,10 +75,7 @@ def strip_picture(
 
 def _cell(axes: Axes, values: np.ndarray, aspect: float) -> None:
     """A matrix; where it is flat, folded to about the shape of its cell."""
-    if len(values) < 6:
-        columns = 2 ** max(0, round(np.log2(np.sqrt(values.size * aspect))))
-        rows = -(-values.size // columns)
-        values = np.pad(values.ravel(), (0, rows * columns - values.size)).reshape(rows, columns)
+    values = folded(values, aspect)
     far = max(REACH * float(np.abs(values).mean()), 1e-30)
     axes.imshow(values, cmap=BELOW_AND_ABOVE, vmin=-far, vmax=far, aspect="auto", interpolation="nearest")
     axes.set(xticks=[], yticks=[])

@@ -1,6 +1,6 @@
 """The page beside the desktop, by turns, on one machine: time a token, prefill, load, and memory of export and load.
 
-python tests/browser/measure.py [MODEL] [--dtype f16] [--rounds 7] [--flags="--use-angle=..."]
+python tests/browser/measure.py [MODEL] [--dtype f16] [--rounds 7] [--mbit 50] [--flags="--use-angle=..."]
 
 MODEL is a folder or Hub name, `shakespeare` (default), or `random-124M`, `random-355M`, `random-774M` or
 `random-1558M`: GPT-2's sizes with random weights.
@@ -70,14 +70,31 @@ globalThis.most = 0;
 setInterval(() => { most = Math.max(most, performance.memory.usedJSHeapSize); }, 4);"""
 
 
+WRITTEN = "!document.querySelector('.caret, .recorded') && document.querySelector('.token:not(.given)')"
+FETCHED = "performance.getEntriesByType('resource').reduce((bytes, entry) => bytes + entry.transferSize, 0)"
+
+
+def slow_down(page: Any, mbit: float) -> None:
+    """Has the page fetch over a line of so many Mbit/s."""
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    conditions = {"latency": 20, "downloadThroughput": mbit * 1e6 / 8, "uploadThroughput": mbit * 1e6 / 8}
+    session.send("Network.emulateNetworkConditions", {**conditions, "offline": False})
+
+
 def load_figures(page: Any, visit: Callable[[], Any], weights: int) -> dict[str, float]:
-    """Seconds until the page can be used, and the most memory its script held, buffers too, in weights."""
+    """Seconds until the page can be used and until its first token, what it fetched, and its script's most memory."""
     start = time.perf_counter()
     visit()
     page.evaluate("glgpt.ready")
     seconds = time.perf_counter() - start
+    page.wait_for_function(
+        "!document.querySelector('.caret, .recorded') && document.querySelector('.token:not(.given)')"
+    )
     return {
         "load_s": seconds,
+        "first_token_s": time.perf_counter() - start,
+        "fetched_mb": page.evaluate(FETCHED) / 1e6,
         "memory_of_weights": page.evaluate("most") / weights,
         **page.evaluate("glgpt.model.times"),
     }
@@ -89,6 +106,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="shakespeare")
     parser.add_argument("--dtype", default="f32", choices=tuple(FORMATS))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--mbit", type=float, default=1000, help="of the line that the page is fetched over")
     parser.add_argument("--flags", default=" ".join(FLAGS), help="of Chromium")
     parser.add_argument("--work", default=None, help="folder to keep the model and its page in (default: a new one)")
     args = parser.parse_args()
@@ -112,9 +130,9 @@ def main() -> None:
         page.set_default_timeout(300_000)
         address = f"{site}#tokens=1"
         page.add_init_script(WATCH)
+        slow_down(page, args.mbit)
         for visit, go in {"first visit": lambda: page.goto(address), "second visit": page.reload}.items():
             figures[visit] = load_figures(page, go, weights)
-            page.wait_for_function("!document.querySelector('.caret')")
         ids = [(7 * i) % model.config.vocab_size for i in range(PROMPT)]
         turns: dict[str, Callable[[], Any]] = {
             "page": lambda: page.evaluate(PAGE_TIMES, [ids, TOKENS, GREEDY]),

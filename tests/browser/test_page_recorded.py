@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from test_page_says import SLOW_SHADERS
 
 from glgpt import GPT2
 from glgpt.inference.sampling import Sampler
+from glgpt.page.machine import recorded_machine, stages
 from glgpt.page.recorded import SAMPLE, SETTINGS, TOKENS
 
 pytestmark = pytest.mark.slow
@@ -36,6 +38,19 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
         assert desktop.tokenizer
         assert shown == desktop.tokenizer.decode(ids)
         label = desktop.tokenizer.label
+        machine = recorded_machine(desktop, ids, len(given), logits)
+        names = [name for name, _ in stages(desktop.config, 0)]
+    assert page.locator(".stage-names span").all_inner_texts() == names
+    seen = page.evaluate("""() => {
+      const {width, height} = document.querySelector('.machine canvas');
+      const {data} = document.querySelector('.machine canvas').getContext('2d').getImageData(0, 0, width, height);
+      return [width, Array.from(data).filter((_, i) => i % 4 === 3), Array.from(data).filter((_, i) => i % 4 === 2)];
+    }""")
+    last = np.frombuffer(base64.b64decode(machine["pictures"][-1]), np.uint8).astype(int)
+    assert seen[0] == 8 * machine["cell"][0] and machine["at"][-1] == len(ids) - 1
+    np.testing.assert_array_equal(seen[1], 2 * abs(last - 127))
+    blue = np.array(seen[2])[abs(last - 127) > 60]  # below that, too transparent for the canvas to keep a hue
+    np.testing.assert_array_equal(blue > 139, last[abs(last - 127) > 60] > 127)
     at = len(given) + 5
     page.locator(".token").nth(at).hover()
     rows = page.get_by_role("group", name="Alternatives to").locator("button.cut, button:not(.cut)")

@@ -137,6 +137,8 @@ export interface Recorded {
     top?: { id: number; label: string; p: number; sampled: number }[];
   }[];
   attention: { tokens: number; data: string };
+  /** Pictures of the machine as the tokens `at` came out: bytes, 127 for zero, of cells of so many texels. */
+  machine: { cell: [number, number]; at: number[]; pictures: string[] };
 }
 
 export function parseRecorded(document: unknown, name: string): Recorded {

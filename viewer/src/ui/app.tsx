@@ -128,7 +128,7 @@ function Mark() {
 /** What this is: the model, its size, what it was trained on, and how it runs. */
 function About() {
   const manifest = state.phase.value === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
-  if (!manifest) return <>A language model that runs in this browser as fragment shaders.</>;
+  if (!manifest) return <>A language model that runs in your browser, on your graphics card.</>;
   const { model, parameters, trained_on } = manifest;
   const source = "source" in manifest && /^https?:/.test(manifest.source ?? "") ? manifest.source! : null;
   if (state.model.value >= 0 && state.used.value !== "own") return <Other name={model} parameters={parameters ?? 0} />;
@@ -138,10 +138,10 @@ function About() {
       <b>{model}</b> is a language model{parameters && ` of ${size(parameters)} parameters`}
       {trained_on && `, trained on ${trained_on}`}. It runs{" "}
       {split === "movable"
-        ? "as fragment shaders, in this browser and, as far as you choose below, on a server, which could then read what you type."
+        ? "in your browser and, as far as you choose below, on a server, which could then read what you type."
         : split
-        ? "as fragment shaders, its first blocks in this browser, the others on a server, which could read what you type."
-        : "in this browser as fragment shaders: every number it computes is a texel you can look at, and nothing you type leaves the page."}
+        ? "in your browser with its first blocks, the others on a server, which could read what you type."
+        : "in your browser, on your graphics card: you can look at every number it computes, and nothing you type leaves the page."}
       {invited.value && " What this device learns does, and your nickname, once you train with others."}
       {source && (
         <>

@@ -58,6 +58,10 @@ export function AttentionView() {
   const busy = state.running.value;
   const scores = kind.value !== "pattern";
   const arcs = useMemo(() => <Arcs row={row.value} scores={scores} pointed={pointed} />, [row.value, scores]); // not anew with each word that comes
+  const enlarged = useMemo(
+    () => <Head row={row} looked={looked.value} pointed={pointed.value} />,
+    [looked.value, pointed.value, busy ? -1 : total],
+  ); // nor this
   useDevice(
     async (model) => {
       const wanted = () => sought.value;
@@ -121,7 +125,7 @@ export function AttentionView() {
           {!model.foreign(layer.value) && <LooksAt part={inBlock(layer.value, head.value === MEAN ? "attn" : `attn.${head.value}`)} />}
         </div>
         <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
-        <Head row={row} looked={looked.value} pointed={pointed.value} />
+        {enlarged}
         {beside.value.length > 0 && (
           <div class="beside" aria-label="Heads kept beside">
             {beside.value.map((name) => (

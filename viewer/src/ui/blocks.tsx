@@ -8,7 +8,9 @@ import { CutButtons } from "./cuts";
 import * as state from "./state";
 import { percent, short, useDevice } from "./tools";
 
-const SHOWN = 10; // tokens side by side
+const LEAST = 10; // tokens side by side
+const COLUMN = 78; // pixels of one
+const NAMES = 110; // of what stands before them
 const KEPT = 400; // columns that are remembered
 
 type Show = "token" | "norm" | "change";
@@ -26,10 +28,11 @@ export function BlocksView() {
   const end = useSignal<number | null>(null); // behind the last column; null: the end of the text, also when it grows
   const chosen = useSignal<[number, number] | null>(null); // (token, block)
   const show = useSignal<Show>("token");
+  const shown = useSignal(LEAST);
   const done = useSignal(0); // columns computed, so that each is shown as it comes
   const problem = useSignal("");
   const last = Math.min(Math.max(end.value ?? total, 1), total);
-  const first = Math.max(0, last - SHOWN);
+  const first = Math.max(0, last - shown.value);
   const key = (t: number) => `${state.model.value} ${state.applied.value}` + tokens.slice(0, t + 1).map((tok) => tok.id).join();
   const columns = tokens.slice(first, last).map((tok, i) => ({ tok, t: first + i, blocks: known.get(key(first + i)) }));
   useDevice(
@@ -53,6 +56,13 @@ export function BlocksView() {
   const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
   useLayoutEffect(() => {
+    const fit = () => (shown.value = Math.max(LEAST, Math.floor(((box.current?.clientWidth ?? 0) - NAMES) / COLUMN)));
+    fit();
+    const observer = new ResizeObserver(fit);
+    if (box.current) observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
     if (box.current) box.current.scrollLeft = box.current.scrollWidth; // the last column is the one spoken of
   }, [last, names.length]);
   const peak = show.value === "token" ? 1 : most(show.value);
@@ -68,10 +78,10 @@ export function BlocksView() {
           token would come next, the deeper the surer. The guess forms on the way down.
         </p>
         <div class="buttons">
-          <button disabled={first === 0} onClick={() => (end.value = Math.max(SHOWN, last - SHOWN))}>
+          <button disabled={first === 0} onClick={() => (end.value = Math.max(shown.value, last - shown.value))}>
             Earlier
           </button>
-          <button disabled={last >= total} onClick={() => (end.value = last + SHOWN < total ? last + SHOWN : null)}>
+          <button disabled={last >= total} onClick={() => (end.value = last + shown.value < total ? last + shown.value : null)}>
             Later
           </button>
           <label class="inline">
@@ -92,7 +102,7 @@ export function BlocksView() {
           </p>
         )}
         <div class="lens" ref={box}>
-          <table>
+          <table style={{ "--lines": names.length + 2 }}>
             <thead>
               <tr>
                 <th scope="col">after</th>

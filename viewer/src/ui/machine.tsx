@@ -1,8 +1,10 @@
 // The machine: the whole model as it computes, a column a block, a cell a stage, each the texture that its pass wrote.
 
 import { useSignal, type Signal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { fromBase64 } from "../engine/base64";
 import { parseChange } from "../engine/cuts";
+import { BLUE, ORANGE } from "./drawing/palettes";
 import { Strip, stages, type Stage } from "./drawing/strip";
 import { inBlock, meaning, parts, STAGES } from "./names";
 import * as split from "./split/state";
@@ -94,16 +96,23 @@ function Cells() {
   );
 }
 
-/** The machine before it runs: its cells, empty, and the words of the recorded generation, one after the other. */
-export function MachineOutline({ at }: { at: Signal<number> }) {
-  const { n_layer } = state.recorded.value!.about.config;
-  const columns = 2 + n_layer;
+/** The machine before it runs: its cells as they were recorded, and the recorded words, one after the other. */
+export function RecordedMachine({ at }: { at: Signal<number> }) {
+  const { about, machine } = state.recorded.value!;
+  const columns = 2 + about.config.n_layer;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const newest = Math.max(0, machine.at.findLastIndex((t) => t <= at.value));
+  const [width, height] = [columns * machine.cell[0], STAGES.length * machine.cell[1]];
+  useLayoutEffect(() => {
+    const flat = canvas.current?.getContext("2d");
+    flat?.putImageData(recordedPicture(machine.pictures[newest]!, width, height), 0, 0);
+  }, [newest]);
   return (
-    <section class="machine outline" aria-label="The machine">
+    <section class="machine" aria-label="The machine">
       <div class="strip-frame" style={{ "--columns": columns, "--lines": STAGES.length }}>
         <StageNames />
         <div class="cells" aria-hidden="true">
-          <div class="frame" />
+          <canvas ref={canvas} width={width} height={height} />
           <div class="over busy">
             {Array.from({ length: columns }, (_, column) =>
               (column % (columns - 1) ? STAGES : [null]).map((_, line) => (
@@ -121,6 +130,16 @@ export function MachineOutline({ at }: { at: Signal<number> }) {
       </div>
     </section>
   );
+}
+
+/** A picture of the machine from its bytes. */
+function recordedPicture(base64: string, width: number, height: number): ImageData {
+  const picture = new ImageData(width, height);
+  fromBase64(base64).forEach((byte, i) => {
+    const value = byte - 127;
+    picture.data.set([...(value < 0 ? ORANGE : BLUE), 2 * Math.abs(value)], 4 * i);
+  });
+  return picture;
 }
 
 function StageNames() {

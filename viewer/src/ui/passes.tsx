@@ -32,7 +32,7 @@ export function PassesView() {
   const names = Object.keys(entries).filter((name) => !/^(attention|ahead)_/.test(name));
   const { entry: name, pass: at } = state.place;
   const entry = entries[name.value] ?? entries["decode"]!;
-  const place = Math.min(at.value, entry.passes.length - 1);
+  const place = state.passOf(entry);
   const pass = entry.passes[place]!;
   const playing = useSignal(false);
   const pace = useSignal(1);
@@ -65,8 +65,9 @@ export function PassesView() {
             <select
               value={entry.name}
               onChange={(e) => {
+                playing.value = false;
+                at.value = Infinity;
                 name.value = e.currentTarget.value;
-                move(0);
               }}
             >
               {names.map((n) => (

@@ -2,9 +2,8 @@
 
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { fromBase64 } from "../engine/base64";
+import { BLUE } from "./drawing/palettes";
 import * as state from "./state";
-
-const BLUE = [51, 120, 245]; // of weights, as the device draws them
 
 export function RecordedAttention() {
   const canvas = useRef<HTMLCanvasElement>(null);

@@ -75,7 +75,7 @@ export const place = {
   kind: signal<Kind>("pattern"),
   texture: signal(""),
   entry: signal(""),
-  pass: signal(0),
+  pass: signal(Infinity), // of the entry; beyond its last: the last
   stage: signal<Stage>("data"),
 };
 
@@ -93,6 +93,9 @@ export function chooseHead(layer: number, head: number): void {
     place.sought.value = false;
   });
 }
+
+/** Which of an entry's passes is chosen. */
+export const passOf = ({ passes }: { passes: readonly unknown[] }) => Math.min(place.pass.value, passes.length - 1);
 
 export const headName = (layer: number, head: number) => `${layer}.${head === MEAN ? "mean" : head}`;
 
@@ -112,7 +115,7 @@ function readPlace(link: URLSearchParams): void {
   place.kind.value = KINDS.find((kind) => kind === link.get("kind")) ?? "pattern";
   place.texture.value = link.get("texture") ?? "embed";
   place.entry.value = link.get("entry") ?? "decode";
-  place.pass.value = whole("pass");
+  place.pass.value = link.has("pass") ? whole("pass") : Infinity;
   tour.value = whole("tour");
   tourMoves.value = tour.value > 0 && !link.has("view");
   const { numbers, ...names } = LESSON;
@@ -320,7 +323,8 @@ export function share(): void {
     });
   if (view.value === "textures") fields["texture"] = texture.value;
   if (view.value === "train") Object.assign(fields, { step: stage.value }, lesson.value);
-  if (view.value === "passes") Object.assign(fields, { entry: entry.value, pass: String(pass.value) });
+  if (view.value === "passes") 
+    Object.assign(fields, { entry: entry.value, ...(Number.isFinite(pass.value) ? { pass: String(pass.value) } : {}) });
   history.replaceState(OWN, "", `#${new URLSearchParams(fields)}`);
 }
 

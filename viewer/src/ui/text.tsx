@@ -4,7 +4,7 @@ import { Component } from "preact";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Compared } from "./cuts";
-import { Machine, MachineOutline } from "./machine";
+import { Machine, RecordedMachine } from "./machine";
 import * as state from "./state";
 import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
@@ -51,7 +51,7 @@ export function RecordedText() {
   }, []);
   return (
     <section class="text recorded" aria-label="Text" ref={self}>
-      <MachineOutline at={at} />
+      <RecordedMachine at={at} />
       <Text />
       <div class="panel controls side">
         <p class="dim">

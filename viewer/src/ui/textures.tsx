@@ -43,6 +43,7 @@ export function TexturesView() {
   const name = chosen.value;
   const isActivation = name in activations;
   const spec = isActivation ? null : (model.programs.generate.textures[name] ?? null);
+  const entry = model.programs.generate.entries[state.place.entry.value];
   const busy = state.running.value;
   const texts = state.readIds.value;
   const play = async (m: Model): Promise<Subject | null> => {
@@ -75,7 +76,7 @@ export function TexturesView() {
         </h2>
         <p class="dim explained">
           {spec?.role === "scratch"
-            ? `As pass ${state.place.pass.value + 1} of ${state.place.entry.value} leaves it; other passes use it for something else.`
+            ? `As pass ${entry ? state.passOf(entry) + 1 : 0} of ${state.place.entry.value} leaves it; other passes use it for something else.`
             : meaning(name)}
         </p>
         {isActivation && state.applied.value && <p class="dim">As the whole model computes it, without the cuts.</p>}
@@ -251,9 +252,8 @@ async function playState(model: Model, ids: readonly number[], name: string, mem
   const view = programs.generate.views[name];
   if (programs.generate.textures[name]?.role === "scratch") {
     const entry = programs.generate.entries[state.place.entry.value];
-    const last = entry?.passes[state.place.pass.value];
-    if (!entry || !last) return null;
-    await playTo(model, entry, entry.passes.indexOf(last));
+    if (!entry) return null;
+    await playTo(model, entry, state.passOf(entry));
     const seen = memoryView(player.spec(name));
     return { player, view: seen, rows: seen.rows };
   }

@@ -21,8 +21,14 @@ export function LearnStage() {
       <Controls />
       <div class="learning">
         <Samples />
-        <Progress />
-        <Inside />
+        {train.session.value ? (
+          <>
+            <Progress />
+            <Inside />
+          </>
+        ) : (
+          <Ahead />
+        )}
       </div>
     </div>
   );
@@ -154,6 +160,35 @@ function Schedule({ fixed }: { fixed: boolean }) {
         <NumberField label="Sample every" of={s.sampleEvery} min={0} step={1} hint="Steps; 0: never" fixed={fixed} />
       </div>
     </details>
+  );
+}
+
+/** What the curves will show, before there are any. */
+function Ahead() {
+  const offer = train.offer();
+  if (!offer) return null;
+  const { vocab_size: count } = offer.config;
+  return (
+    <div class="panel ahead">
+      <h2>How it learns</h2>
+      <p class="dim">Press Start, and a curve grows here: the loss, which says how unsure the model is of the next token, in nats.</p>
+      <ol>
+        <li>
+          <b>It knows nothing.</b> Each of {count.toLocaleString("en")} tokens is as likely as any other, which is a loss of{" "}
+          {Math.log(count).toFixed(2)}.
+        </li>
+        <li>
+          <b>It counts.</b> Within some ten steps it knows which tokens are frequent: letters and blanks in about the right amounts.
+        </li>
+        <li>
+          <b>It looks back.</b> What follows what: the loss falls below the dashed lines of models that only count one, two or
+          three tokens. Attention fills below.
+        </li>
+        <li>
+          <b>It writes.</b> Words, then lines, then who speaks. The text that is held back says whether it learns or copies.
+        </li>
+      </ol>
+    </div>
   );
 }
 

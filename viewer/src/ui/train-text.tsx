@@ -28,7 +28,7 @@ export function TextStage() {
       <div class="panel controls">
         <h2>A text to learn from</h2>
         <p class="dim">
-          A model begins with random weights and learns to write like this text, in fragment shaders, step by step. Nothing
+          A model begins with random weights and learns to write like this text, step by step. Nothing
           leaves this browser.
         </p>
         <Sets fixed={fixed} />

@@ -1,5 +1,9 @@
 // Colours for values: one by sign, which lets the page shine through, and ladders of eight colours.
 
+/** Above and below zero, red, green and blue of 255, as shaders draw them: as transparent as a value is small. */
+export const BLUE = [51, 120, 245];
+export const ORANGE = [237, 115, 33];
+
 export interface Palette {
   name: string;
   /** Positive in one hue, negative in another, zero transparent. */
@@ -22,7 +26,7 @@ export const PALETTES: readonly [Palette, ...Palette[]] = [
 
 /** The palette as a CSS gradient, from its lowest value to its highest. */
 export function gradient(palette: Palette): string {
-  if (palette.signed) return "linear-gradient(90deg, rgb(237 115 33), transparent, rgb(51 120 245))";
+  if (palette.signed) return `linear-gradient(90deg, rgb(${ORANGE.join(" ")}), transparent, rgb(${BLUE.join(" ")}))`;
   const stops = Array.from({ length: 8 }, (_, i) => {
     const [r, g, b] = Array.from(palette.colors.subarray(3 * i, 3 * i + 3), (x) => Math.round(255 * x));
     return `rgb(${r} ${g} ${b})`;
