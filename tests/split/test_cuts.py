@@ -119,11 +119,13 @@ def test_three_stages_with_both_ends_here(goldens: Path, stages: Callable[..., l
         assert all(np.array_equal(a, b) for a, b in zip(split_rows(parts, ids), wanted, strict=True))
 
 
-def test_halves_are_cut_alike(goldens: Path, stages: Callable[..., list[Stage]]) -> None:
-    ids, wanted = unsplit(goldens / "vocab3-untied", "f16")
-    with Checkpoint.open(goldens / "vocab3-untied") as checkpoint:
+@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
+@pytest.mark.parametrize("name", ["vocab3-untied", "llama-grouped"])
+def test_narrow_weights_are_cut_alike(goldens: Path, stages: Callable[..., list[Stage]], name: str, dtype: str) -> None:
+    ids, wanted = unsplit(goldens / name, dtype)
+    with Checkpoint.open(goldens / name) as checkpoint:
         n = checkpoint.config.n_layer
-        parts = stages(checkpoint, Part(0, 1, True, False), Part(1, n, False, True), dtype="f16")
+        parts = stages(checkpoint, Part(0, 1, True, False), Part(1, n, False, True), dtype=dtype)
         assert all(np.array_equal(a, b) for a, b in zip(split_rows(parts, ids), wanted, strict=True))
 
 
