@@ -120,9 +120,9 @@ async function measure(
     for (const [name, player, output] of players) {
       await run(player, output, 1); // warms up
       let n = 4;
-      const least = async (count: number) => Math.min(await run(player, output, count), await run(player, output, count));
-      const once = await least(1); // weights may come meanwhile, which holds one of them up
-      while (n < MOST && (await least(1 + n)) - once < FILL) n *= 2;
+      const once = Math.min(await run(player, output, 1), await run(player, output, 1));
+      const fills = async () => (await run(player, output, 1 + n)) - once >= FILL;
+      while (n < MOST && !((await fills()) && (await fills()))) n *= 2; // weights may come meanwhile, which holds a run up
       repeats.set(name, n);
     }
     // Other work only ever adds time: the least of each length, and only then their difference, which leaves out what

@@ -276,7 +276,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
                   key={i}
                   class={i === at ? "on" : i > at ? "later" : ""}
                   title={`${i + 1}: ${label}${meaning(label) && `, ${meaning(label)}`}`}
-                  aria-label={`Pass ${i + 1}, ${label}`}
+                  aria-label={`Pass ${i + 1}, ${label}${writesToken(entry.passes[i]!) && i <= at ? `: ${word.value}` : ""}`}
                   aria-current={i === at ? "step" : undefined}
                   onClick={() => choose(i)}
                 >

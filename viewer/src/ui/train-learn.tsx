@@ -16,12 +16,13 @@ import * as train from "./train-state";
 const LOOK_MS = 700; // between two drawings of the textures
 
 export function LearnStage() {
+  void train.tick.value;
   return (
     <div class="learn">
       <Controls />
       <div class="learning">
         <Samples />
-        {train.session.value ? (
+        {train.session.value || engine().training.earlier ? (
           <>
             <Progress />
             <Inside />
