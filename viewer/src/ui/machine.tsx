@@ -1,7 +1,7 @@
 // The machine: the whole model as it computes, a column a block, a cell a stage, each the texture that its pass wrote.
 
 import { useSignal, type Signal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { fromBase64 } from "../engine/base64";
 import { parseChange } from "../engine/cuts";
 import { BLUE, ORANGE } from "./drawing/palettes";
@@ -98,15 +98,14 @@ function Cells() {
 
 /** The machine before it runs: its cells as they were recorded, and the recorded words, one after the other. */
 export function RecordedMachine({ at }: { at: Signal<number> }) {
-  const { about, machine } = state.recorded.value!;
-  const columns = 2 + about.config.n_layer;
+  const { machine } = state.recorded.value!;
   const canvas = useRef<HTMLCanvasElement>(null);
   const newest = Math.max(0, machine.at.findLastIndex((t) => t <= at.value));
-  const [width, height] = [columns * machine.cell[0], STAGES.length * machine.cell[1]];
-  useLayoutEffect(() => {
-    const flat = canvas.current?.getContext("2d");
-    flat?.putImageData(recordedPicture(machine.pictures[newest]!, width, height), 0, 0);
-  }, [newest]);
+  const bytes = useMemo(() => fromBase64(machine.pictures[newest]!), [newest]);
+  const height = STAGES.length * machine.cell[1];
+  const width = bytes.length / height;
+  const columns = width / machine.cell[0]; // of a split model too, whose other blocks are elsewhere
+  useLayoutEffect(() => canvas.current?.getContext("2d")?.putImageData(recordedPicture(bytes, width, height), 0, 0), [bytes]);
   return (
     <section class="machine" aria-label="The machine">
       <div class="strip-frame" style={{ "--columns": columns, "--lines": STAGES.length }}>
@@ -133,9 +132,9 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
 }
 
 /** A picture of the machine from its bytes. */
-function recordedPicture(base64: string, width: number, height: number): ImageData {
+function recordedPicture(bytes: Uint8Array, width: number, height: number): ImageData {
   const picture = new ImageData(width, height);
-  fromBase64(base64).forEach((byte, i) => {
+  bytes.forEach((byte, i) => {
     const value = byte - 127;
     picture.data.set([...(value < 0 ? ORANGE : BLUE), 2 * Math.abs(value)], 4 * i);
   });
