@@ -269,7 +269,8 @@ def run_bench(args: argparse.Namespace) -> int:
     if args.train is not None:
         from glgpt.bench import training as bench_train
 
-        options = {k: v for k, v in device_options(args).items() if k != "dtype"}
+        options = device_options(args)
+        options["precision"] = options.pop("dtype", None) or "f32"
         result = bench_train.run_bench_train(args.train, **how, **options)
         report(args, result, "" if args.json else bench_train.render(result))
         return 0

@@ -192,7 +192,7 @@ def _bench(add: Add) -> None:
         metavar="S",
         help="how long it may take at most (default 120)",
     )
-    p.add_argument("--train", nargs="*", metavar="PRESET", help="training steps instead (default: nano and small)")
+    p.add_argument("--train", nargs="*", metavar="PRESET", help="training steps, with --dtype f16 in that precision")
     _figures(p, memory=False)
 
 
