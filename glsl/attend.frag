@@ -1,5 +1,7 @@
 // z[t, head] = SCALE * sum over s of pattern[t * n_head + head, s] v[s, head], s up to the position of the last t.
 // With a BATCH, rows of z and v are t * BATCH + sequence.
+#include "pattern.glsl"
+
 #if GROUP > 1  // heads that share one head of values
 int value_column(int c4) { return c4 / (D4 * GROUP) * D4 + c4 % D4; }
 #else
@@ -13,9 +15,9 @@ void main() {
   Y_TILES(START)
   int keys = min(pos + min((Y_I + Y_NR - 1) * Y_H + p.y, Y_ROWS - 1) / BATCH + 1, V_H / BATCH), b = p.y % BATCH;
 #define ROW_OF(i, j) ((i * Y_H + p.y) * N_HEAD + (j * Y_W + p.x) / D4)
-#define PATTERN(i, j) X(i, p.y * N_HEAD + (j * Y_W + p.x) / D4, s / 4)
-#define COLUMN(j) value_column(min(j * Y_W + p.x, V_W * GROUP - 1))
-#define VALUE(j, o) V(0, (s + o) * BATCH + b, COLUMN(j))
+#define PATTERN(i, j) X_OF(i, p.y * N_HEAD + (j * Y_W + p.x) / D4, s / 4)
+#define COLUMN(j) value_column(min(j * Y_W + p.x, V_COLS / 4 * GROUP - 1))
+#define VALUE(j, o) v_at((s + o) * BATCH + b, COLUMN(j))
   int s = 0;
   for (; s + 4 <= keys; s += 4) {
     vec4 v[4 * Y_NC];
@@ -35,7 +37,7 @@ void main() {
 #define REST(n, i, j) acc[n] += PATTERN(i, j)[lane] * VALUE(j, lane);
     Y_TILES(REST)
   }
-#define EDGE(n, i, j) acc[n] = j * Y_W + p.x < V_W * GROUP ? acc[n] * SCALE : vec4(0.0);
+#define EDGE(n, i, j) acc[n] = j * Y_W + p.x < V_COLS / 4 * GROUP ? acc[n] * SCALE : vec4(0.0);
   Y_TILES(EDGE)
   STORE_Y(acc)
 }

@@ -1,6 +1,8 @@
 // y[s, head] = SCALE * sum over t >= s of x[s, head, t] dz[t, head], for every sequence of the batch: the gradient of
 // keys or values, x being the transposed pattern. GROUP heads share one head of y, which gets the sum of theirs.
 // The row tiles are distant s, which share each fetched texel of dz.
+#include "pattern.glsl"
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int b = p.y % BATCH, last = Y_ROWS / BATCH - 1;
@@ -10,10 +12,10 @@ void main() {
   for (int g = 0; g < GROUP; g++) {
     int head = p.x / D4 * GROUP + g, row = p.y * N_HEAD + head, column = head * D4 + p.x % D4;
     for (int t4 = p.y / BATCH / 4; 4 * t4 <= last; t4++) {
-#define GIVEN(o) DZ(0, min(4 * t4 + o, last) * BATCH + b, column)
+#define GIVEN(o) dz_at(min(4 * t4 + o, last) * BATCH + b, column)
       vec4 d0 = GIVEN(0), d1 = GIVEN(1), d2 = GIVEN(2), d3 = GIVEN(3);
 #define ADD(n, i, j) { \
-        vec4 w = X(i, row, t4); \
+        vec4 w = X_OF(i, row, t4); \
         acc[n] += w.x * d0 + w.y * d1 + w.z * d2 + w.w * d3; \
       }
       Y_TILES(ADD)

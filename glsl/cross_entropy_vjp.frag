@@ -1,4 +1,10 @@
-// dx = (softmax(x) - one at the target) SCALE; zero for a row without a target.
+// dx = (softmax(x) - one at the target) SCALE; zero for a row without a target. With a loss scale, that many times as much.
+#ifdef LOSS_SCALE_W
+#define TIMES SCALE * LOSS_SCALE(0, 0, 0).x
+#else
+#define TIMES SCALE
+#endif
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
@@ -8,7 +14,7 @@ void main() {
     if (4 * c4 < Y_COLS) { \
       vec4 r = ROWS(0, row, 0); \
       ivec4 c = 4 * c4 + ivec4(0, 1, 2, 3); \
-      v[n] = (exp(x_at(row, c4) - r.z) - vec4(equal(c, ivec4(int(r.w))))) * vec4(lessThan(c, ivec4(Y_COLS))) * (r.y * SCALE); \
+      v[n] = (exp(x_at(row, c4) - r.z) - vec4(equal(c, ivec4(int(r.w))))) * vec4(lessThan(c, ivec4(Y_COLS))) * (r.y * TIMES); \
     } \
   }
   Y_TILES(APPLY)

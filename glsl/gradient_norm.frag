@@ -1,11 +1,23 @@
 // (norm, what a gradient is multiplied with, 1 if the norm is finite else 0, 0) from the sum of squares of all gradients.
 // They are of (sum of losses) / ROWS; of the mean over the targets that count, whose numbers are in MICRO_BATCHES rows of LOSSES,
 // they are `mean` times that, exactly 1 where every row has one. Clipping multiplies with min(1, CLIP / norm).
+// With a loss scale the gradients are that many times as large. Once a norm was not finite, OVERFLOWED says so, and no
+// later step counts as finite.
 void main() {
   float counted = 0.0;
   for (int i = 0; i < MICRO_BATCHES; i++) counted += LOSSES(0, i, 0).y;
-  float mean = counted < float(ROWS) ? float(ROWS) / max(counted, 1.0) : 1.0, norm = mean * sqrt(X(0, 0, 0).x);
+  float mean = counted < float(ROWS) ? float(ROWS) / max(counted, 1.0) : 1.0;
+#ifdef LOSS_SCALE_W
+  mean /= LOSS_SCALE(0, 0, 0).x;
+#endif
+  float norm = mean * sqrt(X(0, 0, 0).x);
   bool finite = (floatBitsToUint(norm) & 0x7f800000u) != 0x7f800000u;
+#ifdef LOSS_SCALE_W
+  finite = finite && OVERFLOWED(0, 0, 0).x == 0.0;
+  vec4 after[1];
+  after[0] = vec4(finite ? 0.0 : 1.0, 0.0, 0.0, 0.0);
+  STORE_AFTER(after)
+#endif
   vec4 v[1];
   v[0] = vec4(norm, CLIP > 0.0 ? mean * min(1.0, CLIP / (norm + 1.0e-6)) : mean, finite ? 1.0 : 0.0, 0.0);
   STORE_Y(v)

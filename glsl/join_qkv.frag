@@ -1,9 +1,9 @@
 // y = (q, k, v) side by side.
 vec4 part_at(int row, int c4) {
-  if (c4 < Q_TC * Q_W) return q_at(row, c4);
-  c4 -= Q_TC * Q_W;
-  if (c4 < K_TC * K_W) return k_at(row, c4);
-  return v_at(row, c4 - K_TC * K_W);
+  if (4 * c4 < Q_COLS) return q_at(row, c4);
+  c4 -= Q_COLS / 4;
+  if (4 * c4 < K_COLS) return k_at(row, c4);
+  return v_at(row, c4 - K_COLS / 4);
 }
 
 void main() {

@@ -12,10 +12,10 @@ void main() {
   if (first <= pos + T_OF((Y_I + Y_NR - 1))) {
     int last = K_H / BATCH - 1;
     for (int d = 0; d < D4; d++) {
-#define KEY(s) K(0, min(s, last) * BATCH + b, head / K_GROUP * D4 + d)
+#define KEY(s) k_at(min(s, last) * BATCH + b, head / K_GROUP * D4 + d)
       vec4 k0 = KEY(first), k1 = KEY(first + 1), k2 = KEY(first + 2), k3 = KEY(first + 3);
       vec4 q[Y_N];
-#define QUERY(n, i, j) q[n] = Q(0, min(pos + T_OF(i), last) * BATCH + b, head / Q_GROUP * D4 + d);
+#define QUERY(n, i, j) q[n] = q_at(min(pos + T_OF(i), last) * BATCH + b, head / Q_GROUP * D4 + d);
       Y_TILES(QUERY)
 #define DOT(n, i, j) acc[n] += vec4(dot(q[n], k0), dot(q[n], k1), dot(q[n], k2), dot(q[n], k3));
       Y_TILES(DOT)

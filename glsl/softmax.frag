@@ -5,13 +5,13 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
 #define APPLY(n, i, j) { \
-    int row = i * Y_H + p.y, t = pos + row / N_HEAD; \
+    int row = i * Y_H + p.y, t = pos + row / N_HEAD, k = j * Y_W + p.x; \
     v[n] = vec4(0.0); \
-    if (4 * p.x <= t) { \
+    if (4 * k <= t) { \
       vec2 sum = NOTHING; \
       for (int s = 0; s < STATS_W; s++) sum = merge_softmax(sum, STATS(i, p.y, s).xy); \
-      v[n] = exp(X(i, p.y, p.x) - sum.x) / sum.y; \
-      v[n] = mix(v[n], vec4(0.0), greaterThan(4 * p.x + ivec4(0, 1, 2, 3), ivec4(t))); \
+      v[n] = exp(X(i, p.y, k) - sum.x) / sum.y; \
+      v[n] = mix(v[n], vec4(0.0), greaterThan(4 * k + ivec4(0, 1, 2, 3), ivec4(t))); \
     } \
   }
   Y_TILES(APPLY)

@@ -1,14 +1,16 @@
 // dx = pattern (d(pattern) - sum over the row of pattern d(pattern)); zero beyond the position, as the pattern is.
+#include "pattern.glsl"
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
 #define APPLY(n, i, j) { \
-    int t = (i * Y_H + p.y) / N_HEAD; \
+    int t = (i * Y_H + p.y) / N_HEAD, k = j * Y_W + p.x; \
     v[n] = vec4(0.0); \
-    if (4 * p.x <= t) { \
+    if (4 * k <= t) { \
       float sum = 0.0; \
       for (int s = 0; s < STATS_W; s++) sum += STATS(i, p.y, s).x; \
-      v[n] = X(i, p.y, p.x) * (DY(i, p.y, p.x) - sum); \
+      v[n] = X_OF(i, p.y, k) * (DY(i, p.y, k) - sum); \
     } \
   }
   Y_TILES(APPLY)

@@ -7,17 +7,25 @@
 #endif
 
 void main() {
-  int t = int(gl_FragCoord.y) - pos, c4 = int(gl_FragCoord.x);
-  vec4 q[1], k[1], v[1];
+  int t = int(gl_FragCoord.y) - pos;
+  vec4 q[Q_N], k[Q_N], v[Q_N];
 #ifdef MOMENTS
+  int c4 = int(gl_FragCoord.x);
   vec2 scale = mean_and_scale();
   q[0] = normed(sum_of_partial_sums(c4), c4, scale);
   k[0] = normed(sum_of_partial_sums(Q_W + c4), Q_W + c4, scale);
   v[0] = normed(sum_of_partial_sums(2 * Q_W + c4), 2 * Q_W + c4, scale);
 #else
-  q[0] = x_at(t, c4);
-  k[0] = x_at(t, Q_W + c4);
-  v[0] = x_at(t, 2 * Q_W + c4);
+#define SPLIT(n, i, j) { \
+    int c4 = j * Q_W + int(gl_FragCoord.x); \
+    q[n] = k[n] = v[n] = vec4(0.0); \
+    if (4 * c4 < Q_COLS) { \
+      q[n] = x_at(t, c4); \
+      k[n] = x_at(t, Q_COLS / 4 + c4); \
+      v[n] = x_at(t, Q_COLS / 2 + c4); \
+    } \
+  }
+  Q_TILES(SPLIT)
 #endif
   STORE_Q(q)
   STORE_K(k)

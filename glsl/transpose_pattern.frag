@@ -5,7 +5,7 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
 #define TRANSPOSE(n, i, j) { \
-    int row = i * Y_H + p.y, g = row % N_HEAD, s = min(row / N_HEAD, X_COLS - 1), t = 4 * p.x; \
+    int row = i * Y_H + p.y, g = row % N_HEAD, s = min(row / N_HEAD, X_COLS - 1), t = 4 * (j * Y_W + p.x); \
     v[n] = vec4(value(t, g, s), value(t + 1, g, s), value(t + 2, g, s), value(t + 3, g, s)); \
   }
   Y_TILES(TRANSPOSE)

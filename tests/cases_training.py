@@ -1,4 +1,4 @@
-"""More rows of `cases`: the forward ops that only training uses, which are f32 alone."""
+"""More rows of `cases`: the forward ops that only training uses."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from glgpt import ops
 from glgpt.ops.pointwise import column_sums as recorded_column_sums
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, fold, texels
 from glgpt.program.tensor import Tensor
 
@@ -66,10 +67,16 @@ def unfolded(b: Bench) -> None:
 
 
 def scores_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
-    q, k = (b.normal(name, s.rows * s.batch, 4 * s.d4 * s.n_head) for name in "qk")
+    q, k = heads(b, s, "q"), heads(b, s, "k")
     y = ops.scores(b, q, k, s.rows, score_tiles(b, s), s.n_head, 0.4, "y", s.batch)
     wanted = more.scores(b.held["q"], b.held["k"], s.n_head, 0.4, s.batch)
     return [Want(y, wanted, lambda m: m[: len(wanted)], bare=True)]
+
+
+def heads(b: Bench, s: SimpleNamespace, name: str) -> Tensor:
+    """Queries, keys or values of all sequences."""
+    rows, cols = s.rows * s.batch, 4 * s.d4 * s.n_head
+    return b.normal(name, rows, cols, b.heads(rows, cols))
 
 
 def score_tiles(b: Bench, s: SimpleNamespace) -> int:
@@ -78,10 +85,10 @@ def score_tiles(b: Bench, s: SimpleNamespace) -> int:
     return int(np.gcd(s.rows, b.style.tiles[0])) if s.batch > 1 else b.style.tiles[0]
 
 
-def score_rows(b: Bench, s: SimpleNamespace) -> tuple[Layout, int]:
-    """The layout of scores from position 0, and how many of its rows count."""
-    tr = score_tiles(b, s)
-    return Layout(-(-s.rows // tr) * tr * s.n_head * s.batch, s.rows, (tr, 1)), s.rows * s.batch * s.n_head
+def score_rows(b: Bench, s: SimpleNamespace, dtype: str = "f32") -> tuple[Layout, int]:
+    """The layout of scores from position 0, or of a pattern stored so, and how many of its rows count."""
+    tr, tc = score_tiles(b, s), FORMATS[dtype].column_tiles_per_texel
+    return Layout(-(-s.rows // tr) * tr * s.n_head * s.batch, s.rows, (tr, tc), dtype), s.rows * s.batch * s.n_head
 
 
 def reached(b: Bench, s: SimpleNamespace) -> Array:
@@ -91,7 +98,7 @@ def reached(b: Bench, s: SimpleNamespace) -> Array:
 
 
 def attend_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
-    (layout, used), v = score_rows(b, s), b.normal("v", s.rows * s.batch, 4 * s.d4 * s.n_head)
+    (layout, used), v = score_rows(b, s, b.style.dtype), heads(b, s, "v")
     x = b.given("x", b.rng.standard_normal((layout.rows, s.rows)) * reached(b, s), layout)
     z = ops.attend(b, x, v, s.rows, s.n_head, "z", "f32", s.batch, 0.7)
     return [Want(z, more.attend(b.held["x"][:used], b.held["v"], s.n_head, s.batch, 0.7))]
@@ -146,6 +153,29 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(y, np.array([[norm, mean * factor, 1.0, 0.0]]))]
 
 
+def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """Gradients that are 1,024 times as large; with an overflow before, or of their own, none counts as finite."""
+    unfolded(b)
+    given = [b.normal(f"g{i}", s.rows, s.cols, b.many(s.rows, s.cols)) for i in range(2)]
+    held = [b.held[f"g{i}"] / 1024 for i in range(2)]
+    norm, factor = more.gradient_norm(held, s.clip)
+    losses = b.given("losses", np.array([[0.0, s.rows, 0, 0]]), role="state")
+    scale = b.given("loss_scale", np.array([[1024.0, 0, 0, 0]]), role="input")
+    before = b.given("overflowed", np.array([[float(s.shift), 0, 0, 0]]), role="state")
+    pair = before, b.fixed("overflowed.next", before.layout, "state")
+    y = ops.gradient_norm(b, given, s.clip, losses, 1, s.rows, ops.LossScale(scale, pair))
+    wanted = np.array([[norm, factor / 1024, float(not s.shift), 0.0]])
+    return [Want(y, wanted), Want(before, np.array([[float(s.shift), 0, 0, 0]]))]
+
+
+def pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """A softmax that is stored as a product of its style takes it."""
+    layout, used = score_rows(b, s)
+    x, share = b.given("x", 3 * b.rng.standard_normal((layout.rows, s.rows)), layout), s.n_head * s.batch
+    y = ops.softmax(b, x, share, "y", b.style.dtype)
+    return [Want(y, more.softmax(b.held["x"][:used], share), lambda m: m[:used])]
+
+
 def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
     """A parameter of padded rows and its moments, found under their own names since the new ones take their places."""
     rows, lr, step, betas, decay, eps = texels(s.rows), 1e-2, 5, (0.9, 0.99), 0.1 * s.shift, 1e-3
@@ -186,6 +216,7 @@ def normal(b: Bench, s: SimpleNamespace) -> list[Want]:
 PARTS = {"counted": st.sampled_from([(3, 3, 3, 3), (0, 0, 0, 5), (2, 0, 3, 1)])}  # targets by part
 SPARE = {"spare": st.integers(0, 9)}
 PART = {"row": st.integers(0, 28)}
+CLIPS = st.sampled_from([1.0, 0.0, 1e3])
 BATCH = {"rows": st.sampled_from([8, 1, 3, 12, 7]), "batch": st.sampled_from([2, 1, 3])}
 HEADS = BATCH | {"n_head": st.integers(1, 3), "d4": st.integers(1, 3)}
 RATES = {"rate": st.sampled_from([0.1, 0.5, 0.9]), "seed": st.sampled_from([2**31 - 1, 0, 3])}
@@ -202,10 +233,12 @@ TRAINING = {
     "cross_entropy": Case(shapes(rows=ROWS, vocab=VOCAB), cross_entropy, (4e-5, 4)),
     "prediction": Case(shapes(rows=ROWS, vocab=VOCAB), prediction, (4e-6, 8)),
     "gradient_norm": Case(
-        shapes(**MATRIX, **PARTS, tensors=st.sampled_from([17, 1, 3]), clip=st.sampled_from([1.0, 0.0, 1e3])),
+        shapes(**MATRIX, **PARTS, tensors=st.sampled_from([17, 1, 3]), clip=CLIPS),
         gradient_norm,
         (0.0, 16),
     ),
+    "gradient_norm_scaled": Case(shapes(**MATRIX, clip=CLIPS, shift=FLAG), gradient_norm_scaled, (1e-12, 16)),
+    "pattern": Case(shapes(**HEADS), pattern, (1e-6, 8)),
     "normal": Case(shapes(**MATRIX, **RATES), normal, (1e-5, 8)),
     "adamw": Case(shapes(**MATRIX, shift=FLAG), adamw, (1e-6, 8)),  # x and its step, each up to 4, may cancel
 }

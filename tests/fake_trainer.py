@@ -21,6 +21,7 @@ from glgpt.models.gpt2.config import GPT2Config
 from glgpt.system.files import written_whole
 
 LATE = 3
+OVERFLOW_AT = 3  # the step that in f16 is taken twice
 BREAK_AT = int(os.environ.get("FAKE_BREAK_AT", "0"))  # the step whose loss is NaN
 SECONDS = float(os.environ.get("FAKE_SECONDS", "0"))  # a step's time
 
@@ -32,6 +33,8 @@ class StepResult:
     step: int
     loss: float
     grad_norm: float
+    loss_scale: float | None = None
+    overflows: int = 0
 
 
 class Trainer:
@@ -49,12 +52,13 @@ class Trainer:
         clip: float | None = 1.0,
         dropout: float = 0.0,
         recompute: bool = False,
+        precision: str = "f32",
         seed: int = 0,
         device: str | int = "auto",
     ) -> None:
         self.config = model if isinstance(model, GPT2Config) else Checkpoint.open(model).config
         self.batch, self.context, self.accumulate = batch, context or self.config.n_positions, accumulate
-        self.steps_done, self.seed, self.closed = 0, seed, False
+        self.steps_done, self.seed, self.closed, self.precision = 0, seed, False, precision
         self.logits = np.random.default_rng(seed).standard_normal(self.config.vocab_size) * 0.02
         self.moment = np.zeros_like(self.logits)
         self.memory = {"weight": self.logits.nbytes, "state": 2 * self.logits.nbytes}
@@ -77,7 +81,8 @@ class Trainer:
         self.steps_done += 1
         if self.steps_done == BREAK_AT:
             loss = float("nan")
-        self._late.append(StepResult(self.steps_done, loss, float(np.linalg.norm(gradient))))
+        halves = (2.0**15, int(self.steps_done == OVERFLOW_AT)) if self.precision == "f16" else (None, 0)
+        self._late.append(StepResult(self.steps_done, loss, float(np.linalg.norm(gradient)), *halves))
         return [self._late.pop(0)] if len(self._late) > LATE else []
 
     def drain(self) -> list[StepResult]:

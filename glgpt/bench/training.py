@@ -71,6 +71,7 @@ def _preset(name: str, trainer: Trainer, rounds: int, peak: float, until: float)
     rate = _product_rate(trainer, rounds, until)
     return {
         "name": name,
+        "precision": r.precision,
         "shape": f"{config.n_layer} layers, {config.n_embd} wide, context {r.context}, batch {r.batch}, "
         f"vocabulary {config.vocab_size}",
         "ms": 1e3 * seconds,
@@ -134,11 +135,11 @@ def _product_rate(trainer: Trainer, rounds: int, until: float) -> float:
     """GFLOPS of products of this step's shapes by themselves: rows through the linear layers of a block."""
     rows, device = trainer.recipe.batch * trainer.recipe.context, trainer.device
     block = [p for p in trainer.config.parameters.values() if p.product and p.layer == 0]
-    shapes = [(rows, *p.unpadded) for p in block]
+    shapes, kernel = [(rows, *p.unpadded) for p in block], replace(trainer.choice.kernel, contiguous=0)
     with contextlib.ExitStack() as stack:
         measure = Measure(device, rounds, until)
         for shape in shapes:
-            program = product_program(device.limits, replace(trainer.choice.kernel, contiguous=0), "f32", shape)
+            program = product_program(device.limits, kernel, trainer.recipe.precision, shape)
             player = stack.enter_context(Player(device, program, trainer.choice.options))
             measure.add(str(shape), partial(player.play, "probe"))
         seconds = sum(measure.seconds().values())
@@ -153,7 +154,7 @@ def render(result: dict[str, Any]) -> str:
         slowest = ", ".join(f"{kind} {ms:.1f}" for kind, ms in list(r["alone_ms"].items())[:8])
         lines += [
             "",
-            f"{r['name']}: {r['shape']}",
+            f"{r['name']}: {r['shape']}" + (f", {r['precision']}" if r["precision"] != "f32" else ""),
             f"  step {r['ms']:.1f} ms, {r['tokens_per_s']:,.0f} tokens/s, {r['gflops']:.1f} GFLOPS, "
             f"{r['share']:.0%} of the multiply-add peak; {r['passes']} passes",
             f"  products {r['product_gflops']:.1f} GFLOPS, {r['product_gflops'] / r['matmul_gflops']:.0%} of such "

@@ -269,7 +269,8 @@ def run_bench(args: argparse.Namespace) -> int:
     if args.train is not None:
         from glgpt.bench import training as bench_train
 
-        options = {k: v for k, v in device_options(args).items() if k != "dtype"}
+        options = device_options(args)
+        options["precision"] = options.pop("dtype", None) or "f32"
         result = bench_train.run_bench_train(args.train, **how, **options)
         report(args, result, "" if args.json else bench_train.render(result))
         return 0
@@ -286,12 +287,15 @@ def run_export(args: argparse.Namespace) -> int:
 
     if args.preset and not args.train:
         raise GlgptError("--preset names what the page can train; give --train with it")
+    if args.precision and not args.train:
+        raise GlgptError("--precision is of what the page trains; give --train with it")
     if (args.books or args.fetch_from) and not args.train:
         raise GlgptError("--books and --fetch-from are for the page's Train tab; give --train with them")
     out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
     wanted |= {"trained_on": args.trained_on, "site": args.site, "source": args.source}
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
+    wanted["precision"] = args.precision or "f32"
     wanted["reading"] = Reading(args.books, args.fetch_from or ())
     wanted["split"] = split_page(args)
     options = wanted | device_options(args)

@@ -77,6 +77,12 @@ def no_echo(stream: IO[str]) -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
+def overflowed(step: Step) -> str:
+    """What is said of a step whose gradients did not fit halves at first."""
+    times = "once" if step.overflows == 1 else f"{step.overflows} times"
+    return f"gradients overflowed {times}; taken again with a loss scale of {step.loss_scale:g}"
+
+
 def opening(start: Start) -> str:
     """One line: what is trained on what, and the memory it will take."""
     held = f", {start.validation_tokens:,} of validation" if start.validation_tokens else ""
@@ -120,6 +126,8 @@ class Log:
     def step(self, step: Step) -> None:
         """A line, where one is due."""
         now = time.monotonic()
+        if step.overflows:
+            self._print(f"step {step.step}/{self.steps}  {overflowed(step)}")
         if now < self._next and step.step != self.steps:
             return
         self._next = now + LINE_EVERY
@@ -146,6 +154,7 @@ class Board:
         self._validated = ""
         self._sample: tuple[int, str] | None = None
         self._saved = 0
+        self._overflowed = ""
         self._working: tuple[str, int, int] | None = None
         self._quiet = contextlib.ExitStack()
         self._losses: deque[float] = deque(maxlen=100_000)
@@ -180,6 +189,8 @@ class Board:
     def step(self, step: Step) -> None:
         """Takes a step's figures."""
         self._step = step
+        if step.overflows:
+            self._overflowed = f"step {step.step:,}: {overflowed(step)}"
         if step.loss == step.loss:
             self._losses.append(step.loss)
 
@@ -232,6 +243,8 @@ class Board:
                 ("tokens/s", rate, "textures", f"{memory}; checkpoint at step {self._saved:,}"),
             ):
                 grid.add_row(Text(a, "dim"), Text(b, "bold" if a == "loss" else ""), Text(c, "dim"), d)
+        if self._overflowed:
+            grid.add_row(Text("f16", "dim"), "", "", self._overflowed)
         return Group(bar, grid, Text(sparkline(list(self._losses), 60), "cyan"))
 
 

@@ -22,6 +22,7 @@ from glgpt.cli.options import (
     size,
 )
 from glgpt.data.books import NO_BOOKS, OPEN_MIRROR
+from glgpt.training.settings import PRECISIONS
 
 MODEL = "a folder, RUN@400 for a kept step, or a Hub name such as gpt2; 'shakespeare' is the embedded model"
 
@@ -192,7 +193,7 @@ def _bench(add: Add) -> None:
         metavar="S",
         help="how long it may take at most (default 120)",
     )
-    p.add_argument("--train", nargs="*", metavar="PRESET", help="training steps instead (default: nano and small)")
+    p.add_argument("--train", nargs="*", metavar="PRESET", help="training steps, with --dtype f16 in that precision")
     _figures(p, memory=False)
 
 
@@ -225,6 +226,8 @@ def _export(add: Add) -> None:
         metavar="NAME,NAME,...",
         help="the sizes that the page can train (default nano,tiny)",
     )
+    text = "of the page's training: f16 multiplies halves, in less memory (default f32)"
+    p.add_argument("--precision", choices=PRECISIONS, help=text)
     books = (
         f"a mirror laid out as gutenberg.org, for the Train tab's books; {NO_BOOKS}: no books (default {OPEN_MIRROR})"
     )

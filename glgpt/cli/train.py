@@ -16,7 +16,7 @@ from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import staged_folder
 from glgpt.system.outputs import output_folder
-from glgpt.training.settings import PRESETS, SCHEDULES, Settings
+from glgpt.training.settings import PRECISIONS, PRESETS, SCHEDULES, Settings
 
 SIZES = "nano (0.8 M parameters), tiny (2.8 M), small (11 M), medium (28 M), large (65 M), gpt2 (124 M)"
 DIVERGED = 1
@@ -55,6 +55,8 @@ def add_train_options(p: Parser) -> None:
     g.add_argument(
         "--recompute", action="store_true", default=None, help="compute activations twice instead of keeping them"
     )
+    text = "f16: products in halves, sums and parameters in f32; less memory, as in --preset small --precision f16"
+    g.add_argument("--precision", choices=PRECISIONS, help=f"{text} (default f32)")
     _add(g, "--seed", count, "same seed, same weights and batches (default 0)")
 
     g = p.add_argument_group("evaluation, samples, checkpoints (0: never)")

@@ -14,7 +14,7 @@ from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import FINAL_NORM, FIRST_NORM, ModelConfig, in_block
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
-from glgpt.program.layout import Layout, fold, texels
+from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
@@ -54,6 +54,8 @@ class Network(ABC):
     it, in 8 row tiles (4 with four draw buffers) of the column tiles that share a texel; the residual stream and
     attention stay f32. A quantised format is that of weights alone: the inputs of products are stored as its
     `activations`, which `dtype` and `format` then are.
+    Where training writes the parameters (`role` "state"), these stay f32 whatever the dtype, and attention's heads and
+    pattern are stored as activations are.
 
     With a `batch`, `prefill` runs one. `role` is that of the parameters' textures: "state" where training writes them.
     With `SideBySide` in place of a batch, `decode` takes a token of each text.
@@ -74,14 +76,15 @@ class Network(ABC):
         role: str = "weight",
         part: Part | None = None,
     ) -> None:
-        self.weights = FORMATS[dtype]
-        self.rec, self.config, self.dtype, self.names = rec, config, self.weights.activations or dtype, names
+        self.weights = FORMATS[dtype if role == "weight" else "f32"]
+        self.rec, self.config, self.dtype, self.names = rec, config, FORMATS[dtype].activations or dtype, names
         self.part = part or Part.whole(config)
         self.texts = batch if isinstance(batch, SideBySide) else None
         batch = None if isinstance(batch, SideBySide) else batch
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         self.rows = self._rows(self.texts) if self.texts else None
         self.format = FORMATS[self.dtype]
+        self.heads = self.dtype if role == "state" else "f32"
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.edits: SupportsEdits | None = None
         self.taps = False  # whether `prefill` and `decode` list the residual stream after every block
@@ -269,7 +272,7 @@ class Network(ABC):
         if self.cached:
             return self.cache(i, which)
         name = in_block(i, f"attn.{which}")
-        return self.rec.scratch(name, Layout(t * self.batch.size, self.heads_width(name)))
+        return self.rec.scratch(name, one_layer(t * self.batch.size, self.heads_width(name), self.heads))
 
     def matmul(
         self, x: Tensor, linear: str, name: str, act: str | None = None, residual: Tensor | None = None

@@ -3,7 +3,7 @@
 A shader in `glsl/` is named after its op. It knows tensors and a recorder; it never knows models or GL.
 """
 
-from glgpt.ops.adamw import adamw, gradient_norm, normal
+from glgpt.ops.adamw import LossScale, adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import (
     KEYS,
@@ -49,6 +49,7 @@ __all__ = [
     "PATTERNS",
     "TOKEN",
     "AttendedRow",
+    "LossScale",
     "Normed",
     "NormedRow",
     "PartialSums",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
@@ -12,6 +13,18 @@ ACROSS = 64  # texels of a sum on its way to one
 MOST = 8  # tensors that one pass adds up; Mesa's compiler takes twice as long for each more, 18 s for fifteen
 
 
+@dataclass(frozen=True)
+class LossScale:
+    """What gradients are multiplied with, so that halves hold them: the first value of `factor`.
+
+    `overflowed` is a ping-pong pair of states (old, new): 1 from the first norm that was not finite on, until a caller
+    clears it.
+    """
+
+    factor: Tensor
+    overflowed: tuple[Tensor, Tensor]
+
+
 def gradient_norm(
     rec: Recorder,
     gradients: Sequence[Tensor],
@@ -19,13 +32,15 @@ def gradient_norm(
     losses: Tensor,
     micro_batches: int,
     rows: int,
+    scale: LossScale | None = None,
     name: str = "gradient_norm",
 ) -> Tensor:
     """`[1, 4]`: (norm of all gradients together, what to multiply each with, 1 if the norm is finite, 0).
 
     The gradients given are of (sum of losses) / `rows`; norm and product are of the mean over the targets that count,
     whose number is the sum of the second column of the first `micro_batches` rows of `losses` `[.., 4]` (none: zero).
-    The factor also clips the norm to `clip`; 0 clips nothing.
+    The factor also clips the norm to `clip`; 0 clips nothing. With a loss scale the gradients given are that many times
+    as large, and after an overflow no norm counts as finite.
     """
     sums = []
     for g in gradients:
@@ -38,7 +53,12 @@ def gradient_norm(
         sums = [_add_up(rec, sums[i : i + MOST], width, f"{name}.{i}") for i in range(0, len(sums), MOST)]
     y = rec.scratch(name, Layout(1, 4))
     defines = {"CLIP": float(clip), "MICRO_BATCHES": micro_batches, "ROWS": rows}
-    rec.emit("gradient_norm", {"x": sums[0], "losses": losses}, {"y": y}, defines)
+    inputs, outputs = {"x": sums[0], "losses": losses}, {"y": y}
+    if scale:
+        inputs |= {"loss_scale": scale.factor, "overflowed": scale.overflowed[0]}
+        outputs |= {"after": scale.overflowed[1]}
+        rec.ping_pong(*scale.overflowed)
+    rec.emit("gradient_norm", inputs, outputs, defines)
     return y
 
 

@@ -13,7 +13,7 @@ from glgpt.ops.matmul import norm_inputs
 from glgpt.ops.partial_sums import EACH_NEW_ROW, AttendedRow, Normed, PartialSums, Row, Rows
 from glgpt.ops.pointwise import copy, plus
 from glgpt.program.formats import FORMATS
-from glgpt.program.layout import Layout
+from glgpt.program.layout import Layout, one_layer
 from glgpt.program.recorder import Cost, Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
@@ -121,18 +121,22 @@ def _attend_vjp(
     return y
 
 
-def softmax(rec: Recorder, x: Tensor, n_head: int, name: str) -> Tensor:
-    """The softmax of each row of scores up to its position, zero beyond; `n_head` rows have the same position."""
+def softmax(rec: Recorder, x: Tensor, n_head: int, name: str, dtype: str = "f32") -> Tensor:
+    """The softmax of each row of scores up to its position, zero beyond; `n_head` rows have the same position.
+
+    It is stored as `dtype`, and so is the gradient of the scores; sums are f32.
+    """
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * min(2, -(-x.cols // 4)), x.layout.tiles))
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
-    y = rec.scratch(name, x.layout)
+    tiles = x.layout.tiles[0], FORMATS[dtype].column_tiles_per_texel
+    y = rec.scratch(name, Layout(x.rows, x.cols, tiles, dtype))
     rec.emit("softmax", {"x": x, "stats": stats}, {"y": y}, {"N_HEAD": n_head})
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         inputs = {"x": y, "dy": d[0]}
         sums_by_slice = rec.scratch(f"d.{x.name}.stats", stats.layout)
         rec.emit("softmax_vjp_stats", inputs, {"y": sums_by_slice}, {"N_HEAD": n_head})
-        dx = rec.scratch(f"d.{x.name}", x.layout)
+        dx = rec.scratch(f"d.{x.name}", y.layout)
         rec.emit("softmax_vjp", inputs | {"stats": sums_by_slice}, {"y": dx}, {"N_HEAD": n_head})
         return [plus(rec, dx, sums[0])]
 
@@ -175,7 +179,9 @@ def attend(
     rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, cost=Cost(2 * rows * v.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
-        dz = d[0] if d[0].layout.layers == 1 else copy(rec, d[0], Layout(y.rows, y.cols), d[0].name)
+        dz = d[0]
+        if dz.layout.layers > 1:
+            dz = copy(rec, dz, one_layer(y.rows, y.cols, dz.layout.dtype), dz.name)
         dp = scores(rec, dz, v, rows, tr, n_head, scale, f"d.{pattern.name}", batch, 0.0)
         dv = _attend_vjp(rec, pattern, dz, n_head, f"d.{v.name}", batch, scale, group)
         return [plus(rec, dp, sums[0]), plus(rec, dv, sums[1])]

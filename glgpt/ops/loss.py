@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from glgpt.ops.pointwise import column_sums
 from glgpt.program.layout import Layout
@@ -13,18 +14,28 @@ from glgpt.program.tensor import Tensor
 SLICES = 8  # of a row, so that several fragments take its sum of exponentials
 
 
-def cross_entropy(rec: Recorder, x: Tensor, targets: Tensor, scale: float, name: str = "loss") -> Tensor:
+def cross_entropy(
+    rec: Recorder,
+    x: Tensor,
+    targets: Tensor,
+    scale: float,
+    name: str = "loss",
+    loss_scale: Tensor | None = None,
+    dtype: str = "f32",
+) -> Tensor:
     """`[1, 4]`: (sum of -log softmax(x)[target], number of targets, ..) over the rows of x `[M, V]`.
 
     targets is `[M, 1]`; a row whose target is below zero counts nothing. What it gives back is the gradient of
-    `scale` times the sum, and it takes none: it is where the backward pass begins.
+    `scale` times the sum, stored as `dtype`, and it takes none: it is where the backward pass begins. With a
+    `loss_scale` `[1, 4]` it gives back so many times the gradient.
     """
     rows = cross_entropy_rows(rec, x, targets, name)
     y = column_sums(rec, rows, name)
 
     def vjp(_: Sequence[Tensor], __: Gradients) -> Gradients:
-        dx = rec.scratch(f"d.{x.name}", x.layout)
-        rec.emit("cross_entropy_vjp", {"x": x, "rows": rows}, {"y": dx}, {"SCALE": scale})
+        dx = rec.scratch(f"d.{x.name}", replace(x.layout, dtype=dtype))
+        inputs = {"x": x, "rows": rows} | ({"loss_scale": loss_scale} if loss_scale else {})
+        rec.emit("cross_entropy_vjp", inputs, {"y": dx}, {"SCALE": scale})
         return [dx]
 
     rec.differentiable(y, (x,), vjp)

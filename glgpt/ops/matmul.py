@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row, each_row
-from glgpt.ops.pointwise import activation_defines, column_sums, copy, plus, transpose
+from glgpt.ops.pointwise import activation_defines, column_sums, copy, packed, plus, transpose
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, fold, in_panels, texels
 from glgpt.program.recorder import Cost, Recorder
@@ -45,16 +45,21 @@ def matmul(
 
     y takes its row tiles from x and is cut into `tile_cols` column tiles (with packed weights, into theirs). A fragment
     computes a texel of each row tile in one or two column tiles. With `split_k` > 1, so many slices of K are multiplied
-    side by side and another pass adds up their partial sums (see `split_k_for`). Raises ValueError for shapes that do
+    side by side and another pass adds up their partial sums (see `split_k_for`).
+
+    Where x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: that
+    of w is f32, that of x is stored as x is. Raises ValueError for shapes that do
     not fit, for x in panels, and for a residual of another layout than y or of a packed y.
     """
-    y = rec.scratch(name, Layout(x.rows, w.cols, (x.layout.tiles[0], _column_tiles(rec, w, tile_cols, dtype)), dtype))
+    weight = packed(rec, w, x.layout.dtype)
+    tiles = x.layout.tiles[0], _column_tiles(rec, weight, tile_cols, dtype)
+    y = rec.scratch(name, Layout(x.rows, w.cols, tiles, dtype))
     if w.rows < x.cols or x.layout.panel or (residual and (residual.layout != y.layout or y.layout.format.packed)):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
-    inputs, product = {"x": x, "w": w}, y
+    inputs, product = {"x": x, "w": weight}, y
     finish = ({"bias": bias} if bias else {}) | ({"residual": residual} if residual else {})
     shape: dict[str, int | float | str] = {"SPLIT_K": split_k}
-    defines = shape | _segments(x.layout, w.layout)
+    defines = shape | _segments(x.layout, weight.layout)
     if split_k > 1:
         cols = 4 * y.layout.width * split_k * y.layout.tiles[1]
         product = rec.scratch(f"{name}.partial_sums", Layout(x.rows, cols, y.layout.tiles))
@@ -63,19 +68,19 @@ def matmul(
         inputs |= finish
         defines |= activation_defines(act)
     flops = 2 * x.rows * x.cols * w.cols
-    rec.emit("matmul", inputs, {"y": product}, defines, label=name, columns=2, cost=Cost(flops, w.layout.nbytes))
+    rec.emit("matmul", inputs, {"y": product}, defines, label=name, columns=2, cost=Cost(flops, weight.layout.nbytes))
     if split_k > 1:
         rec.emit("matmul_sum", {"partial_sums": product} | finish, {"y": y}, shape | activation_defines(act))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if act:
             raise ValueError(f"{name}: record the activation as an op of its own to differentiate it")
-        dy, biased, added = d[0], sums[2], sums[3]
+        dy, given = d[0], packed(rec, d[0], x.layout.dtype, x.layout.tiles[0])
         return [
-            _left_gradient(rec, dy, x, w, sums[0], tile_cols),
-            _right_gradient(rec, dy, x, w, sums[1], tile_cols),
-            column_sums(rec, dy, f"d.{bias.name}", biased) if bias else None,
-            plus(rec, dy, added) if residual else None,
+            _left_gradient(rec, given, x, w, sums[0], tile_cols),
+            _right_gradient(rec, given, rec.again(x), w, sums[1], tile_cols),
+            column_sums(rec, dy, f"d.{bias.name}", sums[2]) if bias else None,
+            plus(rec, dy, sums[3]) if residual else None,
         ]
 
     rec.differentiable(y, (x, w, bias, residual), vjp)
@@ -98,27 +103,35 @@ def _left_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tens
     """dx = dy w^T (+ so_far)."""
     limit = rec.limits.max_texture_size
     tiles = -(-w.cols // (limit // 4 * 4))
-    layout = fold(tiles * texels(-(-w.cols // tiles)), x.cols, limit)  # rows padded, so that no more tiles are needed
+    rows = tiles * texels(-(-w.cols // tiles))  # padded, so that no more tiles are needed
+    layout = fold(rows, x.cols, limit, dtype=dy.layout.dtype)
     transposed = transpose(rec, w, layout, f"{w.name}.transposed")
-    return _plus_product(rec, dy, transposed, so_far, f"d.{x.name}", tile_cols)
+    return _plus_product(rec, dy, transposed, so_far, f"d.{x.name}", tile_cols, dy.layout.dtype)
 
 
 def _right_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
     """dw = x^T dy (+ so_far): the inner dimension is that of the rows, which may be no multiple of four."""
     if dy.layout.height % 4 and (dy.layout.tiles[0] > 1 or dy.rows % 4):
-        dy = copy(rec, dy, fold(texels(dy.rows), dy.cols, rec.limits.max_texture_size), dy.name)
+        limit, dtype = rec.limits.max_texture_size, dy.layout.dtype
+        dy = copy(rec, dy, fold(texels(dy.rows), dy.cols, limit, dtype=dtype), dy.name)
     tile_rows = x.layout.tiles[0]
-    if tile_rows == 8 and tile_cols == 1 and w.rows <= 8 * BIN and dy.cols <= 4 * BIN:
+    if dy.layout.format.packed:  # both column tiles of a texel, and as many rows as eight targets of sums leave
+        tile_rows, tile_cols = 4, dy.layout.format.column_tiles_per_texel
+    elif tile_rows == 8 and tile_cols == 1 and w.rows <= 8 * BIN and dy.cols <= 4 * BIN:
         tile_rows, tile_cols = 4, 2  # twice as high a target, so that software GL's threads share it
-    transposed = transpose(rec, x, Layout(w.rows, x.rows, (tile_rows, tile_cols)), f"{x.name}.transposed")
+    transposed = transpose(
+        rec, x, Layout(w.rows, x.rows, (tile_rows, tile_cols), dy.layout.dtype), f"{x.name}.transposed"
+    )
     return _plus_product(rec, transposed, dy, so_far, f"d.{w.name}", tile_cols)
 
 
-def _plus_product(rec: Recorder, a: Tensor, b: Tensor, so_far: Tensor | None, name: str, tile_cols: int) -> Tensor:
-    """a b + so_far, in one go where their layouts are the same."""
-    layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b, tile_cols, "f32")))
-    fused = so_far if so_far and so_far.layout == layout else None
-    y = matmul(rec, a, b, None, name, residual=fused, tile_cols=tile_cols)
+def _plus_product(
+    rec: Recorder, a: Tensor, b: Tensor, so_far: Tensor | None, name: str, tile_cols: int, dtype: str = "f32"
+) -> Tensor:
+    """a b + so_far, in one go where their layouts are the same, stored as `dtype`."""
+    layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b, tile_cols, dtype)), dtype)
+    fused = so_far if so_far and so_far.layout == layout and dtype == "f32" else None
+    y = matmul(rec, a, b, None, name, residual=fused, dtype=dtype, tile_cols=tile_cols)
     return y if fused else plus(rec, y, so_far)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from glgpt.program.layout import Layout
+from glgpt.program.formats import FORMATS
+from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
@@ -127,6 +128,17 @@ def copy(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
     y = rec.scratch(name, out)
     rec.emit("copy", {"x": x}, {"y": y})
     return y
+
+
+def packed(rec: Recorder, x: Tensor, dtype: str, tile_rows: int | None = None) -> Tensor:
+    """x stored as `dtype`, in `tile_rows` row tiles (None: as a weight lies); x itself where that packs no more."""
+    shared = FORMATS[dtype].column_tiles_per_texel
+    if x.layout.format.packed or shared == 1:
+        return x
+    if tile_rows is None:
+        return copy(rec, x, fold(x.rows, x.cols, rec.limits.max_texture_size, dtype=dtype), f"{x.name}.packed")
+    wide = fold(1, x.cols, rec.limits.max_texture_size, dtype=dtype).tiles[1]
+    return copy(rec, x, Layout(x.rows, x.cols, (tile_rows, wide), dtype), f"{x.name}.packed")
 
 
 def transpose(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:

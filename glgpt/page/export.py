@@ -81,6 +81,7 @@ def export(
     embed: bool = False,
     prompt: str = PROMPT,
     train: Sequence[str | Size] = (),
+    precision: str = "f32",
     trained_on: str | None = None,
     reading: Reading | None = None,
     split: SplitPage | None = None,
@@ -91,9 +92,9 @@ def export(
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
-    `train` names the presets that the page can train, or other sizes. `trained_on` says in a few words what the model
-    was trained on, for the page's first line; of the embedded model that is known. `reading` says which texts a page
-    that trains may fetch for its visitor, and from where (default: the books of `data.books`).
+    `train` names the presets that the page can train, in `precision`, or other sizes. `trained_on` says in a few words
+    what the model was trained on, for the page's first line; of the embedded model that is known. `reading` says which
+    texts a page that trains may fetch for its visitor, and from where (default: the books of `data.books`).
 
     With `split`, a server runs some of the blocks, and the page holds the others alone, or all.
 
@@ -137,7 +138,7 @@ def export(
         with Checkpoint.open(name_or_path) as checkpoint:
             about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
             reading = reading or Reading()
-            wishes = _Wishes(dtype, shard_size, prompt, train, about, reading, split, site, source)
+            wishes = _Wishes(dtype, shard_size, prompt, train, precision, about, reading, split, site, source)
             manifest = _write(checkpoint, folder, wishes, progress, options)
             if train and not embed:
                 reading.allow(folder / "index.html")
@@ -223,6 +224,7 @@ class _Wishes:
     shard_size: int
     prompt: str
     train: Sequence[str | Size]
+    precision: str
     trained_on: str | None
     reading: Reading
     split: SplitPage | None = None
@@ -256,7 +258,7 @@ def _write(
         documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
     texts: dict[str, str] = {}
     if train:
-        trained, texts, index = training_files(train, wishes.reading)
+        trained, texts, index = training_files(train, wishes.reading, wishes.precision)
         packed |= trained
         documents["training.json"] = _json(index)
     programs |= packed

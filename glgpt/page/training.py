@@ -40,16 +40,17 @@ class Size:
 
 
 def training_files(
-    sizes: Sequence[str | Size], reading: Reading | None = None
+    sizes: Sequence[str | Size], reading: Reading | None = None, precision: str = "f32"
 ) -> tuple[dict[str, Program], dict[str, str], dict[str, Any]]:
     """The programs by file, the bundled sets by file, and the content of training.json.
 
-    A preset's name stands for its sizes.
+    A preset's name stands for its sizes, trained in `precision`.
 
     Raises GlgptError for a preset that is none, or a size that no page can train.
     """
     files: dict[str, Program] = {}
-    named = [s if isinstance(s, Size) else _preset_size(s, t) for s in dict.fromkeys(sizes) for t in _tokenizers(s)]
+    pairs = [(s, t) for s in dict.fromkeys(sizes) for t in _tokenizers(s)]
+    named = [s if isinstance(s, Size) else _preset_size(s, t, precision) for s, t in pairs]
     offers = [_offer(size, files) for size in named]
     texts = {f"training-text-{name}.bin": found.make() for name, found in SETS.items()}
     listed = [
@@ -89,7 +90,7 @@ def training_kernels() -> list[tuple[Kernel, int]]:
     return [(replace(r.kernel, contiguous=COLUMNS["contiguous"]), r.draw_buffers) for r in strided]
 
 
-def _preset_size(preset: str, tokenizer: str) -> Size:
+def _preset_size(preset: str, tokenizer: str, precision: str) -> Size:
     settings = _settings(preset, tokenizer)
     recipe = Recipe(
         batch=settings.batch,
@@ -97,6 +98,7 @@ def _preset_size(preset: str, tokenizer: str) -> Size:
         betas=(settings.beta1, settings.beta2),
         weight_decay=settings.weight_decay,
         clip=settings.clip,
+        precision=precision,
     )
     return Size(preset, tokenizer, settings.model_config(bpe_size(tokenizer) or 256), recipe, settings)
 
@@ -180,5 +182,6 @@ def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, k
     with rec.entry("look"):
         config.network(rec, kernel, names=names, role="state").prefill(tokens)
     with rec.entry("score"):
-        record_predictions(config.network(rec, kernel, batch=Batch(recipe.batch), role="state"), recipe)
+        network = config.network(rec, kernel, recipe.precision, batch=Batch(recipe.batch), role="state")
+        record_predictions(network, recipe)
     return rec.program()

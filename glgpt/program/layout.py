@@ -238,6 +238,11 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
     return Layout(rows, cols, (tr, tc), dtype)
 
 
+def one_layer(rows: int, cols: int, dtype: str = "f32") -> Layout:
+    """A matrix in one layer, which a shader reads without finding its tile."""
+    return Layout(rows, cols, (1, FORMATS[dtype].column_tiles_per_texel), dtype)
+
+
 def _stored(height: int, fmt: Format) -> int:
     """Rows of texels of a tile of `height` rows."""
     return height + (-(-height // fmt.group) * fmt.scale_rows if fmt.quantised else 0)

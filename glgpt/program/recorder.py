@@ -77,6 +77,7 @@ class Recorder:
         self._outputs: dict[str, dict[str, Tensor]] = {}
         self._ping_pong: dict[str, list[tuple[Tensor, Tensor]]] = {}
         self._stored: dict[Tensor, Tensor] = {}
+        self._again: dict[Tensor, Callable[[], Tensor]] = {}
         self._current = ""
         self.tape: Tape | None = None
 
@@ -143,6 +144,14 @@ class Recorder:
 
         self.differentiable(y, inputs, vjp)
         return y
+
+    def not_kept(self, x: Tensor, function: Callable[[], Tensor]) -> None:
+        """A backward pass that reads x through `again` records it anew with this function, so that nothing keeps it."""
+        self._again[x] = function
+
+    def again(self, x: Tensor) -> Tensor:
+        """x, recorded anew where it is not kept."""
+        return self._again[x]() if x in self._again else x
 
     def differentiable(self, outputs: Tensor | tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], vjp: Vjp) -> None:
         """Notes an op on the tape, if one is running."""

@@ -48,7 +48,10 @@ def accessors(name: str, layout: Layout) -> str:
     tile = f"(c4) / {w} % {shared}" if shared > 1 else "0"
     row_tile, y = (f"row / {layout.height}", f"row % {layout.height}") if layout.tiles[0] > 1 else ("0", "row")
     layer = f"{row_tile} * {layout.across} + p.z" if layout.tiles[0] > 1 else "p.z"
-    read = f"{upper}_DECODE({upper}({layer}, {upper}_Y({y}) + p.y, p.x), {tile})"
+    read, fetched = f"{upper}({layer}, {upper}_Y({y}) + p.y, p.x)", ""
+    if shared > 1:  # a macro that decodes may name its texel twice
+        read, fetched = "t", f"{upper}_TEXEL t = {read}; "
+    read = f"{upper}_DECODE({read}, {tile})"
     if fmt.quantised:
         read += f" * {name}_scale({row_tile}, {y}, p, {tile})"
     each = " ".join(f"F({t})" for t in range(shared))
@@ -65,7 +68,7 @@ def accessors(name: str, layout: Layout) -> str:
             *_rows(name, layout),
             f"#define {upper}_AT(t) {_place(layout)}",
             f"#define {upper}_PLACE(c4) {upper}_AT({texel})",
-            f"vec4 {name}_at(int row, int c4) {{ ivec3 p = {upper}_PLACE(c4); return {read}; }}",
+            f"vec4 {name}_at(int row, int c4) {{ ivec3 p = {upper}_PLACE(c4); {fetched}return {read}; }}",
         ]
     )
 

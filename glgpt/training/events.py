@@ -41,6 +41,8 @@ class Step:
     seconds_left: float
     validation_loss: float | None = None
     bits_per_byte: float | None = None  # of the validation text
+    loss_scale: float | None = None  # in f16, what the loss was multiplied with
+    overflows: int = 0  # how often the step was taken before its gradients fitted halves
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from glgpt.system.signals import NUMBERS, Unwinding, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
 from glgpt.training.events import DivergedError, Hooks, Step, Trained
+from glgpt.training.loss_scale import OverflowedError
 from glgpt.training.run_folder import RunFolder
 from glgpt.training.settings import Settings
 
@@ -119,7 +120,7 @@ class Loop:
         first = step == self.first + 1
         if first:
             self.hooks.task("compiling")(0, 1)
-        results = self.trainer.submit(inputs, targets, s.lr_at(step))
+        results = self._asked(lambda: self.trainer.submit(inputs, targets, s.lr_at(step)))
         due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
         if not due and not first:  # the first compiles, and is waited for
             for result in results:
@@ -143,7 +144,7 @@ class Loop:
 
     def _drain(self) -> list[StepResult]:
         """Waits for the steps in flight. Their results come at once, so the speed is that since the last time."""
-        results = self.trainer.drain()
+        results = self._asked(self.trainer.drain)
         now = self.trainer.steps_done, self._busy()
         self._rate = _slope(self._idle, now) if self._idle else 0.0
         self._idle = now
@@ -194,9 +195,12 @@ class Loop:
                 (time.perf_counter() - self._begun) / (result.step - self.first) * (self.settings.steps - result.step),
                 nats,
                 bits,
+                result.loss_scale,
+                result.overflows,
             )
             line = {"step": result.step, "loss": result.loss, "grad_norm": result.grad_norm, "lr": self.last.lr}
-            self._note(line | {"tokens_per_s": round(self.last.tokens_per_s, 1)} | (self._validated() if nats else {}))
+            line |= {"tokens_per_s": round(self.last.tokens_per_s, 1)} | (self._validated() if nats else {})
+            self._note(line | _scaled(result))
             if self.hooks.on_step:
                 self.hooks.on_step(self.last)
             if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
@@ -209,6 +213,13 @@ class Loop:
     def _note(self, line: dict[str, Any]) -> None:
         self.run.note({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()})
 
+    def _asked(self, ask: Callable[[], list[StepResult]]) -> list[StepResult]:
+        """Results of the trainer. Raises DivergedError where a step's gradients fit halves with no loss scale."""
+        try:
+            return ask()
+        except OverflowedError as error:
+            raise self._broken(error.step, error.what) from None
+
     def _diverged(self, result: StepResult) -> DivergedError:
         self.trainer.drain()
         tensor = self.trainer.not_finite()
@@ -220,6 +231,7 @@ class Loop:
         return DivergedError(
             f"step {step}: {what}; the last good checkpoint is step {self.saved} in {self.run.path}: "
             "resume it with a lower --lr or --clip"
+            + (", or train with --precision f32" if self.settings.precision != "f32" else "")
         )
 
     def _evaluate(self, step: int) -> bool:
@@ -295,6 +307,13 @@ class Loop:
 
         picture = self.run.path / "loss.png"
         loss_curve(curve("loss"), curve("validation_loss"), self.run.path.name, picture)
+
+
+def _scaled(result: StepResult) -> dict[str, Any]:
+    """What a line of a step in f16 tells beside: its loss scale, and how often its gradients overflowed."""
+    if result.loss_scale is None:
+        return {}
+    return {"loss_scale": result.loss_scale} | ({"overflows": result.overflows} if result.overflows else {})
 
 
 def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:

@@ -19,6 +19,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
+from glgpt.training.settings import PRECISIONS
 
 MOMENTS = ("moment", "squares")  # what AdamW keeps of a parameter's gradients
 SLOTS = 256  # losses that wait in a texture to be read: one for each micro-batch of a step, and one beyond
@@ -30,7 +31,9 @@ class Recipe:
 
     `batch` sequences of `context` tokens at a time, `accumulate` times a step; AdamW's `betas`, `eps` and
     `weight_decay` (of matrices); `clip`, the greatest norm of all gradients together (0: none); `dropout` and
-    `recompute` as in `models.network.Batch`.
+    `recompute` as in `models.network.Batch`. `precision` f16: what products read, and what the backward pass reads of
+    the forward pass, is stored as halves; parameters, moments, the residual stream, sums and losses stay f32, and the
+    loss is scaled (`loss_scale`).
     """
 
     batch: int
@@ -42,6 +45,7 @@ class Recipe:
     clip: float = 1.0
     dropout: float = 0.0
     recompute: bool = False
+    precision: str = "f32"
 
     @property
     def rows(self) -> int:
@@ -49,6 +53,8 @@ class Recipe:
         return self.batch * self.context * self.accumulate
 
     def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise GlgptError(f"precision is {self.precision!r}; it must be one of {', '.join(PRECISIONS)}")
         for name in ("batch", "context", "accumulate"):
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < 1:
@@ -69,7 +75,10 @@ class Recipe:
 
 def program_digest(config: ModelConfig, recipe: Recipe) -> str:
     """SHA-256 of all that decides what a step computes but its kernel: two programs with the same train together."""
-    fields = {"config": config.fields(), "recipe": asdict(recipe) | {"recompute": False}}
+    same = asdict(recipe) | {"recompute": False}
+    if recipe.precision == "f32":  # which older versions do not name
+        del same["precision"]
+    fields = {"config": config.fields(), "recipe": same}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
@@ -122,7 +131,7 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
             "use a smaller one, and accumulate more of them"
         )
     batch = Batch(recipe.batch, recipe.dropout, recipe.recompute)
-    network = config.network(rec, kernel, batch=batch, role="state")
+    network = config.network(rec, kernel, recipe.precision, batch=batch, role="state")
     with rec.entry("init"):
         _initial(network)
     with rec.entry("backward"):
@@ -132,10 +141,11 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
             for weight, total in _backward(network, recipe, gradients).items():
                 rec.ping_pong(gradients[weight], total)
     with rec.entry("evaluate"):
-        _loss(config.network(rec, kernel, batch=Batch(recipe.batch), role="state"), recipe)
+        _loss(config.network(rec, kernel, recipe.precision, batch=Batch(recipe.batch), role="state"), recipe)
     with rec.entry("update"):
+        scale = _loss_scale(rec) if recipe.precision != "f32" else None
         norm = ops.gradient_norm(
-            rec, list(gradients.values()), recipe.clip, _losses(rec), recipe.accumulate, recipe.rows
+            rec, list(gradients.values()), recipe.clip, _losses(rec), recipe.accumulate, recipe.rows, scale
         )
         rec.store(norm, "gradient_norm")
         for parameter, (weight, gradient) in zip(config.parameters.values(), gradients.items(), strict=True):
@@ -146,7 +156,10 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
 def _loss(network: Network, recipe: Recipe) -> Tensor:
     rec = network.rec
     logits = network.logits(network.prefill(recipe.context))
-    loss = ops.cross_entropy(rec, logits, _targets(rec, recipe), 1.0 / recipe.rows)
+    scale = _loss_scale(rec).factor if rec.tape and recipe.precision != "f32" else None
+    loss = ops.cross_entropy(
+        rec, logits, _targets(rec, recipe), 1.0 / recipe.rows, loss_scale=scale, dtype=recipe.precision
+    )
     ops.place_row(rec, loss, _losses(rec), "row")
     return loss
 
@@ -160,6 +173,12 @@ def record_predictions(network: Network, recipe: Recipe) -> None:
 
 def _targets(rec: Recorder, recipe: Recipe) -> Tensor:
     return rec.fixed("targets", Layout(recipe.batch * recipe.context, 1), "input")
+
+
+def _loss_scale(rec: Recorder) -> ops.LossScale:
+    factor = rec.fixed("loss_scale", Layout(1, 4), "input")
+    old, new = (rec.fixed(f"overflowed{suffix}", Layout(1, 4), "state") for suffix in ("", ".next"))
+    return ops.LossScale(factor, (old, new))
 
 
 def _losses(rec: Recorder) -> Tensor:

@@ -46,7 +46,7 @@ class Record(_Strict):
 
 
 class Line(_Strict):
-    """A line of `metrics.jsonl`: a step's figures; those of the validation where one was due."""
+    """A line of `metrics.jsonl`: a step's figures; those of the validation where one was due; in f16 its loss scale."""
 
     step: Steps
     loss: Figure = None
@@ -55,6 +55,8 @@ class Line(_Strict):
     tokens_per_s: Figure = None
     validation_loss: Figure = None
     validation_bits_per_byte: Figure = None
+    loss_scale: Figure = None
+    overflows: int = 0
 
     @model_validator(mode="after")
     def _validation_is_whole(self) -> Line:
@@ -92,6 +94,14 @@ class RecipeFields(BaseModel):
     clip: Annotated[float, Field(ge=0)] = 1.0
     dropout: Share = 0.0
     recompute: bool = False
+    precision: Literal["f32", "f16"] = "f32"
+
+
+class Scale(_Strict):
+    """The loss scale of the next step, see `training.loss_scale`."""
+
+    value: Annotated[float, Field(gt=0)]
+    steps: Steps
 
 
 class Sum(_Strict):
@@ -113,6 +123,7 @@ class About(_Strict):
     seed: Annotated[int, Field(ge=0, lt=1 << 32)]
     step: Steps
     shape: tuple[Size, Size] | None = None
+    loss_scale: Scale | None = None
     made: Made | None = None
     tensors: dict[str, Sum] | None = None
 

@@ -193,7 +193,7 @@ def _trainer() -> Any:
 def _options(s: Settings) -> dict[str, Any]:
     """What a trainer is made or loaded with."""
     device = int(s.device) if str(s.device).isdecimal() else s.device
-    names = ("batch", "accumulate", "lr", "weight_decay", "dropout", "recompute")
+    names = ("batch", "accumulate", "lr", "weight_decay", "dropout", "recompute", "precision")
     return {name: getattr(s, name) for name in names} | {
         "betas": (s.beta1, s.beta2), "clip": s.clip or None, "device": device,
     }  # fmt: skip

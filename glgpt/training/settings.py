@@ -13,6 +13,7 @@ from glgpt.models.spec import MOST_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
 MOST_NUMBER = 1 << 53  # of steps and the like: what a double holds
+PRECISIONS = ("f32", "f16")  # of what products read
 SHAPE = ("n_layer", "n_head", "n_embd", "context")
 
 
@@ -72,6 +73,7 @@ class Settings:
     clip: float = 1.0  # 0: no clipping
     dropout: float = 0.0
     recompute: bool = False
+    precision: str = "f32"
     eval_every: int = 250  # 0: never, as for the next two
     sample_every: int = 250
     save_every: int = 250
@@ -102,6 +104,8 @@ class Settings:
             raise GlgptError(f"warmup takes {self.warmup} steps of {self.steps}; it must end before they do")
         if self.schedule not in SCHEDULES:
             raise GlgptError(f"schedule {written(self.schedule)} is not one of {', '.join(SCHEDULES)}")
+        if self.precision not in PRECISIONS:
+            raise GlgptError(f"precision {written(self.precision)} is not one of {', '.join(PRECISIONS)}")
         if self.seed >= 1 << 32:
             raise GlgptError(f"seed is {self.seed}; it must be below 2^32")
 

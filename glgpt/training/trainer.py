@@ -27,6 +27,7 @@ from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
 from glgpt.training import state as training_state
+from glgpt.training.loss_scale import LossScale
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
 from glgpt.training.textures import STATES, TrainingTextures, check_finite, checked_ids, micro_batches
 from glgpt.tuning.choice import DeviceSettings
@@ -35,16 +36,32 @@ logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 3  # steps whose losses may be unread before the trainer waits for the oldest
 
 Arrays = dict[str, NDArray[np.float32]]
-Step = tuple[int, NDArray[np.int64], NDArray[np.int64]]  # its number, inputs and targets
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step that was taken: its number from 1, mean loss in nats a target, norm of all gradients before clipping."""
+    """A step that was taken: its number from 1, mean loss in nats a target, norm of all gradients before clipping.
+
+    In f16 also what its loss was multiplied with, and how often it was taken before its gradients fitted halves.
+    """
 
     step: int
     loss: float
     grad_norm: float
+    loss_scale: float | None = None
+    overflows: int = 0
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step under way: all that taking it again needs."""
+
+    number: int
+    inputs: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    lr: float
+    scale: LossScale | None
+    overflows: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,11 +82,12 @@ class TrainerSettings:
     clip: float | None = 1.0
     dropout: float = 0.0
     recompute: bool = False
+    precision: str = "f32"
     seed: int = 0
 
     def recipe(self, context: int) -> Recipe:
         """What is recorded first: one sequence of `context` tokens where these settings leave the shape open."""
-        names = ("accumulate", "betas", "eps", "weight_decay", "dropout", "recompute")
+        names = ("accumulate", "betas", "eps", "weight_decay", "dropout", "recompute", "precision")
         batch, context = 1 if self.batch is None else self.batch, context if self.context is None else self.context
         return Recipe(batch, context, clip=self.clip or 0.0, **{name: getattr(self, name) for name in names})
 
@@ -120,9 +138,10 @@ class Trainer:
             self.lr, self.seed, self.steps_done = checked_rate(settings.lr), checked_seed(settings.seed), 0
             self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
             self.device, self.choice = device_settings.open()
-            self._in_flight: deque[Step] = deque()  # those whose losses were not read yet
+            self._in_flight: deque[_Step] = deque()  # those whose losses were not read yet
             self._results: list[StepResult] = []  # results that were read and not yet returned
-            self._broken: Step | None = None  # the first that was not finite
+            self._broken: _Step | None = None  # the first that was not finite
+            self.loss_scale = LossScale() if recipe.precision == "f16" else None  # of the next step
             self._open(recipe)
             try:
                 if read is None:
@@ -140,7 +159,7 @@ class Trainer:
         self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
         self.memory = {role: program.nbytes([role]) for role in ROLES}
         self._readback = Readback(player, ("losses", "gradient_norm"), MAX_IN_FLIGHT + 1)
-        self._gradients = True  # whether those of the last step are there
+        self._gradients: float | None = 1.0  # what those there are multiplied with; None: the last step's are gone
         self._prepared = False  # whether the norms are folded as generation wants them
         self._decoder = Decoder(player, self.config.n_positions, self._prepare)
 
@@ -173,7 +192,7 @@ class Trainer:
         self._open(replace(self.recipe, batch=batch, context=context))
         old.close()
         self.textures.restore(state.__getitem__)
-        self._gradients = False  # which were not taken along
+        self._gradients = None  # which were not taken along
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -191,25 +210,35 @@ class Trainer:
         """
         lr = self.lr if lr is None else checked_rate(lr)
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
-        self._backward(self.steps_done + 1, x, y)
-        self.steps_done += 1
-        b1, b2 = self.recipe.betas
-        self.player.play("update", lr=lr, unbias1=1 / (1 - b1**self.steps_done), unbias2=1 / (1 - b2**self.steps_done))
-        self._decoder.forget()
-        self._prepared = False
-        arrived, self._results = self._results + ([self._take()] if self._readback.full else []), []
-        self._readback.start()
-        self._in_flight.append((self.steps_done, x, y))
+        self._fit(-(-len(x) // self.recipe.accumulate), x.shape[1])
+        if self._readback.full:
+            self._results.append(self._take())
+        self._play(_Step(self.steps_done + 1, x, y, lr, self.loss_scale))
+        arrived, self._results = self._results, []
         return arrived
 
-    def _backward(self, step: int, x: NDArray[np.int64], y: NDArray[np.int64]) -> None:
+    def _play(self, step: _Step) -> None:
+        self._backward(step)
+        b1, b2 = self.recipe.betas
+        unbias = {"unbias1": 1 / (1 - b1**step.number), "unbias2": 1 / (1 - b2**step.number)}
+        self.player.play("update", lr=step.lr, **unbias)
+        self._decoder.forget()
+        self._prepared = False
+        self._readback.start()
+        self._in_flight.append(step)
+        self.steps_done = step.number
+        if step.scale:
+            self.loss_scale = step.scale.after_step()
+
+    def _backward(self, step: _Step) -> None:
         r = self.recipe
-        self._fit(-(-len(x) // r.accumulate), x.shape[1])
-        for i, part in enumerate(micro_batches(x, y, r.accumulate, self.recipe.batch, self.recipe.context)):
+        if step.scale:
+            self.textures.put("loss_scale", np.array([[step.scale.value, 0, 0, 0]]))
+        for i, part in enumerate(micro_batches(step.inputs, step.targets, r.accumulate, r.batch, r.context)):
             self.textures.upload(*part, train=True)
-            scalars = {"pos": 0, "row": i, "step": step, "seed": self._seed}
+            scalars = {"pos": 0, "row": i, "step": step.number, "seed": self._seed}
             self.player.play("backward" if i == 0 else "accumulate", **scalars)
-        self._gradients = True
+        self._gradients = step.scale.value if step.scale else 1.0
 
     def drain(self) -> list[StepResult]:
         """Waits for every step in flight and returns their results."""
@@ -217,17 +246,40 @@ class Trainer:
         return results
 
     def _take(self) -> StepResult:
-        losses, norm = self._readback.take()
-        total = losses[0, : self.recipe.accumulate, 0].astype(np.float64).sum(axis=0)
-        step, x, y = self._in_flight.popleft()
-        result = StepResult(step, float(total[0] / max(1, total[1])), float(norm[0, 0, 0, 0]))
-        if not self._broken and not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
-            self._broken = step, x, y
-        return result
+        while True:
+            losses, norm = self._readback.take()
+            total = losses[0, : self.recipe.accumulate, 0].astype(np.float64).sum(axis=0)
+            loss, grad_norm = float(total[0] / max(1, total[1])), float(norm[0, 0, 0, 0])
+            step = self._in_flight.popleft()
+            if not step.scale or math.isfinite(grad_norm) or not math.isfinite(loss):
+                break
+            self._take_again(step, step.scale)
+        if not self._broken and not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            self._broken = step
+        scale = step.scale.value if step.scale else None
+        return StepResult(step.number, loss, grad_norm, scale, step.overflows)
+
+    def _take_again(self, step: _Step, scale: LossScale) -> None:
+        """Takes a step whose gradients overflowed anew, and those after it, none of which changed anything."""
+        after = list(self._in_flight)
+        self._in_flight.clear()
+        self._readback.drop()
+        self.player.clear("overflowed")
+        self.steps_done, self.loss_scale = step.number - 1, scale
+        smaller = scale.after_overflow(step.number)
+        self._play(replace(step, scale=smaller, overflows=step.overflows + 1))
+        for later in after:
+            self._play(replace(later, scale=self.loss_scale, overflows=0))
+
+    def _settle(self) -> None:
+        """Waits for steps that may have to be taken again; their results come with the next ones."""
+        if self.loss_scale:
+            self._results = self.drain()
 
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
         """The mean loss of ids `[n, T]`, any n, T at most `context`, in nats a target; of no targets, zero. Waits."""
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
+        self._settle()
         self._fit(1, x.shape[1])
         total, (batch, context) = np.zeros(2), (self.recipe.batch, self.recipe.context)
         for part in micro_batches(x, y, -(-len(x) // batch), batch, context):
@@ -250,6 +302,7 @@ class Trainer:
         ids, c = [int(i) for i in ids], self.config
         if not 0 < len(ids) <= c.n_positions or min(ids) < 0 or max(ids) >= c.vocab_size:
             raise GlgptError(f"a prompt is 1 to {c.n_positions} ids below {c.vocab_size}, not {ids}")
+        self._settle()
         yield from self._decoder.generate(ids, tokens, Sampler(temperature, top_k, top_p, seed), None, Run())
 
     def _prepare(self) -> None:
@@ -265,7 +318,7 @@ class Trainer:
             if not np.isfinite(self.textures.read(name)).all():
                 return name
         if self._broken:
-            self._backward(*self._broken)
+            self._backward(self._broken)
             for name in self._backward_order():
                 if not np.isfinite(self.textures.read(name, "d.")).all():
                     return f"d.{name}"
@@ -279,6 +332,7 @@ class Trainer:
 
     def parameters(self) -> Arrays:
         """Every parameter under its Hugging Face name (without the family's prefix), as a checkpoint holds it."""
+        self._settle()
         return {name: self.textures.read(name) for name in self.config.parameters}
 
     def set_parameters(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -294,6 +348,7 @@ class Trainer:
 
     def set_moments(self, tensor: Callable[[str], NDArray[Any]], steps_done: int) -> None:
         """Takes the moments that `moments` gave, and the number of steps that AdamW took to them."""
+        self._settle()
         for name in self.config.parameters:
             for suffix in STATES[1:]:
                 self.textures.write(name, tensor(name + suffix), suffix)
@@ -301,15 +356,17 @@ class Trainer:
 
     def moments(self) -> Arrays:
         """What AdamW keeps of every parameter, under its name and a suffix."""
+        self._settle()
         names = self.config.parameters
         return {name + suffix: self.textures.read(name, "", suffix) for name in names for suffix in STATES[1:]}
 
     def gradients(self) -> Arrays:
         """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
-        if not self._gradients:
+        self._settle()
+        if self._gradients is None:
             raise GlgptError("longer arrays were evaluated since the last step: its gradients are gone")
         counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
-        mean = np.float32(self.recipe.rows / max(1, counted))  # what `update` multiplied them with
+        mean = np.float32(self.recipe.rows / max(1, counted) / self._gradients)  # what `update` multiplied them with
         return {name: mean * self.textures.read(name, "d.") for name in self.config.parameters}
 
     # -- checkpoints --------------------------------------------------------------------------------------------
@@ -322,6 +379,7 @@ class Trainer:
         The state is one file, whole at any moment; each file takes its place only when it is complete. Raises OSError
         where the folder cannot be written, and GlgptError, leaving what was there, where a value is not finite.
         """
+        self._settle()
         moments = self.textures.state()
         arrays = {name: moments.pop(name) for name in self.config.parameters}
         recipe = asdict(self.recipe) | dict(zip(("batch", "context"), self._given, strict=True))
@@ -332,6 +390,8 @@ class Trainer:
             "kernel": self.choice.kernel.name,
             "fetch": self.choice.options.fetch,
         }
+        if self.loss_scale:
+            about["loss_scale"] = asdict(self.loss_scale)
         check_finite(arrays | moments)
         training_state.write(Path(folder), self.config, arrays, moments, about | {"step": self.steps_done}, eos)
 
@@ -353,6 +413,8 @@ class Trainer:
             trainer.close()
             raise
         trainer.steps_done = about.step
+        if trainer.loss_scale and about.loss_scale:
+            trainer.loss_scale = LossScale(about.loss_scale.value, about.loss_scale.steps)
         trainer._met = about.shape or (0, 0)
         return trainer
 

@@ -32,7 +32,9 @@ globalThis.requestAnimationFrame = new Proxy(requestAnimationFrame, {
 });"""
 
 
-def desktop_run(text: str, steps: int, of: int) -> tuple[list[tuple[float, float]], dict[int, float]]:
+def desktop_run(
+    text: str, steps: int, of: int, precision: str = "f32"
+) -> tuple[list[tuple[float, float]], dict[int, float]]:
     """(loss, gradient norm) of each step and the validation losses, from the same seed on the same driver."""
     data = text.encode()
     train, validation = (
@@ -41,6 +43,7 @@ def desktop_run(text: str, steps: int, of: int) -> tuple[list[tuple[float, float
     s = settings_for("mini", None, {"steps": of, "seed": SEED})
     results, judged = [], {}
     options: dict[str, Any] = {"betas": (s.beta1, s.beta2), "weight_decay": s.weight_decay, "clip": s.clip}
+    options["precision"] = precision
     with Trainer(s.model_config(256), batch=s.batch, lr=s.lr, seed=SEED, device="software", **options) as trainer:
         for step in range(1, steps + 1):
             results += trainer.submit(*batch(train, SEED, step, s.batch, s.context), s.lr_at(step))

@@ -64,6 +64,7 @@ def test_a_preset_that_no_page_trains_is_refused_before_the_work(
 ) -> None:
     monkeypatch.setattr("glgpt.page.export._viewer", lambda: pytest.fail("the work began"))
     assert "preset 'huge' is not one of" in refused(capsys, *"export --out page --train --preset huge".split())
+    assert "give --train with it" in refused(capsys, *"export --out page --precision f16".split())
 
 
 def test_books_come_by_http_alone(capsys: Capture) -> None:

@@ -74,6 +74,7 @@ def test_training_prints_its_figures(capsys: Capture) -> None:
     [
         ("", "no text was given"), ("none.txt", "none.txt"), ("play.txt --steps 0", "--steps"),
         ("play.txt --preset huge", "--preset"), ("play.txt --schedule step", "--schedule"),
+        ("play.txt --precision f8", "--precision"), ("play.txt --init shakespeare --precision half", "--precision"),
         ("play.txt --lr 0", "lr is 0"), ("play.txt --warmup 50 --steps 50", "warmup"),
         ("play.txt --seed 4294967296", "seed"),
         ("play.txt --beta2 1", "beta2"), ("play.txt --n-embd 10", "not a multiple"),
@@ -100,6 +101,24 @@ def test_a_run_that_diverges_fails_with_1(capsys: Capture, monkeypatch: pytest.M
     assert main(["train", "play.txt", "--out", "run", "--steps", "30", *SHAPE, "--save-every", "10"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and "glgpt: error: step 25: the loss is nan" in err and "step 20 in run" in err
+
+
+def test_an_overflow_in_halves_is_told(capsys: Capture) -> None:
+    """A step that was taken again is not said, or a resumed run forgets its precision."""
+    args = ["train", "play.txt", "--out", "run", "--steps", "6", *SHAPE, "--precision", "f16"]
+    assert main(args) == 0
+    said = "step 3/6  gradients overflowed once; taken again with a loss scale of 32768\n"
+    assert capsys.readouterr().err.count(said) == 1
+    assert main(["train", "--resume", "run", "--steps", "8"]) == 0
+    assert json.loads(Path("run/train.json").read_text())["settings"]["precision"] == "f16"
+    lines = fake_trainer.metrics("run")
+    assert [line.get("loss_scale") for line in lines] == [None] + [32768] * 8
+    assert [line["step"] for line in lines if "overflows" in line] == [3] and lines[3]["overflows"] == 1
+    board, out = Board(io.StringIO()), io.StringIO()
+    board.start(Start(Path("run"), GPT2Config(), settings_for("nano", None, {}), 1, 1, 1, {}, 0))
+    board.step(Step(3, 1.0, 1.0, 1e-3, 0.0, 0.0, None, None, 512.0, 2))
+    Console(file=out, width=120).print(board.draw())
+    assert "step 3: gradients overflowed 2 times; taken again with a loss scale of 512" in out.getvalue()
 
 
 def test_generate_takes_a_folder_for_its_model(capsys: Capture) -> None:

@@ -28,7 +28,7 @@ from glgpt import ops
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.program.formats import FORMATS, Format
-from glgpt.program.layout import Layout, fold, texels
+from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 from glgpt.program.tensor import Tensor
@@ -115,6 +115,10 @@ class Bench(Recorder):
         tr, tc = self.style.tiles
         return Layout(rows, cols, (tr, 1 if self.style.format.packed else tc))
 
+    def heads(self, rows: int, cols: int) -> Layout:
+        """The layout of queries, keys and values where they are trained."""
+        return one_layer(rows, cols, self.style.dtype)
+
     def many(self, rows: int, cols: int) -> Layout:
         """The layout of a product's left factor."""
         return Layout(rows, cols, self.style.tiles, self.style.dtype)
@@ -190,8 +194,7 @@ CROSSED = [
     pytest.param(case, style, marks=[pytest.mark.slow] * (style in SLOW))
     for case in EVERY
     for style in STYLES
-    if (case not in TRAINING or not STYLES[style].format.packed)  # nothing that is trained is packed
-    and (style not in QUANTISED or has_weights(case))
+    if style not in QUANTISED or (case not in TRAINING and has_weights(case))  # nothing trained is quantised
 ]
 
 

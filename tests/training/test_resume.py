@@ -22,6 +22,7 @@ from safetensors.numpy import load_file
 import glgpt
 from glgpt.errors import GlgptError
 from glgpt.training.events import DivergedError, Step
+from glgpt.training.loss_scale import OverflowedError
 from glgpt.training.run_folder import RunFolder
 
 
@@ -196,6 +197,22 @@ def test_a_loss_that_is_not_finite_stops_the_run(monkeypatch: pytest.MonkeyPatch
     assert [line["step"] for line in metrics("run")] == list(range(41))
 
 
+def test_gradients_that_fit_halves_with_no_scale_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = fake_trainer.Trainer.submit
+
+    def overflows(self: fake_trainer.Trainer, *args: Any) -> Any:
+        if self.steps_done == 24:
+            raise OverflowedError(25, "gradients are beyond halves")
+        return submit(self, *args)
+
+    monkeypatch.setattr(fake_trainer.Trainer, "submit", overflows)
+    with pytest.raises(DivergedError) as caught:
+        glgpt.train("play.txt", out="run", precision="f16", **SMALL, **OFTEN)
+    message = str(caught.value)
+    assert message.startswith("step 25: gradients are beyond halves; the last good checkpoint is step 20 in run: ")
+    assert message.endswith("resume it with a lower --lr or --clip, or train with --precision f32")
+
+
 def test_what_can_change_in_a_run_and_what_not() -> None:
     glgpt.train("play.txt", out="run", **SMALL, **OFTEN)
     for name, value in {
@@ -205,6 +222,7 @@ def test_what_can_change_in_a_run_and_what_not() -> None:
         "tokenizer": "gpt2",
         "context": 8,
         "accumulate": 2,
+        "precision": "f16",
     }.items():
         with pytest.raises(GlgptError, match=f"{name} cannot change in a run"):
             glgpt.train(resume="run", steps=50, **{name: value})

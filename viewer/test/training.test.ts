@@ -8,6 +8,7 @@ import made from "./bpe.json";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../src/training/batches";
 import { BpeError, encodeText, trainBpe } from "../src/training/bpe";
 import { readSafetensors, readTokenizer, tokenizerFiles, writeSafetensors, type Tensors } from "../src/training/files";
+import { afterOverflow, afterStep, FIRST, known } from "../src/training/loss-scale";
 import { Session, type Plan } from "../src/training/session";
 import { fitting, type Arrived, type Trainer } from "../src/training/trainer";
 
@@ -21,6 +22,24 @@ interface Case {
 
 /** Made by `glgpt tokenizer train`; tests/browser/test_page_training.py holds that it still makes the same. */
 const cases: Case[] = made;
+
+describe("the loss scale", () => {
+  it("doubles after 2,000 steps that fitted and halves after an overflow, down to 1, as the desktop's", () => {
+    expect(FIRST).toEqual({ value: 65536, steps: 0 });
+    expect(afterStep(FIRST)).toEqual({ value: 65536, steps: 1 });
+    expect(afterStep({ value: 65536, steps: 1999 })).toEqual({ value: 131072, steps: 0 });
+    expect(afterStep({ value: 2 ** 24, steps: 1999 })).toEqual({ value: 2 ** 24, steps: 0 });
+    expect(afterOverflow({ value: 4, steps: 7 })).toEqual({ value: 2, steps: 0 });
+    expect(afterOverflow({ value: 1, steps: 7 })).toBeNull();
+  });
+
+  it("is not taken from a file that holds none", () => {
+    expect(known({ value: 4, steps: 7 })).toEqual({ value: 4, steps: 7 });
+    for (const wrong of [undefined, { value: -1, steps: 0 }, { value: NaN, steps: 0 }, { value: 2, steps: 0.5 }]) {
+      expect(known(wrong)).toBeNull();
+    }
+  });
+});
 
 describe("byte-level BPE", () => {
   it.each(cases.map((c, i) => [i, c] as const))("finds the desktop's merges and ids, text %i", (_, c) => {

@@ -47,7 +47,8 @@ class GPT2Network(Network):
             self.keep(heads)
         tr = normed.tiles[0]
         s = self.keep(ops.scores(rec, q, key, t, tr, n_head, self.scale(i), h + "attn.scores", n))  # (t n_head, keys)
-        p = self.drop(self.keep(ops.softmax(rec, s, n * n_head, h + "attn.pattern")), 3 * i + 1)
+        p = ops.softmax(rec, s, n * n_head, h + "attn.pattern", self.heads)
+        p = self.drop(self.keep(p), 3 * i + 1)
         z = self.keep(ops.attend(rec, p, v, t, n_head, h + "attn.z", self.dtype, n))  # (t, C)
         x = self.add_linear(x, z, h + "attn.c_proj", h + "attn.out", h + "resid_mid", 3 * i + 2)
         m = self.keep(self.norm(x, h + "ln_2", normed))
@@ -60,7 +61,10 @@ class GPT2Network(Network):
         if h + "mlp.pre" not in self.names and not self.rec.tape:
             return self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.act", kind))
         pre = self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.pre"))
-        return self.keep(ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act"))
+        y = ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act")
+        if self.format.packed:  # half of what a block in halves would keep
+            self.rec.not_kept(y, lambda: ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act"))
+        return self.keep(y)
 
     # -- decode -------------------------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ export interface Offer {
   /** What every family of models has, for `Manifest.config`. */
   shape: Pick<Config, "d_head">;
   activations: Record<string, Activation>;
-  recipe: Record<string, unknown> & { batch: number; context: number; betas: [number, number] };
+  recipe: Record<string, unknown> & { batch: number; context: number; betas: [number, number]; precision?: "f32" | "f16" };
   settings: { steps: number; lr: number; min_lr: number; warmup: number; schedule: Schedule };
   /** Parameters, bytes of all textures, and floating-point operations of a step's passes. */
   count: number;

@@ -4,6 +4,7 @@ import { strToU8, unzipSync, zipSync } from "fflate";
 import type { Offer } from "../engine/manifest";
 import { PageError } from "../gl/errors";
 import { EOS, LETTERS, type Bpe } from "./bpe";
+import type { Scale } from "./loss-scale";
 
 export interface Tensor {
   shape: number[];
@@ -114,6 +115,8 @@ export interface About {
   lr: number;
   seed: number;
   step: number;
+  /** Of a training in f16, that of the next step. */
+  loss_scale?: Scale;
 }
 
 export const MOMENTS = ["moment", "squares"] as const;

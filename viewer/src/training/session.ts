@@ -536,7 +536,8 @@ export class Session {
     if (this.checkpoint?.step === step && this.checkpoint.about?.lr === this.plan.rates.lr) return;
     const state = await this.trainer.state(this.plan.rates.lr);
     const { config, recipe } = this.plan.offer;
-    const about = { config, recipe, lr: this.plan.rates.lr, seed: this.plan.seed, step };
+    const { lossScale } = this.trainer;
+    const about = { config, recipe, lr: this.plan.rates.lr, seed: this.plan.seed, step, ...(lossScale && { loss_scale: lossScale }) };
     const rates = { ...this.plan.rates };
     this.checkpoint = { step, state, about, rates, points: this.points.slice(), samples: this.samples.slice(-20), scores: this.scores };
     this.keptAt = performance.now();

@@ -10,6 +10,7 @@ import { yielder } from "../gl/wait";
 import type { Program, View } from "../gl/program";
 import { chosen, Sampler, type Settings } from "../engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
+import { afterOverflow, afterStep, FIRST, known, type Scale } from "./loss-scale";
 import { noPredictions, type Predictions } from "./predictions";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
 
@@ -21,6 +22,18 @@ export interface StepResult {
   loss: number;
   /** Norm of all gradients before clipping. */
   gradNorm: number;
+  /** In f16, how often it was taken before its gradients fitted halves. */
+  overflows?: number;
+}
+
+/** A step under way: all that taking it again needs. */
+interface Step {
+  step: number;
+  ids: Ids;
+  first: readonly number[];
+  lr: number;
+  scale: Scale | null;
+  overflows: number;
 }
 
 /** A step left a loss, a gradient or a parameter that is no number. */
@@ -32,7 +45,10 @@ export type Arrived = StepResult & { at: number };
 export class Trainer {
   readonly player: Player;
   steps = 0;
-  private readonly inFlight: Promise<Arrived>[] = [];
+  private readonly inFlight: { step: Step; result: Promise<Arrived> }[] = [];
+  private results: Arrived[] = []; // that came while something else waited for the steps
+  /** In f16, that of the next step. */
+  lossScale: Scale | null;
   private readonly known: number[];
   private prepared = false;
   private closed = false;
@@ -47,6 +63,7 @@ export class Trainer {
     private readonly tuning: Pick<Tuning, "one_token" | "per_chunk" | "draw_flops">,
   ) {
     this.generation = device.generation;
+    this.lossScale = offer.recipe.precision === "f16" ? FIRST : null;
     this.player = new Player(device, program, options, undefined, tuning.draw_flops);
     this.known = [...sizes(Object.keys(program.entries), "prefill_"), 1];
   }
@@ -68,9 +85,16 @@ export class Trainer {
    * be nearly done, so that no frame of the page waits for long, and not for its own.
    */
   async submit(ids: Ids, first: readonly number[], lr: number): Promise<Arrived[]> {
+    await this.playStep({ step: this.steps + 1, ids, first, lr, scale: this.lossScale, overflows: 0 });
+    if (this.inFlight.length > IN_FLIGHT) this.results.push(await this.take());
+    return this.results.splice(0);
+  }
+
+  private async playStep(taken: Step): Promise<void> {
     const { player } = this;
+    const { step, ids, first, lr, scale } = taken;
     const [b1, b2] = this.offer.recipe.betas;
-    const step = this.steps + 1;
+    if (scale) this.put("loss_scale", new Float32Array([scale.value, 0, 0, 0]));
     this.upload(ids, first, true);
     for (const [name, value] of Object.entries({ pos: 0, row: 0, step, seed: this.seed })) player.set(name, value);
     await player.playInSlices("backward");
@@ -79,23 +103,46 @@ export class Trainer {
     player.set("unbias2", 1 / (1 - b2 ** step));
     await player.playInSlices("update"); // when it resolves, the pairs have just changed places
     this.steps = step;
+    this.lossScale = scale && afterStep(scale);
     this.prepared = false;
     const read = Promise.all([player.read("losses", 0, 1), player.read("gradient_norm")]);
     const result = read.then(([losses, norm]) => {
-      return { step, loss: losses[0]! / losses[1]!, gradNorm: norm[0]!, at: performance.now() };
+      return { step, loss: losses[0]! / losses[1]!, gradNorm: norm[0]!, overflows: taken.overflows, at: performance.now() };
     });
     result.catch(() => {}); // awaited later
-    this.inFlight.push(result);
-    return this.inFlight.length > IN_FLIGHT ? [await this.inFlight.shift()!] : [];
+    this.inFlight.push({ step: taken, result });
+  }
+
+  /** The oldest result; a step whose gradients overflowed is taken again first, and those behind it, which changed nothing. */
+  private async take(): Promise<Arrived> {
+    for (;;) {
+      const { step, result } = this.inFlight.shift()!;
+      const found = await result;
+      if (!step.scale || Number.isFinite(found.gradNorm) || !Number.isFinite(found.loss)) return found;
+      const behind = this.inFlight.splice(0);
+      const scale = afterOverflow(step.scale);
+      this.put("overflowed", new Float32Array(4));
+      if (!scale) throw new Diverged(`Step ${step.step}: gradients are beyond halves even with a loss scale of ${step.scale.value}.`);
+      console.info(`Step ${step.step}: gradients overflowed; taken again with a loss scale of ${scale.value}`);
+      await this.playStep({ ...step, scale, overflows: step.overflows + 1 });
+      for (const later of behind) await this.playStep({ ...later.step, scale: this.lossScale, overflows: 0 });
+    }
   }
 
   /** Waits for every step that is under way. */
-  drain(): Promise<Arrived[]> {
-    return Promise.all(this.inFlight.splice(0));
+  async drain(): Promise<Arrived[]> {
+    while (this.inFlight.length) this.results.push(await this.take());
+    return this.results.splice(0);
+  }
+
+  /** Waits for steps that may have to be taken again; their results come with the next ones. */
+  private async settle(): Promise<void> {
+    if (this.lossScale) this.results = await this.drain();
   }
 
   /** The mean loss of windows, in nats a token. */
   async evaluate(ids: Ids, first: readonly number[]): Promise<number> {
+    await this.settle();
     const { batch } = this.offer.recipe;
     const sums: Promise<ArrayLike<number>>[] = [];
     for (let at = 0; at < first.length; at += batch) {
@@ -170,8 +217,10 @@ export class Trainer {
    */
   async state(lr: number): Promise<Uint8Array<ArrayBuffer>> {
     const names = this.offer.parameters.flatMap((p) => PARTS.map((part) => ({ ...p, name: p.name + part })));
+    await this.settle();
     const { config, recipe } = this.offer;
     const about: About = { config, recipe, lr, seed: this.seed, step: this.steps };
+    if (this.lossScale) about.loss_scale = this.lossScale;
     const reads = names.map(({ name }) => this.player.read(name)); // all asked for before another step is played
     const texels = await Promise.all(reads);
     const tensors: Tensors = new Map();
@@ -195,11 +244,13 @@ export class Trainer {
       }
     }
     this.steps = about?.step ?? 0;
+    if (this.lossScale) this.lossScale = known(about?.loss_scale) ?? FIRST;
     this.prepared = false;
   }
 
   /** All parameters as one vector, in their order, each as a checkpoint has it. */
   async parameters(): Promise<Float32Array<ArrayBuffer>> {
+    await this.settle();
     const { parameters } = this.offer;
     const texels = await Promise.all(parameters.map(({ name }) => this.player.read(name)));
     const vector = new Float32Array(this.offer.count);

@@ -1,0 +1,170 @@
+"""Training in halves: gradients beside f32's, the loss scale and its overflows, checkpoints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_trainer import CONFIG, TINY, Array, Arrays, examples, same, trainer
+
+from glgpt.errors import FileError, GlgptError
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.llama.config import LlamaConfig
+from glgpt.training import loss_scale, state
+from glgpt.training.loss_scale import LossScale, OverflowedError
+from glgpt.training.program import Recipe
+from glgpt.training.trainer import StepResult, Trainer
+
+LLAMA = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
+ABSURD = LossScale(2.0**40)  # what no gradient fits
+
+
+def gradients(precision: str, *batch: Array, **options: Any) -> tuple[float, Arrays]:
+    """The loss and the gradients of one step from the same fresh weights."""
+    with trainer(precision=precision, **options) as t:
+        return t.step(*batch), t.gradients()
+
+
+def apart(a: Arrays, b: Arrays) -> float:
+    """The distance of all gradients together, relative by norm."""
+    off = sum(np.square(a[name].astype(float) - b[name]).sum() for name in b)
+    return float(np.sqrt(off / sum(np.square(b[name].astype(float)).sum() for name in b)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dropout": 0.2, "recompute": True, "kernel": "4x8", "storage": "uint"},
+        {"batch": 1, "accumulate": 2, "fetch": "texelFetch"},
+        {"model": LLAMA, "context": 7},
+    ],
+    ids=["plain", "recomputed", "micro-batches", "llama"],
+)
+def test_gradients_are_those_of_f32(options: dict[str, Any]) -> None:
+    """A product in halves forgets a term, a scale or padding, or a packed tensor is read in another layout.
+
+    A half rounds by 2^-11; some twenty roundings follow each other, and as many add up in all gradients together.
+    """
+    model = options.get("model", CONFIG)
+    batch = examples(config=model, context=options.get("context", 9))
+    wanted, found = (gradients(precision, *batch, **options) for precision in ("f32", "f16"))
+    assert abs(found[0] - wanted[0]) < 1e-3
+    assert 0 < apart(found[1], wanted[1]) < 5e-3
+
+
+def played(*scales: LossScale | None, steps: int = 6) -> tuple[list[StepResult], Arrays, LossScale | None]:
+    """Results, and all that is held after some steps of f16, each of which may begin with a scale of its own."""
+    with trainer(TINY, context=4, precision="f16") as t:
+        results = []
+        for i in range(steps):
+            if i < len(scales) and scales[i]:
+                t.loss_scale = scales[i]
+            results += t.submit(*examples(seed=i, config=TINY, context=4), lr=0.01)
+        results += t.drain()
+        return results, t.parameters() | t.moments(), t.loss_scale
+
+
+def test_an_overflow_takes_the_step_again_and_loses_none() -> None:
+    """A step that overflowed moves a parameter, is left out, or takes those that were under way behind it along."""
+    results, held, scale = played(None, ABSURD)
+    assert [r.step for r in results] == [1, 2, 3, 4, 5, 6]
+    found = results[1]
+    assert found.overflows > 0 and found.loss_scale == 2.0**40 / 2**found.overflows
+    assert [r.overflows for r in results if r is not found] == [0] * 5
+    assert scale == LossScale(float(found.loss_scale), 5)
+    plain, wanted, _ = played(None, LossScale(float(found.loss_scale)))
+    assert plain == [replace(r, overflows=0) for r in results] and same(held, wanted)
+
+
+def test_a_step_that_overflows_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no scale fits, what the steps before it left is gone, or the error does not say what to do."""
+    monkeypatch.setattr(loss_scale, "LEAST", ABSURD.value)
+    batch = examples(config=TINY, context=4)
+    with trainer(TINY, context=4, precision="f16") as t:
+        t.step(*batch)
+        before = t.parameters() | t.moments()
+        t.loss_scale = ABSURD
+        with pytest.raises(OverflowedError, match=r"^step 2: .* lower lr or clip, or train with precision f32$"):
+            t.step(*batch)
+        assert t.steps_done == 1 and same(t.parameters() | t.moments(), before)
+        t.loss_scale = LossScale()
+        assert np.isfinite(t.step(*batch)) and t.steps_done == 2
+
+
+def test_the_scale_grows_after_good_steps_and_shrinks_after_an_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = LossScale()
+    assert LossScale(4.0, 3).after_overflow(9) == LossScale(2.0, 0)
+    monkeypatch.setattr(loss_scale, "GROW_AFTER", 3)
+    values = []
+    for _ in range(7):
+        values.append(scale.value)
+        scale = scale.after_step()
+    assert values == [2.0**16] * 3 + [2.0**17] * 3 + [2.0**18]
+    assert LossScale(loss_scale.MOST, 2).after_step().value == loss_scale.MOST
+
+
+def test_resuming_is_bit_identical_in_halves(tmp_path: Path) -> None:
+    """The loss scale, or how long it has held, is not in the checkpoint."""
+
+    def steps(t: Trainer, first: int, end: int) -> list[StepResult]:
+        found = [r for i in range(first, end) for r in t.submit(*examples(seed=i, config=TINY, context=4))]
+        return found + t.drain()
+
+    with trainer(TINY, context=4, precision="f16") as t:
+        t.loss_scale = LossScale(2.0**10, loss_scale.GROW_AFTER - 3)
+        steps(t, 0, 2)
+        t.save(tmp_path)
+        wanted, held = steps(t, 2, 5), t.parameters() | t.moments()
+    with Trainer.load(tmp_path, device="software") as t:
+        assert (t.recipe.precision, t.loss_scale) == ("f16", LossScale(2.0**10, loss_scale.GROW_AFTER - 1))
+        assert steps(t, 2, 5) == wanted and same(t.parameters() | t.moments(), held)
+    assert [r.loss_scale for r in wanted] == [2.0**10, 2.0**11, 2.0**11]
+    with Trainer.load(tmp_path, device="software", precision="f32") as t:
+        assert t.loss_scale is None and t.step(*examples(config=TINY, context=4)) > 0
+
+
+def test_a_damaged_loss_scale_is_refused(tmp_path: Path) -> None:
+    with trainer(TINY, context=4, precision="f16") as t:
+        t.save(tmp_path)
+    path = tmp_path / state.STATE
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    about = json.loads(header["__metadata__"].pop("glgpt"))
+    del header["__metadata__"]["sha256"]
+    about["loss_scale"]["value"] = -1
+    header["__metadata__"]["glgpt"] = json.dumps(about)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+    with pytest.raises(FileError, match=r"damaged: loss_scale\.value: "):
+        Trainer.load(tmp_path, device="software")
+
+
+def test_a_loss_that_is_not_finite_is_not_taken_again() -> None:
+    """A forward pass beyond halves is no matter of the scale: the step is told as it is, at once."""
+    with trainer(TINY, context=4, precision="f16") as t:
+        t.set_parameters({name: 1e6 * np.sign(a + 0.5) for name, a in t.parameters().items()})
+        t.submit(*examples(config=TINY, context=4))
+        result = t.drain()[-1]
+        assert not np.isfinite(result.loss) and result.overflows == 0
+        assert t.not_finite()
+
+
+def test_a_precision_that_is_none_is_refused() -> None:
+    with pytest.raises(GlgptError, match="precision is 'f8'; it must be one of f32, f16"):
+        Recipe(1, 1, precision="f8")
+
+
+@pytest.mark.slow
+def test_a_step_of_nano_is_f32s() -> None:
+    """In the shape that is trained, gradients in halves are off by more than rounding explains."""
+    config = GPT2Config(256, 64, 128, 4, 4)
+    x, y = np.random.default_rng(0).integers(0, 256, (2, 2, 64))
+    found = [gradients(precision, x, y, model=config, context=64, kernel="4x8") for precision in ("f32", "f16")]
+    assert abs(found[1][0] - found[0][0]) < 1e-3
+    assert apart(found[1][1], found[0][1]) < 3e-3
