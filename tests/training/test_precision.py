@@ -71,7 +71,7 @@ def played(*scales: LossScale | None, steps: int = 6) -> tuple[list[StepResult],
 
 def test_an_overflow_takes_the_step_again_and_loses_none() -> None:
     """A step that overflowed moves a parameter, is left out, or takes those that were under way behind it along."""
-    results, held, scale = played(None, ABSURD)
+    results, held, scale = played(None, ABSURD, LossScale())  # those behind it would fit
     assert [r.step for r in results] == [1, 2, 3, 4, 5, 6]
     found = results[1]
     assert found.overflows > 0 and found.loss_scale == 2.0**40 / 2**found.overflows
