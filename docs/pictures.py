@@ -206,7 +206,7 @@ def page_cut(studio: Studio) -> None:
         page.get_by_label("Looks at").select_option("previous")
         page.wait_for_function("document.querySelector('.cut-bar .parting')")
         page.get_by_role("button", name="Compare the texts").click()
-        page.wait_for_function(f"{WRITTEN} && /On average/.test(document.querySelector('.shift-key')?.textContent)")
+        page.wait_for_function(f"{WRITTEN} && document.querySelector('.compared .verdict')")
         page.evaluate("scrollTo(0, 0)")
         studio.shoot("page-cut", page)
 

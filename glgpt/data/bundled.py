@@ -138,7 +138,9 @@ def _a(word: str) -> str:
 
 OURS = "made by a seeded generator of this package"
 SETS = {
-    "plays": Bundled("Plays", "scenes from The Taming of the Shrew", "William Shakespeare, public domain", _plays),
+    "plays": Bundled(
+        "Plays", "scenes from The Taming of the Shrew and The Tempest", "William Shakespeare, public domain", _plays
+    ),
     "poems": Bundled("Poems", "a thousand quatrains that rhyme", OURS, _poems),
     "names": Bundled("Names", "8,000 invented names", OURS, _names),
     "code": Bundled("Code", "Python: modules of this package", "glgpt, MIT licence", _code),

@@ -197,7 +197,7 @@ def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: An
     assert (part, text) == ("h.5.mlp", "So%20we") and int(at) > 0
     page.wait_for_function("/cut=.*%40/.test(location.hash)")
     page.get_by_role("button", name="Compare the texts").click()
-    page.wait_for_function(f"{DONE} && /On average/.test(document.querySelector('.shift-key')?.textContent)")
+    page.wait_for_function(f"{DONE} && document.querySelector('.compared .verdict')")
     assert page.locator(".compared .still .less, .compared .still .more").count() > 0
 
 
@@ -210,6 +210,9 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
     page.wait_for_function("glgpt.model.cuts.length === 1")
     assert "cut=h.0.attn.1" in page.url
     page.wait_for_function("/the text (was “|stays)/.test(document.querySelector('.cut-bar').textContent)")
+    page.wait_for_function(
+        "/It hardly matters: .* as likely/.test(document.querySelector('.cut-bar .verdict')?.textContent)"
+    )
     page.get_by_role("button", name="Compare the texts").click()
     page.wait_for_function(f"{DONE} && document.querySelector('.compared')")
     assert page.locator(".stream.still").inner_text().strip() == whole.strip()
@@ -220,6 +223,21 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
     page.wait_for_function("!glgpt.model.cuts.length && !document.querySelector('.cut-bar')")
     page.wait_for_function(DONE)
     assert page.evaluate("document.querySelector('.stream').textContent") == whole and "cut=" not in page.url
+
+
+def test_a_card_can_be_asked_for_by_itself(page: Any) -> None:
+    """It leads to the next thing to begin with, and is no part of a tour unless one asks for that."""
+    card = page.get_by_role("complementary", name="Tour")
+    page.get_by_role("button", name="See what it looks at").click()
+    assert card.get_by_role("heading").inner_text() == "Attention"
+    card.get_by_role("button", name="Next: cut a head").click()
+    assert card.get_by_role("heading").inner_text() == "Now break it"
+    card.get_by_role("button", name="Done").click()
+    assert card.count() == 0 and "tour=" not in page.url
+    go(page, "Text")
+    page.get_by_role("button", name="See what it looks at").click()
+    card.get_by_role("button", name="The whole tour").click()
+    assert card.get_by_role("heading").inner_text().split() == ["1", "of", "10", "Tokens"]
 
 
 def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:

@@ -491,7 +491,7 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
             </small>
           </>
         ) : (
-          "What a token attends to"
+          state.running.value ? "What a token attends to comes when the text is written" : "What a token attends to"
         )}
       </h2>
       <p class="dim">

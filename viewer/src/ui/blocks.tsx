@@ -75,7 +75,8 @@ export function BlocksView() {
         <p class="dim explained">
           Every block adds to a stream of numbers that each token carries. Here the stream is read after every block as
           if it were the last (the “logit lens”): a column is a token of the text, a line a block, and the cell says which
-          token would come next, the deeper the surer. The guess forms on the way down.
+          token would come next: the stronger the colour, the surer. Right behind the embedding that is the token itself; the guess
+          forms on the way down.
         </p>
         <div class="buttons">
           <button disabled={first === 0} onClick={() => (end.value = Math.max(shown.value, last - shown.value))}>
@@ -93,7 +94,7 @@ export function BlocksView() {
             </select>
           </label>
           <span class="dim">
-            tokens {first} to {last - 1} of {total}
+            tokens {first + 1} to {last} of {total}
           </span>
         </div>
         {problem.value && (

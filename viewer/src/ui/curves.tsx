@@ -44,7 +44,7 @@ function resolved(host: HTMLElement, name: string): string {
 }
 
 /** Draws the levels as dashed lines, each named at its right end where no other name stands. */
-function drawLines(plot: uPlot, lines: readonly Level[], stroke: string): void {
+function drawLines(plot: uPlot, lines: readonly Level[], stroke: string, ground: string): void {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio;
   ctx.save();
@@ -64,7 +64,14 @@ function drawLines(plot: uPlot, lines: readonly Level[], stroke: string): void {
     ctx.stroke();
     if (above - y < 14 * ratio) continue;
     above = y;
-    ctx.fillText(`${name} ${at.toFixed(2)}`, bbox.left + bbox.width - 4 * ratio, y);
+    const label = [`${name} ${at.toFixed(2)}`, bbox.left + bbox.width - 4 * ratio, y - 2 * ratio] as const;
+    ctx.save();
+    ctx.setLineDash([]);
+    ctx.lineWidth = 4 * ratio;
+    ctx.strokeStyle = ground; // so that curves do not cross it out
+    ctx.strokeText(...label);
+    ctx.restore();
+    ctx.fillText(...label);
   }
   ctx.restore();
 }
@@ -83,7 +90,7 @@ export function Curves({ label, steps, curves, lines = [], unit = "step", measur
         height,
         // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the enum is not there at run time
         scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
-        hooks: { draw: [(drawn) => drawLines(drawn, levels.current, axis.stroke)] },
+        hooks: { draw: [(drawn) => drawLines(drawn, levels.current, axis.stroke, resolved(box, "--panel"))] },
         axes: [
           { ...axis, size: 28, incrs: WHOLE, label: unit, labelSize: 18, labelGap: 0, labelFont: axis.font },
           { ...axis, size: 50, label: measure, labelSize: 18, labelGap: 0, labelFont: axis.font },

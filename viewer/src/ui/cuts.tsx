@@ -10,6 +10,7 @@ import { percent } from "./tools";
 const SHOWN = 6; // alternatives side by side
 const MOST_SHIFT = 3; // nats at which a token has its full colour
 const SOME = 8; // tokens of each text that the bar shows
+const SOON = 300; // ms after which a change is weighed: the view draws first
 
 export function CutButton({ part }: { part: string }) {
   const made = state.cuts.value.find((cut) => scales(cut) && parseChange(cut).part === part);
@@ -163,9 +164,21 @@ function Steer({ block }: { block: number }) {
   );
 }
 
+/** Has what a change does to the whole model's text weighed, once both texts are written; whether they are. */
+function useWeighed(whole: readonly state.Tok[] | null): boolean {
+  const still = !state.running.value && !state.cutting.value;
+  useEffect(() => {
+    if (!still || !whole || !state.applied.value || state.shifts.value) return;
+    const timer = setTimeout(() => void state.weighShifts(), SOON);
+    return () => clearTimeout(timer);
+  }, [still, whole, state.applied.value, state.view.value]);
+  return still;
+}
+
 /** Where the texts of the whole and of the cut model part, in words, on the views that do not show them. */
 function Parting() {
   const [whole, now] = [state.before.value, state.tokens.value];
+  useWeighed(whole);
   if (!whole || !state.applied.value || state.view.value === "text") return null;
   const apart = parting(whole, now);
   let word = apart; // where the word begins that the first other token is in
@@ -180,6 +193,7 @@ function Parting() {
         </span>
       )}
       {apart < 0 && !state.running.value && <span>the text stays the same.</span>}
+      {state.shifts.value && <Verdict whole={whole} differs={false} />}
       <button onClick={() => state.showAt("text", ".compared")}>Compare the texts</button>
     </>
   );
@@ -216,10 +230,7 @@ export function CutBar() {
 /** The whole model's text, and where the cut one first says something else. */
 export function Compared() {
   const whole = state.before.value;
-  const still = !state.running.value && !state.cutting.value;
-  useEffect(() => {
-    if (still && !state.shifts.value) void state.weighShifts();
-  }, [still, whole, state.applied.value]);
+  const still = useWeighed(whole);
   if (!whole || !state.applied.value) return null;
   const now = state.tokens.value;
   const apart = parting(whole, now);
@@ -230,6 +241,11 @@ export function Compared() {
   ];
   return (
     <section class="panel compared" aria-label="Before and after the cut">
+      {state.shifts.value && (
+        <p class="words">
+          <Verdict whole={whole} differs={apart >= 0} />
+        </p>
+      )}
       <div>
         <h2>Without the cut</h2>
         <p class="stream still">
@@ -250,7 +266,7 @@ export function Compared() {
           <span class="more" style={{ "--shift": 1 }}>
             more likely
           </span>{" "}
-          with the cut by {MOST_SHIFT} nats or more, behind the same words. {state.shifts.value ? meanShift(whole) : "Weighing…"}
+          with the cut, by {MOST_SHIFT} nats or more, after the same words. {!state.shifts.value && "Weighing…"}
         </p>
       </div>
       <div>
@@ -299,11 +315,30 @@ function shiftOf(tok: state.Tok, i: number) {
 
 const signed = (by: number) => (Math.abs(by) < 0.005 ? "0.00" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(2)}`);
 
-/** What the change does to the whole model's text, in a sentence. */
-function meanShift(whole: readonly state.Tok[]): string {
+/** How much more likely the change makes the tokens of the whole model's text, in the mean: nats a token. */
+function meanShift(whole: readonly state.Tok[]): number | null {
   const all = [...(state.shifts.value ?? [])].filter((by, i) => !whole[i]?.given && Number.isFinite(by));
-  if (!all.length) return "";
-  return `On average ${signed(all.reduce((a, b) => a + b, 0) / all.length)} nats a token.`;
+  return all.length ? all.reduce((a, b) => a + b, 0) / all.length : null;
+}
+
+const LITTLE = 0.05; // nats a token: what no reader would notice
+const MUCH = 0.5;
+
+/** How much the change matters, by the mean shift: two texts differ as soon as one draw falls differently. */
+function Verdict({ whole, differs }: { whole: readonly state.Tok[]; differs: boolean }) {
+  const by = meanShift(whole);
+  if (by === null) return null;
+  const size = Math.abs(by);
+  const how = size < LITTLE ? "It hardly matters" : size < MUCH ? "It matters a little" : "It matters a lot";
+  const why = by < 0 ? "less" : "more";
+  return (
+    <span class="verdict">
+      <b>{how}:</b>{" "}
+      {size < LITTLE
+        ? `the same words are as likely as before (${signed(by)} nats per token)${differs ? ". The texts differ because one draw fell differently." : "."}`
+        : `the same words are ${why} likely, by ${size.toFixed(2)} nats per token.`}
+    </span>
+  );
 }
 
 /** How much less or more likely the cut made the whole model's word: the logit difference, but for a constant. */

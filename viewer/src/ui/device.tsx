@@ -19,7 +19,7 @@ export function DeviceView() {
     ["GPU", info.renderer],
     ["Texture size", `${info.limits.maxTextureSize} x ${info.limits.maxTextureSize}, ${info.limits.maxLayers} layers`],
     ["Draw buffers", `${info.limits.drawBuffers}, of which ${info.drawBuffers} are used`],
-    ["Kernel", `${info.kernel} values a fragment; products of one row take ${ROWS[info.rows]}`],
+    ["Kernel", `${info.kernel} values per fragment; products of one row take ${ROWS[info.rows]}`],
     ["Fetch", info.fetch],
     ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, floats bit for bit"],
     ["Weights", `${info.dtype}, ${engine().model.borrows ? "in the training's own textures: nothing is copied" : mib(info.textureBytes["weight"] ?? 0)}`],
@@ -29,7 +29,7 @@ export function DeviceView() {
       "All textures",
       `${mib(Object.values(info.textureBytes).reduce((x, y) => x + y, 0))} (${mib(textureBytes(generate, engine().model.borrows ? OWN : undefined))} to write, ${mib(textureBytes(capture, OWN))} more once intermediates are looked at)`,
     ],
-    ["Passes a token", String(passes("decode"))],
+    ["Passes per token", String(passes("decode"))],
     [
       "Model",
       `${info.config.n_layer} layers, ${info.config.n_head} heads, width ${info.config.n_embd}, context ${info.config.n_positions}, vocabulary ${info.config.vocab_size}`,
@@ -89,7 +89,7 @@ function ParityPanel() {
   return (
     <div class="panel parity">
       <h2>Same numbers as the desktop?</h2>
-      <p>Plays the reference prompt here and compares logits, every intermediate and the greedy continuation.</p>
+      <p>Runs the reference prompt here and compares logits, every intermediate and the greedy continuation with those that the desktop computed.</p>
       <button class="primary" disabled={busy.value} onClick={() => void run()}>
         {busy.value ? "Comparing…" : "Compare"}
       </button>

@@ -65,6 +65,7 @@ function Cells() {
       if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view was left, or parts were cut, meanwhile
       const height = Math.round(target.clientHeight / STAGES.length / COARSE) * STAGES.length;
       const made = new Strip(m, painter, list, target, [width.value, height]);
+      made.live = () => state.running.value;
       made.onDrawn = () => {
         if (!state.running.value) shown.value++; // while text comes, the picture alone changes
       };

@@ -418,7 +418,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
           {pass.nbytes ? `, ${(pass.nbytes / 2 ** 20).toFixed(2)} MiB of weights` : ""}
         </dd>
         <dt>Time</dt>
-        <dd>{us === undefined ? "not measured yet: “Time them” does it" : micro(us)}</dd>
+        <dd>{us === undefined ? "not measured yet; press “Time them”" : micro(us)}</dd>
       </dl>
       <Source name={pass.shader} text={generate.shaders[pass.shader] ?? ""} />
     </>

@@ -146,7 +146,7 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
               rangeKind.value = e.currentTarget.value as RangeKind;
             }}
           >
-            <option value="inner">99 of 100 values</option>
+            <option value="inner">middle 99% of values</option>
             <option value="full">all values</option>
             <option value="own">from … to …</option>
           </select>
@@ -195,7 +195,7 @@ function Histogram({ field }: { field: Field | null }) {
       </svg>
       <figcaption>
         <span>{field ? short(field.low) : ""}</span>
-        <span>{field ? `mean ${short(field.mean)}; bars are logarithmic` : ""}</span>
+        <span>{field ? `mean ${short(field.mean)}; log scale` : ""}</span>
         <span>{field ? short(field.high) : ""}</span>
       </figcaption>
     </figure>

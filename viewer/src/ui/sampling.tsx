@@ -122,9 +122,9 @@ function Bars({ draw, tok, of, left, falls }: BarsProps) {
   return (
     <>
       <p class="dim" role="status">
-        {tok.given ? "In place of " : "Where "}
+        {tok.given ? "" : "Where "}
         <code>{tok.label}</code>
-        {tok.given ? ", which was given:" : tok.p !== undefined && <> was drawn: the model gave it {percent(tok.p)}</>}
+        {tok.given ? " was part of the prompt. The model would have expected:" : tok.p !== undefined && <> was drawn: the model gave it {percent(tok.p)}</>}
         {!tok.given && drawn?.sampled !== undefined && <>, these settings {drawn.sampled ? percent(drawn.sampled) : "cut it off"}</>}
       </p>
       <ol key={draw} class={`chances${falls ? " falls" : ""}${state.running.value ? " coming" : ""}`}>
@@ -140,7 +140,7 @@ function Bars({ draw, tok, of, left, falls }: BarsProps) {
         ))}
       </ol>
       <p class="dim key-line">
-        <i class="plain" /> model <i class="drawn" /> with these settings{left > 0 && `; ${left} more are less likely`}
+        <i class="plain" /> model <i class="drawn" /> with these settings{left > 0 && `; ${left} more are not shown`}
       </p>
     </>
   );

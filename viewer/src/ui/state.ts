@@ -156,6 +156,8 @@ export const speeds = signal<{ prefill: number; decode: number; given: number } 
 export const chosen = signal<number | null>(null);
 /** The card of the tour that is open, from 1; 0: none. */
 export const tour = signal(0);
+/** Whether that card was asked for by itself. */
+export const tourAlone = signal(false);
 /** A link named the card and no view: the card moves the views once it can. */
 export const tourMoves = signal(false);
 /** Parts that are cut (see `Glgpt.cut`), those that the engine has cut, and the text as the whole model wrote it. */
@@ -408,11 +410,11 @@ export async function setCuts(parts: readonly string[], again = true): Promise<v
 
 /** Weighs the whole model's text with the model as it is now, token by token, until another change, generation or view comes. */
 export async function weighShifts(): Promise<void> {
-  const [whole, of] = [before.value, applied.value];
+  const [whole, of, seen] = [before.value, applied.value, view.value];
   const first = whole?.findIndex((tok) => !tok.given && tok.p !== undefined) ?? -1;
   if (!whole || first < 1 || running.value) return;
   const ids = whole.map((tok) => tok.id);
-  const going = () => applied.value === of && before.value === whole && !running.value && view.value === "text";
+  const going = () => applied.value === of && before.value === whole && !running.value && view.value === seen;
   const found = await glgpt.logProbabilities(ids, first, going);
   if (going()) shifts.value = whole.map((tok, i) => (i < first ? NaN : found[i - first]! - Math.log(tok.p ?? NaN)));
 }

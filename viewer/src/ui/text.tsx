@@ -75,11 +75,11 @@ function Invitations() {
       <button disabled={state.running.value || !state.tokens.value.length} onClick={() => void draw()}>
         <b>1</b> Draw the next word
       </button>
-      <button onClick={() => openCard(CARD.attention)}>
+      <button onClick={() => openCard(CARD.attention, true)}>
         <b>2</b> See what it looks at
       </button>
       {state.engine().model.recording.cut && (
-        <button onClick={() => openCard(CARD.cut)}>
+        <button onClick={() => openCard(CARD.cut, true)}>
           <b>3</b> Cut a head, see the text change
         </button>
       )}
@@ -153,7 +153,7 @@ function Prompt() {
         <p class={`dim room${given > context ? " problem" : ""}`}>
           {given > context
             ? `The prompt has ${given} tokens and the context holds ${context}: shorten it.`
-            : `The context holds ${context} tokens, the prompt takes ${given}. A longer text goes on: the model then reads its later half alone.`}
+            : `The context holds ${context} tokens, the prompt takes ${given}. If the text gets longer, the model keeps only its later half in view.`}
         </p>
       </details>
     </div>
@@ -393,7 +393,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
           <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
         </span>
       )}
-      {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k, top-p and min-p; – is cut off.</small>}
+      {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k, top-p and min-p; “–” means excluded.</small>}
       <button class="again" disabled={state.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>

@@ -20,6 +20,12 @@ interface Card {
   go: () => void;
 }
 
+/** Where the text's last line ends: a token that looks back at who speaks. */
+function lineEnd(): number | null {
+  const at = state.tokens.value.findLastIndex((tok, i, all) => tok.text === "\n" && i < all.length - 1 && all[i + 1]!.text !== "\n");
+  return at < 0 ? null : at;
+}
+
 const middle = (count: number) => Math.floor(count / 2);
 const layers = () => state.engine().model.manifest.config.n_layer;
 
@@ -27,20 +33,20 @@ const CARDS: readonly Card[] = [
   {
     title: "Tokens",
     text: "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: some are one token, rarer ones are several.",
-    question: "Which word of the prompt is cut into two tokens?",
-    answer: "In the first prompt it is “Romeo”: the pieces are “·Rome” and “o”.",
-    go: () => state.show("text"),
+    question: "Which words of the prompt are cut into two tokens?",
+    answer: "In the first prompt “Romeo”, of “·Rome” and “o”, and “wherefore”, of “·where” and “fore”.",
+    go: () => state.showAt("text", ".written .token"),
   },
   {
     title: "Embedding",
     text: "Each token becomes a row of numbers, its vector, to which one for its position is added. A row of this picture is a token of the text; blue is above zero, orange below.",
     question: "Do two rows of the same token look the same?",
-    answer: "Alike, and not the same: their positions differ.",
+    answer: "Similar, not identical: each position adds numbers of its own.",
     go: () => state.showTexture("embed"),
   },
   {
     title: "Attention",
-    text: "To know what comes next, a token looks back: each head of each layer lets it take something from the tokens before it. The arcs show from which. In a square a row is a token and says how much it takes from whom; it adds up to 100%.",
+    text: "To know what comes next, a token looks back: each head of each layer lets it take something from the tokens before it. The arcs show from which. In a square each row is a token and says how much it takes from which tokens; it adds up to 100%.",
     question: "Which head looks only one token back?",
     answer: "It has a bright line right below the diagonal. Look in the first layers.",
     go: () => {
@@ -50,11 +56,12 @@ const CARDS: readonly Card[] = [
   },
   {
     title: "A head with a job",
-    text: "Some heads look for something: the name of who speaks, the last comma, the end of a line. Point at a row to read to whom it looks.",
+    text: "Some heads look for something: the name of who speaks, the last comma, the end of a line. Point at a row to see which tokens it looks at.",
     question: "Which head looks at the speaker?",
-    answer: "Bright columns stand under the names in capitals. In the model that comes with the page it is layer 3, head 5.",
+    answer: "At the end of a line, this one: layer 3, head 5, in the model that comes with the page. Its bright columns stand under names in capitals.",
     go: () => {
       state.show("attention");
+      state.chosen.value = lineEnd();
       state.chooseHead(Math.min(3, layers() - 1), Math.min(5, state.engine().model.manifest.config.n_head - 1));
     },
   },
@@ -69,18 +76,18 @@ const CARDS: readonly Card[] = [
     title: "The residual stream",
     text: "Every block adds to the same stream of numbers. Read after each block as if it were the last, the stream says what the model would write by then.",
     question: "In which block does the model make up its mind?",
-    answer: "Follow a column down: in the first blocks the guess is the token itself or a common one, in the last ones it is the word that comes.",
+    answer: "Follow a column down: in the first blocks the guess is the token itself or a common one, in the last ones it is often the token that came, which is framed.",
     go: () => state.show("blocks"),
   },
   {
     title: "Logits",
     text: "At the end every token of the vocabulary has a score. This is the program of one token, pass by pass: step through it and watch the textures fill.",
     question: "How sure is the model of its best token?",
-    answer: "The last pass says so, with the five likeliest.",
+    answer: "See the last pass: it lists the five likeliest tokens.",
     go: () => {
       state.place.entry.value = "decode";
       state.place.pass.value = Infinity; // the last
-      state.show("passes");
+      state.showAt("passes", ".passes .outcome", "nearest");
     },
   },
   {
@@ -94,14 +101,14 @@ const CARDS: readonly Card[] = [
     title: "Training",
     text: "All these numbers were found by training: the model guesses each next token of a text and is moved a little towards the right answer, thousands of times. You can do it here.",
     question: "How long does it take until the samples look like words?",
-    answer: "Some hundred steps for the smallest size: first come letters and spaces, then short words.",
+    answer: "A few hundred steps for the smallest size: first come letters and spaces, then short words.",
     go: () => state.show(state.engine().model.manifest.training ? "train" : "text"),
   },
   {
     title: "Now break it",
-    text: "A part of a machine is understood by what fails without it. Press “Cut head”, or make it look elsewhere, cut or patch a block in Blocks, and read the text before and after.",
-    question: "Can you find one head without which the text falls apart?",
-    answer: "Most heads are hardly missed, others do the same. A whole early block is.",
+    text: "A part of a machine is understood by what fails without it. Press “Cut head” and compare the texts. Any change makes some draw fall differently, so look at what the comparison says: how much less likely the same words have become.",
+    question: "Which part can this model not do without?",
+    answer: "Hardly any single head is missed: the others make up for it. Cut the MLP of block 0, in Blocks, and the text falls apart.",
     go: () => {
       state.showAt("attention", ".one .cut-it", "nearest");
       state.chooseHead(0, Math.max(0, state.place.head.value));
@@ -124,13 +131,16 @@ export function Tour() {
   const number = Math.min(at, CARDS.length);
   const card = CARDS[number - 1]!;
   const move = (to: number) => openCard(to);
+  const alone = state.tourAlone.value;
   return (
     <aside class={`tour${number === CARD.cut ? " breaks" : ""}`} aria-label="Tour">
       <div>
         <h2>
-          <small class="dim">
-            {number} of {CARDS.length}
-          </small>{" "}
+          {!alone && (
+            <small class="dim">
+              {number} of {CARDS.length}{" "}
+            </small>
+          )}
           {card.title}
         </h2>
         <p>{card.text}</p>
@@ -142,23 +152,49 @@ export function Tour() {
           <p>{card.answer}</p>
         </details>
       </div>
-      <div class="buttons">
-        <button disabled={number === 1} onClick={() => move(number - 1)}>
-          Back
-        </button>
-        <button class="primary" onClick={() => (number === CARDS.length ? (state.tour.value = 0) : move(number + 1))}>
-          {number === CARDS.length ? "Done" : "Next card"}
-        </button>
-        <button class="quiet" onClick={() => (state.tour.value = 0)}>
-          Leave the tour
-        </button>
-      </div>
+      {alone ? (
+        <Alone number={number} />
+      ) : (
+        <div class="buttons">
+          <button disabled={number === 1} onClick={() => move(number - 1)}>
+            Back
+          </button>
+          <button class="primary" onClick={() => (number === CARDS.length ? (state.tour.value = 0) : move(number + 1))}>
+            {number === CARDS.length ? "Done" : "Next card"}
+          </button>
+          <button class="quiet" onClick={() => (state.tour.value = 0)}>
+            Leave the tour
+          </button>
+        </div>
+      )}
     </aside>
   );
 }
 
-/** Opens a card, counted from 1, and the view it speaks of. */
-export function openCard(number: number): void {
+/** What leads on from a card that was asked for by itself. */
+function Alone({ number }: { number: number }) {
+  const more = number === CARD.attention && state.engine().model.recording.cut;
+  return (
+    <div class="buttons">
+      <button class="primary" onClick={() => (more ? openCard(CARD.cut, true) : (state.tour.value = 0))}>
+        {more ? "Next: cut a head" : "Done"}
+      </button>
+      <button class="quiet" onClick={() => openCard(1)}>
+        The whole tour
+      </button>
+      {more && (
+        <button class="quiet" onClick={() => (state.tour.value = 0)}>
+          Close
+        </button>
+      )}
+    </div>
+  );
+}
+
+/** Opens a card, counted from 1, and the view it speaks of; `alone`: not as one of a tour. */
+export function openCard(number: number, alone = false): void {
+  state.chosen.value = null;
+  state.tourAlone.value = alone;
   state.tour.value = Math.min(Math.max(1, number), CARDS.length);
   CARDS[state.tour.value - 1]!.go();
 }

@@ -216,7 +216,7 @@ function Progress() {
   const facts: [string, string][] = [
     ["Step", at && rates ? `${at} of ${rates.steps}` : "–"],
     ["Loss", last ? last.loss.toFixed(3) : "–"],
-    ["Validation", judged ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)` : "–"],
+    ["Validation", judged ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)${judged.step === at ? "" : `, step ${judged.step}`}` : "–"],
     ["Gradient norm", last ? last.gradNorm.toFixed(2) : "–"],
     ["Learning rate", last ? last.lr.toPrecision(3) : "–"],
     ["Speed", perStep ? `${found!.tokensPerS.toFixed(0)} tokens/s` : "–"],
@@ -354,7 +354,7 @@ function Inside() {
       <h2>Inside, as it learns</h2>
       <figure class="looks">
         <figcaption class="dim">
-          Attention on the first tokens kept back: {offer?.config.n_layer} layers down, {offer?.config.n_head} heads across
+          Attention on the start of the held-back text: {offer?.config.n_layer} layers down, {offer?.config.n_head} heads across
         </figcaption>
         <canvas ref={grid} class="heads" role="img" aria-label="Attention of every layer and head" />
       </figure>

@@ -85,7 +85,7 @@ const FORESEEN: readonly (readonly [string, string])[] = [
   ["Beside others", "Bits a byte, perplexity and how often it is right, beside chance, models that only count tokens, and this page's own model."],
   ["Does it know what it knows?", "Where it is 80% sure, is it right 80% of the time? A dot for each degree of confidence shows it."],
   ["Does it copy?", "How many of its words the training text has, and the longest run of characters taken from there."],
-  ["Over the steps", "Score it again later: a line shows how each figure moved, and JSON and CSV take them away."],
+  ["Over the steps", "Score it again later: a line shows how each figure moved, and you can download them as JSON or CSV."],
 ];
 
 /** What a score will say, before there is one. */

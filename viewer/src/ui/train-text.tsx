@@ -196,16 +196,16 @@ function Inspected() {
 }
 
 const SAID: Record<CleaningStep, string> = {
-  headers: "licence before and behind a book",
+  headers: "licence text before and after a book",
   lines: "line endings",
-  blanks: "blank lines and blanks at a line's end",
-  duplicates: "documents that come twice",
+  blanks: "extra blank lines and trailing spaces",
+  duplicates: "duplicate documents",
 };
 
 function Cleaning({ fixed }: { fixed: boolean }) {
   return (
     <fieldset class="cleaning">
-      <legend>Cleaned up</legend>
+      <legend>Clean-up: remove</legend>
       {CLEANING.map((step) => {
         const done = train.removed.value.find((r) => r.step === step);
         return (
@@ -234,7 +234,7 @@ function Preview() {
   return (
     <>
       <div class="portions" role="img" aria-label={`${number(found.bytes - found.held_back)} bytes to learn from, ${number(found.held_back)} held back`}>
-        <span style={{ flexGrow: found.bytes - found.held_back }}>learnt from: {number(found.bytes - found.held_back)} bytes</span>
+        <span style={{ flexGrow: found.bytes - found.held_back }}>training text: {number(found.bytes - found.held_back)} bytes</span>
         <span class="held" style={{ flexGrow: found.held_back }}>
           held back
         </span>

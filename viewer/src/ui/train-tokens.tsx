@@ -103,7 +103,7 @@ function Vocabulary({ name, found, count }: { name: string; found: { text: strin
       <p class="compression">
         {known ? (
           <>
-            <b>{(known.bytes / known.tokens).toFixed(2)}</b> bytes a token: {known.bytes.toLocaleString("en")} bytes become{" "}
+            <b>{(known.bytes / known.tokens).toFixed(2)}</b> bytes per token: {known.bytes.toLocaleString("en")} bytes become{" "}
             {known.tokens.toLocaleString("en")} tokens
           </>
         ) : (
@@ -115,7 +115,7 @@ function Vocabulary({ name, found, count }: { name: string; found: { text: strin
         <>
           <h3>Longest</h3>
           <ul class="token-list">{tokens(longest, false)}</ul>
-          <h3>Rarest, and how often they come</h3>
+          <h3 title="0: they occur only inside longer tokens">Rarest, and how often they occur (0: only inside longer ones)</h3>
           <ul class="token-list">{tokens(rarest, true)}</ul>
         </>
       )}
@@ -154,7 +154,7 @@ function Merges({ bpe, count }: { bpe: Bpe; count: number }) {
         ))}
       </ol>
       <p class="dim">
-        Those of the second vocabulary stand out. Beside them each vocabulary has the 256 bytes and {EOS}, the end of a text.
+        Bold: those of the second vocabulary. Beside them each vocabulary has the 256 bytes and {EOS}, the end of a text.
       </p>
     </div>
   );

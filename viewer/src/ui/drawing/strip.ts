@@ -53,6 +53,8 @@ export class Strip implements Watcher {
   private drawn = 0;
   private wanted = true;
   private last = -Infinity;
+  /** Whether the page writes, and the strip follows: not what a view has the model decode. */
+  live: () => boolean = () => true;
   /** Hears of each picture. */
   onDrawn: () => void = () => {};
 
@@ -77,7 +79,7 @@ export class Strip implements Watcher {
 
   wants(): boolean {
     const now = performance.now();
-    if (!this.wanted || now - this.last < FASTEST || !this.painter.ready || document.hidden) return false;
+    if (!this.live() || !this.wanted || now - this.last < FASTEST || !this.painter.ready || document.hidden) return false;
     this.wanted = false;
     this.last = now;
     return true;

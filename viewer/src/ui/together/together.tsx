@@ -43,7 +43,7 @@ function Invitation() {
       <p class="dim">
         Several devices train one model. The host sends its weights, this device takes some steps and sends back how they
         changed. Your text never leaves this browser. The change of the weights does, to the host alone: it does not show
-        your text, but who studies it can tell something of it. Take no text that must stay secret.
+        your text, but someone who studies it could learn something about it. Do not use confidential text.
       </p>
       <label class="field">
         <span>Invitation</span>
