@@ -29,6 +29,7 @@ from glgpt.inspection.logits import checked_file, save_logits
 from glgpt.inspection.reference import load_reference, run_transformers
 from glgpt.system.files import named_errors, read_text
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE
+from glgpt.training.settings import PRECISIONS
 
 MARK = "\ufeff"  # the byte order mark, which is no text
 MOST_TEXT = 1 << 30  # bytes of a text that is read as one
@@ -271,6 +272,8 @@ def run_bench(args: argparse.Namespace) -> int:
 
         options = device_options(args)
         options["precision"] = options.pop("dtype", None) or "f32"
+        if options["precision"] not in PRECISIONS:
+            raise GlgptError(f"--dtype {options['precision']} is of inference; with --train take f32 or f16")
         result = bench_train.run_bench_train(args.train, **how, **options)
         report(args, result, "" if args.json else bench_train.render(result))
         return 0

@@ -193,7 +193,12 @@ def _bench(add: Add) -> None:
         metavar="S",
         help="how long it may take at most (default 120)",
     )
-    p.add_argument("--train", nargs="*", metavar="PRESET", help="training steps, with --dtype f16 in that precision")
+    p.add_argument(
+        "--train",
+        nargs="*",
+        metavar="PRESET",
+        help="training steps instead (default: nano and small); --dtype f16: in halves",
+    )
     _figures(p, memory=False)
 
 

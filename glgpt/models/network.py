@@ -84,6 +84,7 @@ class Network(ABC):
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         self.rows = self._rows(self.texts) if self.texts else None
         self.format = FORMATS[self.dtype]
+        self.trains_packed = role == "state" and self.format.packed  # with a tape or not, the same numbers
         self.heads = self.dtype if role == "state" else "f32"
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.edits: SupportsEdits | None = None

@@ -129,7 +129,8 @@ class Loop:
                 self._rate = _slope(self._recent[0], self._recent[-1])
             self._take(results)
             return
-        results += self._drain()
+        self._take(results)
+        results = self._drain()
         if first:
             self.hooks.task("compiling")(1, 1)
         self._take(results[:-1])
@@ -218,10 +219,12 @@ class Loop:
         try:
             return ask()
         except OverflowedError as error:
+            self._take(self.trainer.drain())  # what was read of the steps before
             raise self._broken(error.step, error.what) from None
 
     def _diverged(self, result: StepResult) -> DivergedError:
-        self.trainer.drain()
+        with contextlib.suppress(OverflowedError):  # of a later step
+            self.trainer.drain()
         tensor = self.trainer.not_finite()
         what = f"the loss is {result.loss:g} and the gradient's norm {result.grad_norm:g}"
         return self._broken(result.step, what + (f"; the first tensor affected is {tensor}" if tensor else ""))

@@ -242,7 +242,9 @@ class Trainer:
 
     def drain(self) -> list[StepResult]:
         """Waits for every step in flight and returns their results."""
-        results, self._results = self._results + [self._take() for _ in range(len(self._readback))], []
+        while len(self._readback):
+            self._results.append(self._take())  # kept where a later one raises
+        results, self._results = self._results, []
         return results
 
     def _take(self) -> StepResult:
@@ -251,7 +253,10 @@ class Trainer:
             total = losses[0, : self.recipe.accumulate, 0].astype(np.float64).sum(axis=0)
             loss, grad_norm = float(total[0] / max(1, total[1])), float(norm[0, 0, 0, 0])
             step = self._in_flight.popleft()
-            if not step.scale or math.isfinite(grad_norm) or not math.isfinite(loss):
+            if not step.scale or math.isfinite(grad_norm):
+                break
+            if not math.isfinite(loss):  # no scale helps: as in f32 this step changes nothing and those behind it count
+                self._play_again(self._release(step.number, step.scale))
                 break
             self._take_again(step, step.scale)
         if not self._broken and not (math.isfinite(loss) and math.isfinite(grad_norm)):
@@ -261,15 +266,23 @@ class Trainer:
 
     def _take_again(self, step: _Step, scale: LossScale) -> None:
         """Takes a step whose gradients overflowed anew, and those after it, none of which changed anything."""
-        after = list(self._in_flight)
+        after = self._release(step.number - 1, scale)
+        smaller = scale.after_overflow(step.number)
+        self._play(replace(step, scale=smaller, overflows=step.overflows + 1))
+        self._play_again(after)
+
+    def _release(self, done: int, scale: LossScale) -> list[_Step]:
+        """Goes back to `done` steps, and ends that the device holds steps back: gives those that were in flight."""
+        held = list(self._in_flight)
         self._in_flight.clear()
         self._readback.drop()
         self.player.clear("overflowed")
-        self.steps_done, self.loss_scale = step.number - 1, scale
-        smaller = scale.after_overflow(step.number)
-        self._play(replace(step, scale=smaller, overflows=step.overflows + 1))
-        for later in after:
-            self._play(replace(later, scale=self.loss_scale, overflows=0))
+        self.steps_done, self.loss_scale = done, scale
+        return held
+
+    def _play_again(self, steps: list[_Step]) -> None:
+        for step in steps:
+            self._play(replace(step, scale=self.loss_scale, overflows=0))
 
     def _settle(self) -> None:
         """Waits for steps that may have to be taken again; their results come with the next ones."""
@@ -318,6 +331,8 @@ class Trainer:
             if not np.isfinite(self.textures.read(name)).all():
                 return name
         if self._broken:
+            x = self._broken.inputs
+            self._fit(-(-len(x) // self.recipe.accumulate), x.shape[1])
             self._backward(self._broken)
             for name in self._backward_order():
                 if not np.isfinite(self.textures.read(name, "d.")).all():

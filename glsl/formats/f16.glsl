@@ -33,7 +33,12 @@ uvec2 pack_four(vec4 v) {
 }
 #else
 vec4 unpack_four(uvec2 t) { return vec4(unpackHalf2x16(t.x), unpackHalf2x16(t.y)); }
-uvec2 pack_four(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
+// Some drivers round to zero (Direct3D's rules), which makes 65504 of what is beyond halves: here it is no number then, as
+// training needs it to find steps whose gradients overflow; elsewhere it is infinite already.
+uvec2 pack_four(vec4 v) {
+  uvec4 over = uvec4(greaterThanEqual(abs(v), vec4(65520.0))) * 0x7c00u;
+  return uvec2(packHalf2x16(v.xy) | over.x | (over.y << 16u), packHalf2x16(v.zw) | over.z | (over.w << 16u));
+}
 #endif
 
 #define f16_decode(t, tile) unpack_four((tile) == 0 ? (t).xy : (t).zw)

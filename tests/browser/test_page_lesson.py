@@ -67,7 +67,7 @@ def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
         text = [*desktop.encode("To be"), *ids["ids"]]
         logits = desktop.logits(text[:-1])[-1]
     best = np.argsort(-logits, kind="stable")[:10]
-    page.wait_for_function("/more are less likely/.test(document.querySelector('.key-line')?.textContent)")
+    page.wait_for_function("/more are not shown/.test(document.querySelector('.key-line')?.textContent)")
     page.get_by_label("Temperature").fill("1.5")
     page.get_by_label("Top-k").fill("6")
     page.get_by_label("Top-p").fill("0.8")

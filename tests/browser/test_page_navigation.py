@@ -101,7 +101,7 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(exported: Path, serve
     field.blur()
     assert int(field.input_value()) == 4096 == int(field.get_attribute("max"))
     assert (
-        f"The context holds {context} tokens, the prompt takes 2. A longer text goes on"
+        f"The context holds {context} tokens, the prompt takes 2. If the text gets longer, the model keeps"
         in page.locator(".room").inner_text()
     )
     page.get_by_label("Prompt").fill("To be or not " * 200)

@@ -155,6 +155,50 @@ def test_a_loss_that_is_not_finite_is_not_taken_again() -> None:
         assert t.not_finite()
 
 
+@pytest.mark.parametrize("behind", [0, 2], ids=["later", "under way"])
+def test_steps_count_after_a_loss_that_is_not_finite(behind: int) -> None:
+    """The device goes on holding back, and tells of finite losses: as in f32 that step alone is lost."""
+    batches = [examples(seed=i, config=TINY, context=4) for i in range(4)]
+    found = {}
+    for precision in ("f32", "f16"):
+        with trainer(TINY, context=4, precision=precision) as t:
+            good = t.parameters()
+            t.set_parameters({name: 1e6 * np.sign(a + 0.5) for name, a in good.items()})
+            results = t.submit(*batches[0])
+            for batch in batches[:behind]:
+                results += t.submit(*batch)
+            results += [] if behind else t.drain()
+            t.set_parameters(good)
+            for batch in batches[behind:]:
+                results += t.submit(*batch, lr=0.05)
+            results += t.drain()
+            assert [r.step for r in results] == list(range(1, 6)) and t.steps_done == 5
+            assert not np.isfinite(results[0].loss)
+            found[precision] = [r.loss for r in results[-1 - 4 + behind :]], t.parameters()
+            assert not same(found[precision][1], good)
+    np.testing.assert_allclose(found["f16"][0], found["f32"][0], rtol=2e-2)
+
+
+def test_results_of_good_steps_are_told_where_a_later_one_fits_no_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_scale, "LEAST", ABSURD.value)
+    with trainer(TINY, context=4, precision="f16") as t:
+        for i in range(3):
+            t.loss_scale = ABSURD if i == 2 else LossScale()
+            assert not t.submit(*examples(seed=i, config=TINY, context=4))
+        with pytest.raises(OverflowedError):
+            t.drain()
+        assert [r.step for r in t.drain()] == [1, 2] and t.steps_done == 2
+
+
+def test_recomputed_activations_are_those_of_the_step() -> None:
+    """The activation reads what the product left before it was rounded, with a tape or without."""
+    batch = examples(config=CONFIG, context=9)
+    losses = [gradients("f16", *batch, recompute=recompute)[0] for recompute in (False, True)]
+    with trainer(precision="f16") as t:
+        losses.append(t.evaluate(*batch))
+    assert losses == [losses[0]] * 3
+
+
 def test_a_precision_that_is_none_is_refused() -> None:
     with pytest.raises(GlgptError, match="precision is 'f8'; it must be one of f32, f16"):
         Recipe(1, 1, precision="f8")

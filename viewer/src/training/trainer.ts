@@ -118,14 +118,23 @@ export class Trainer {
     for (;;) {
       const { step, result } = this.inFlight.shift()!;
       const found = await result;
-      if (!step.scale || Number.isFinite(found.gradNorm) || !Number.isFinite(found.loss)) return found;
-      const behind = this.inFlight.splice(0);
-      const scale = afterOverflow(step.scale);
+      if (!step.scale || Number.isFinite(found.gradNorm)) return found;
+      const behind = this.inFlight.splice(0); // the device holds them back
       this.put("overflowed", new Float32Array(4));
+      const lost = !Number.isFinite(found.loss); // no scale helps: as in f32 it changes nothing, and those behind it count
+      [this.steps, this.lossScale] = [step.step - (lost ? 0 : 1), step.scale];
+      const again = async () => {
+        for (const later of behind) await this.playStep({ ...later.step, scale: this.lossScale, overflows: 0 });
+      };
+      if (lost) {
+        await again();
+        return found;
+      }
+      const scale = afterOverflow(step.scale);
       if (!scale) throw new Diverged(`Step ${step.step}: gradients are beyond halves even with a loss scale of ${step.scale.value}.`);
       console.info(`Step ${step.step}: gradients overflowed; taken again with a loss scale of ${scale.value}`);
       await this.playStep({ ...step, scale, overflows: step.overflows + 1 });
-      for (const later of behind) await this.playStep({ ...later.step, scale: this.lossScale, overflows: 0 });
+      await again();
     }
   }
 
@@ -244,7 +253,10 @@ export class Trainer {
       }
     }
     this.steps = about?.step ?? 0;
-    if (this.lossScale) this.lossScale = known(about?.loss_scale) ?? FIRST;
+    if (this.lossScale) {
+      this.lossScale = known(about?.loss_scale) ?? FIRST;
+      this.put("overflowed", new Float32Array(4)); // of a step before
+    }
     this.prepared = false;
   }
 
