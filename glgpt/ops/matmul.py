@@ -48,8 +48,8 @@ def matmul(
     side by side and another pass adds up their partial sums (see `split_k_for`).
 
     Where x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: that
-    of w is f32, that of x is stored as x is. Raises ValueError for shapes that do
-    not fit, for x in panels, and for a residual of another layout than y or of a packed y.
+    of w is f32, that of x is stored as x is. Raises ValueError for shapes that do not fit, for x in panels, and for a
+    residual of another layout than y or of a packed y.
     """
     weight = packed(rec, w, x.layout.dtype)
     tiles = x.layout.tiles[0], _column_tiles(rec, weight, tile_cols, dtype)

@@ -23,10 +23,7 @@ AT_ONCE = 12  # blocks whose activations are in memory together
 def stages(config: ModelConfig, block: int) -> list[tuple[str, list[str]]]:
     """A block's cells from above, as the page has them: a name for each, and the activations that it shows."""
     names = [name for name in config.activations if name.startswith(in_block(block, ""))]
-    kinds = {
-        kind: [n for n in names if config.activations[n].kind == kind and n != in_block(block, SCORES)]
-        for kind in ("cache", "heads")
-    }
+    kinds = {kind: [n for n in names if config.activations[n].kind == kind] for kind in ("cache", "heads")}
     added = [name for name in names if config.activations[name].added]
     return [
         ("QKV", kinds["cache"]),
@@ -66,14 +63,14 @@ def recorded_machine(model: GPT2, ids: Sequence[int], given: int, logits: Floats
             place = picture[top : top + rows, column * wide : (column + 1) * wide]
             place[:] = _bytes(rows_of(found, names, t - 1), wide, rows)  # of what went in before token t came out
 
-    _, found = model.run_with_cache(ids, [EMBED])
-    put(0, 0, high, found, [EMBED])
     for first in range(0, config.n_layer, AT_ONCE):
         blocks = {i: stages(config, i) for i in range(first, min(first + AT_ONCE, config.n_layer))}
-        _, found = model.run_with_cache(ids, [n for cells in blocks.values() for _, names in cells for n in names])
+        wanted = [n for cells in blocks.values() for _, names in cells for n in names]
+        _, found = model.run_with_cache(ids, [EMBED, *wanted])
         for block, cells in blocks.items():
             for line, (_, names) in enumerate(cells):
                 put(1 + block, line * CELL[1], CELL[1], found, names)
+    put(0, 0, high, found, [EMBED])
     put(config.n_layer + 1, 0, high, {LOGITS: logits}, [LOGITS])
     return {
         "cell": list(CELL),

@@ -88,9 +88,7 @@ def load_figures(page: Any, visit: Callable[[], Any], weights: int) -> dict[str,
     visit()
     page.evaluate("glgpt.ready")
     seconds = time.perf_counter() - start
-    page.wait_for_function(
-        "!document.querySelector('.caret, .recorded') && document.querySelector('.token:not(.given)')"
-    )
+    page.wait_for_function(WRITTEN)
     return {
         "load_s": seconds,
         "first_token_s": time.perf_counter() - start,

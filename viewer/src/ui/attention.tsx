@@ -57,11 +57,12 @@ export function AttentionView() {
   const name = state.headName(layer.value, head.value);
   const busy = state.running.value;
   const scores = kind.value !== "pattern";
-  const arcs = useMemo(() => <Arcs row={row.value} scores={scores} pointed={pointed} />, [row.value, scores]); // not anew with each word that comes
+  // Neither is drawn anew with each word that comes.
+  const arcs = useMemo(() => <Arcs row={row.value} scores={scores} pointed={pointed} />, [row.value, scores]);
   const enlarged = useMemo(
     () => <Head row={row} looked={looked.value} pointed={pointed.value} />,
     [looked.value, pointed.value, busy ? -1 : total],
-  ); // nor this
+  );
   useDevice(
     async (model) => {
       const wanted = () => sought.value;

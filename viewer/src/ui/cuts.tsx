@@ -164,15 +164,17 @@ function Steer({ block }: { block: number }) {
   );
 }
 
-/** Has what a change does to the whole model's text weighed, once both texts are written; whether they are. */
-function useWeighed(whole: readonly state.Tok[] | null): boolean {
-  const still = !state.running.value && !state.cutting.value;
+/** Whether both texts are written. */
+const bothWritten = () => !state.running.value && !state.cutting.value;
+
+/** Has what a change does to the whole model's text weighed, once both texts are written: here, over every view, and so once. */
+function useWeighed(whole: readonly state.Tok[] | null): void {
+  const still = bothWritten();
   useEffect(() => {
     if (!still || !whole || !state.applied.value || state.shifts.value) return;
     const timer = setTimeout(() => void state.weighShifts(), SOON);
     return () => clearTimeout(timer);
   }, [still, whole, state.applied.value, state.view.value]);
-  return still;
 }
 
 /** Where the texts of the whole and of the cut model part, in words, on the views that do not show them. */
@@ -230,7 +232,7 @@ export function CutBar() {
 /** The whole model's text, and where the cut one first says something else. */
 export function Compared() {
   const whole = state.before.value;
-  const still = useWeighed(whole);
+  const still = bothWritten();
   if (!whole || !state.applied.value) return null;
   const now = state.tokens.value;
   const apart = parting(whole, now);
