@@ -9,8 +9,9 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
-ACROSS = 64  # texels of a sum on its way to one
-MOST = 8  # tensors that one pass adds up; Mesa's compiler takes twice as long for each more, 18 s for fifteen
+SIDE = 32  # texels of a side of a sum on its way to one
+ACROSS = 64  # .. and then of its row
+MOST = 16  # tensors that one pass adds up: as many as every device samples
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,7 @@ def gradient_norm(
     The factor also clips the norm to `clip`; 0 clips nothing. With a loss scale the gradients given are that many times
     as large, and after an overflow no norm counts as finite.
     """
-    sums = []
-    for g in gradients:
-        texels = g.rows * -(-g.cols // 4)
-        side = max(1, min(32, round((texels / 64) ** 0.5)))
-        sums.append(rec.scratch(f"{g.name}.squares", Layout(side, 4 * side)))
-        rec.emit("sum_squares", {"x": g}, {"y": sums[-1]})
+    sums = [_sum_squares(rec, gradients[i : i + MOST], f"{name}.{i}") for i in range(0, len(gradients), MOST)]
     while len(sums) > 1 or sums[0].cols > 4:
         width = ACROSS if len(sums) > MOST or max(s.layout.width * s.rows for s in sums) > ACROSS else 1
         sums = [_add_up(rec, sums[i : i + MOST], width, f"{name}.{i}") for i in range(0, len(sums), MOST)]
@@ -62,11 +58,22 @@ def gradient_norm(
     return y
 
 
+def _sum_squares(rec: Recorder, gradients: Sequence[Tensor], name: str) -> Tensor:
+    texels = max(g.rows * -(-g.cols // 4) for g in gradients)
+    side = max(1, min(SIDE, round((texels / 64) ** 0.5)))
+    y = rec.scratch(f"{name}.squares", Layout(side, 4 * side))
+    inputs = {f"a{i}": g for i, g in enumerate(gradients)}
+    every = " ".join(f"ADD(a{i}_at, A{i}_ROWS, {-(-g.cols // 4)})" for i, g in enumerate(gradients))
+    rec.emit("sum_squares", inputs, {"y": y}, {"EVERY": every, "TEXELS": texels})
+    return y
+
+
 def _add_up(rec: Recorder, sums: Sequence[Tensor], width: int, name: str) -> Tensor:
     y = rec.scratch(f"{name}.squares", Layout(1, 4 * width))
     inputs = {f"a{i}": s for i, s in enumerate(sums)}
     every = " ".join(f"ADD(A{i}, A{i}_W, A{i}_H)" for i in range(len(sums)))
-    rec.emit("add_up", inputs, {"y": y}, {"EVERY": every})
+    texels = max(s.layout.width * s.rows for s in sums)
+    rec.emit("add_up", inputs, {"y": y}, {"EVERY": every, "TEXELS": texels})
     return y
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from glgpt.errors import GlgptError
+from glgpt.program.fusion import SMALL, Movable, fused_text, sampler_of, schedule
 from glgpt.program.layout import Layout, View
 from glgpt.program.shader import accessors, interface, split
 from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
@@ -73,6 +75,7 @@ class Recorder:
         self.limits = limits or Limits()
         self._fixed: dict[str, Tensor] = {}
         self._shaders: dict[str, str] = {}
+        self._texts: dict[str, tuple[str, str]] = {}  # of a shader: what copies of it share, and the rest
         self._drafts: dict[str, list[_Draft]] = {}
         self._outputs: dict[str, dict[str, Tensor]] = {}
         self._ping_pong: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -97,11 +100,13 @@ class Recorder:
     # -- entries ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def entry(self, name: str) -> Iterator[None]:
-        """Passes emitted inside belong to this entry."""
+    def entry(self, name: str, fused: bool = False) -> Iterator[None]:
+        """Passes emitted inside belong to this entry; where `fused`, small independent ones become one (`fusion`)."""
         self._current = name
         self._drafts[name], self._outputs[name], self._ping_pong[name] = [], {}, []
         yield
+        if fused:
+            self._drafts[name] = self._fuse(self._drafts[name])
         self._current = ""
 
     def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
@@ -180,11 +185,13 @@ class Recorder:
         cost = cost or Cost()
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
         used = dict.fromkeys(t.layout.format for t in (*inputs.values(), *outputs.values()))
-        before = [
+        shared = [
             _source("tensor.glsl"),
             *(_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
-            *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
             f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
+        ]
+        before = [
+            *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
             *(accessors(name, t.layout) for name, t in inputs.items()),
         ]
         samplers = tuple((f"u_{k}", t) for k, t in inputs.items())
@@ -192,15 +199,20 @@ class Recorder:
         ranges = split(list(layouts.values()), self.limits.max_draw_buffers, columns)
         done, total = 0, sum(tiles.count(first.layout) for tiles in ranges)
         for tiles in ranges:
-            text = "\n".join([*before, interface(layouts, tiles), _source(f"{shader}.frag")])
-            key = f"{shader}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-            self._shaders[key] = text
+            texts = "\n".join(shared), "\n".join([*before, interface(layouts, tiles), _source(f"{shader}.frag")])
+            key = self._shader(shader, "\n".join(texts))
+            self._texts[key] = texts
             end = done + tiles.count(first.layout)
             costs = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
             spec = Pass(label or first.name, key, (), (), size, row, *costs)
             layers = tuple((t, layer) for t in outputs.values() for layer in tiles.layers(t.layout))
             self._drafts[self._current].append(_Draft(spec, samplers, layers))
             done = end
+
+    def _shader(self, stem: str, text: str) -> str:
+        key = f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        self._shaders[key] = text
+        return key
 
     # -- the result ---------------------------------------------------------------------------------------------
 
@@ -209,9 +221,44 @@ class Recorder:
         textures = {t.name: Texture(t.name, *_shape(t.layout), t.role) for t in self._fixed.values()}
         entries = {name: self._place(name, textures) for name in self._drafts}
         views = {name: View.of(t.layout, name) for name, t in self._fixed.items()}
-        program = Program(textures, dict(self._shaders), entries, views, dict(SCALARS))
+        played = {p.shader for entry in entries.values() for p in entry.passes}
+        shaders = {key: text for key, text in self._shaders.items() if key in played}
+        program = Program(textures, shaders, entries, views, dict(SCALARS))
         check(program, self.limits)
         return program
+
+    def _fuse(self, drafts: list[_Draft]) -> list[_Draft]:
+        def texels(tensors: Iterable[Tensor]) -> dict[Hashable, int]:
+            held = [self._stored.get(t, t) for t in tensors]
+            return {id(t): math.prod(_shape(t.layout)[:3]) if t.role == "scratch" else 0 for t in held}
+
+        passes = [
+            Movable(
+                draft.spec.shader,
+                texels(t for _, t in draft.inputs),
+                texels(t for t, _ in draft.outputs),
+                len(draft.inputs),
+                len(draft.outputs),
+                fixed=math.prod(draft.spec.viewport) > SMALL or draft.spec.row is not None,
+            )
+            for draft in drafts
+        ]
+        return [self._fused_draft([drafts[i] for i in group]) for group in schedule(passes, self.limits)]
+
+    def _fused_draft(self, drafts: Sequence[_Draft]) -> _Draft:
+        if len(drafts) == 1:
+            return drafts[0]
+        first = drafts[0].spec
+        shader = self._shader(first.shader.rsplit("-", 1)[0], fused_text(*self._texts[first.shader], len(drafts)))
+        spec = replace(
+            first,
+            label=", ".join(draft.spec.label for draft in drafts),
+            shader=shader,
+            flops=sum(draft.spec.flops for draft in drafts),
+            nbytes=sum(draft.spec.nbytes for draft in drafts),
+        )
+        inputs = tuple((sampler_of(name, k), t) for k, draft in enumerate(drafts) for name, t in draft.inputs)
+        return _Draft(spec, inputs, tuple(output for draft in drafts for output in draft.outputs))
 
     def _place(self, name: str, textures: dict[str, Texture]) -> Entry:
         """Gives the scratch tensors of one entry textures from the pool that all entries share."""

@@ -134,15 +134,15 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
     network = config.network(rec, kernel, recipe.precision, batch=batch, role="state")
     with rec.entry("init"):
         _initial(network)
-    with rec.entry("backward"):
+    with rec.entry("backward", fused=True):
         gradients = _backward(network, recipe, {})
     if recipe.accumulate > 1:
-        with rec.entry("accumulate"):
+        with rec.entry("accumulate", fused=True):
             for weight, total in _backward(network, recipe, gradients).items():
                 rec.ping_pong(gradients[weight], total)
     with rec.entry("evaluate"):
         _loss(config.network(rec, kernel, recipe.precision, batch=Batch(recipe.batch), role="state"), recipe)
-    with rec.entry("update"):
+    with rec.entry("update", fused=True):
         scale = _loss_scale(rec) if recipe.precision != "f32" else None
         norm = ops.gradient_norm(
             rec, list(gradients.values()), recipe.clip, _losses(rec), recipe.accumulate, recipe.rows, scale

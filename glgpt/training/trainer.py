@@ -325,7 +325,7 @@ class Trainer:
 
     def not_finite(self) -> str | None:
         """The first tensor that holds a NaN or an infinity: of the parameters, else of the gradients of the first step
-        whose loss or norm was not finite (taken again), in the order the backward pass makes them. None: there is none.
+        whose loss or norm was not finite (taken again), from the model's end on, as they are made. None: there is none.
         """
         for name in self.config.parameters:
             if not np.isfinite(self.textures.read(name)).all():
@@ -334,14 +334,10 @@ class Trainer:
             x = self._broken.inputs
             self._fit(-(-len(x) // self.recipe.accumulate), x.shape[1])
             self._backward(self._broken)
-            for name in self._backward_order():
+            for name in reversed(self.config.parameters):
                 if not np.isfinite(self.textures.read(name, "d.")).all():
                     return f"d.{name}"
         return None
-
-    def _backward_order(self) -> list[str]:  # of parameters, as the backward pass ends their gradients
-        last = {t: i for i, p in enumerate(self.player.entry("backward").passes) for t, _ in p.outputs}
-        return sorted(self.config.parameters, key=lambda name: last[f"d.{name}"])
 
     # -- what it holds ------------------------------------------------------------------------------------------
 

@@ -164,8 +164,10 @@ def unpacked(layout: Layout, texels: Array) -> tuple[Array, Array]:
 def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
     """Compares with the reference, and the texels' lanes beyond the matrix with zero."""
     atol, k = EVERY[case].near
-    ours = want.read(matrix) if want.read else matrix
-    ref.within(ours, want.expected, atol, k * want.tensor.layout.format.spacing, f"{case}: {want.tensor.name}")
+    ours, fmt = want.read(matrix) if want.read else matrix, want.tensor.layout.format
+    if k and fmt.name == "f16":  # what is below 2^-14 lies 2^-24 apart, whatever its size
+        atol += k * 2.0**-25
+    ref.within(ours, want.expected, atol, k * fmt.spacing, f"{case}: {want.tensor.name}")
     assert want.bare or not whole[: len(ours), matrix.shape[1] :].any(), (
         f"{case}: {want.tensor.name} is not zero beyond its columns"
     )
@@ -182,7 +184,7 @@ def has_weights(case: str) -> bool:
 SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2, "d4": 2, "spare": 3, "row": 5} | {
     **{"act": "gelu", "bias": True, "residual": True, "shift": True, "plain": False, "normed": False, "named": True},
     **{"tiles": 2, "split_k": 3, "contiguous": 0, "width": 20, "least": 16, "panels": True, "counted": (2, 0, 3, 1)},
-    **{"batch": 2, "rate": 0.3, "seed": 5, "tensors": 3, "clip": 1.0, "so_far": True, "plain_dy": False},
+    **{"batch": 2, "rate": 0.3, "seed": 5, "tensors": 17, "clip": 1.0, "so_far": True, "plain_dy": False},
     **{"per": 2, "first": 1, "end": 6, "at": 7},
     **LLAMA_SHAPE,
     **ROWS_SHAPE,

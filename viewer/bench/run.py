@@ -4,10 +4,11 @@
     python viewer/bench/run.py --json >figures.json
     python viewer/bench/run.py --dtype f16 --rounds 9
     python viewer/bench/run.py --train                steps of training, beside tfjs and jax-js
-    python viewer/bench/run.py --train --sizes nano small
+    python viewer/bench/run.py --train --sizes nano small --dtype f16
 
 Weights are random (seed 0) and the same on both sides. The page's time a token is what `glgpt.generate` reports.
-Training begins from the same weights on the same text everywhere; the first losses must agree.
+Training begins from the same weights on the same text everywhere; the first losses must agree. --dtype f16 is then the
+page's precision, beside others in f32.
 """
 
 from __future__ import annotations
@@ -153,7 +154,12 @@ def main() -> int:
     """The command line above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
-    parser.add_argument("--dtype", choices=tuple(FORMATS), default="f32", help="of the model's weights in the page")
+    parser.add_argument(
+        "--dtype",
+        choices=tuple(FORMATS),
+        default="f32",
+        help="of the model's weights in the page; with --train its precision",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="medians of this many rounds")
     parser.add_argument("--only", choices=("products", "model"), help="measure this alone")
     parser.add_argument("--train", action="store_true", help="measure steps of training instead")
@@ -162,8 +168,8 @@ def main() -> int:
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
     parser.add_argument("--flags", default=FLAGS, help="the browser's flags, as one text")
     args = parser.parse_args()
-    if args.train and (args.only or args.dtype != "f32"):
-        parser.error("--train trains in f32 and measures nothing else; leave --only and --dtype out")
+    if args.train and (args.only or args.dtype not in train.APART):
+        parser.error("--train trains in f32 or f16 and measures nothing else; leave --only out")
     if args.sizes and not args.train:
         parser.error("--sizes says what to train; give --train with it")
     if args.rounds < 1:
@@ -175,11 +181,11 @@ def main() -> int:
             print("bench-web: writing weights and pages", file=sys.stderr, flush=True)
             shutil.copytree(BUILT, folder, dirs_exist_ok=True)
             if args.train:
-                train.make_folder(Path(folder), args.rounds, list(dict.fromkeys(args.sizes or ["nano"])))
+                train.make_folder(Path(folder), args.rounds, list(dict.fromkeys(args.sizes or ["nano"])), args.dtype)
             else:
                 make_folder(Path(folder), args.dtype, args.rounds, args.only)
             found = measure(Path(folder), args.chromium, args.flags.split())
-            result = train.finish(found) if args.train else finish(found)
+            result = train.finish(found, args.dtype) if args.train else finish(found)
     except (GlgptError, OSError) as error:
         print(f"bench-web: error: {error}", file=sys.stderr)
         return 2

@@ -25,13 +25,16 @@ SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}  # and beside what; jax-
 VOCABULARY = 256  # bytes
 LARGEST = 16384  # texels of a side: `small` has taller textures than every device is sure to have
 LR = 1e-3
-APART = 1e-3  # nats by which the first losses may differ
+APART = {"f32": 1e-3, "f16": 5e-3}  # nats by which the first losses may differ
 
 
-def make_folder(folder: Path, rounds: int, sizes: Sequence[str]) -> None:
-    """All that the page asks for: a text, a model for its probe of the device, a program of a step for each kernel."""
+def make_folder(folder: Path, rounds: int, sizes: Sequence[str], precision: str = "f32") -> None:
+    """All that the page asks for: a text, a model for its probe of the device, a program of a step for each kernel.
+
+    The page trains in `precision`, the others in f32.
+    """
     (folder / "text").write_text(bundled("plays"), encoding="utf-8")
-    offers = [_offer(folder, name) for name in sizes]
+    offers = [_offer(folder, name, precision) for name in sizes]
     program, flops = fma_program(Limits())
     (folder / "fma.json").write_text(program.to_json())
     task = {"rounds": rounds, "lr": LR, "seed": 1, "peak_flops": flops, "sizes": offers}
@@ -49,10 +52,10 @@ def _config(name: str) -> GPT2Config:
     return GPT2Config(VOCABULARY, p.context, p.n_embd, p.n_layer, p.n_head)
 
 
-def _offer(folder: Path, name: str) -> dict[str, Any]:
+def _offer(folder: Path, name: str, precision: str) -> dict[str, Any]:
     """A size as an exported page offers it, but with the whole batch of its preset."""
     p, config = PRESETS[name], _config(name)
-    recipe = Recipe(batch=p.batch, context=p.context, betas=(0.9, p.beta2))
+    recipe = Recipe(batch=p.batch, context=p.context, betas=(0.9, p.beta2), precision=precision)
     programs = []
     for kernel, buffers in training_kernels():
         file = f"{name}-{kernel.name}.json"
@@ -70,7 +73,7 @@ def _offer(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def finish(result: dict[str, Any]) -> dict[str, Any]:
+def finish(result: dict[str, Any], precision: str = "f32") -> dict[str, Any]:
     """Adds rates, shares of the peak and ratios, an engine's time over the page's.
 
     Raises GlgptError for engines that do not compute the same losses.
@@ -78,7 +81,7 @@ def finish(result: dict[str, Any]) -> dict[str, Any]:
     for row in result["rows"]:
         ours = next(r for r in result["rows"] if r["size"] == row["size"])
         for step, (expected, loss) in enumerate(zip(ours["losses"], row["losses"], strict=True), 1):
-            if None in (expected, loss) or not abs(loss - expected) <= APART:  # JSON has no NaN
+            if None in (expected, loss) or not abs(loss - expected) <= APART[precision]:  # JSON has no NaN
                 raise GlgptError(
                     f"{row['size']}, step {step}: {row['engine']} has a loss of {loss} and the page of {expected}; "
                     "they do not train the same model"
@@ -88,7 +91,7 @@ def finish(result: dict[str, Any]) -> dict[str, Any]:
         row["gflops"] = p.batch * p.context * _config(row["size"]).training_flops(p.context) / seconds / 1e9
         row["share"] = row["gflops"] / result["fma_gflops"]
         row["ratio"] = row["ms"] / ours["ms"]
-    return {"schema": 1} | result
+    return {"schema": 1, "precision": precision} | result
 
 
 def table(result: dict[str, Any]) -> str:
@@ -97,7 +100,8 @@ def table(result: dict[str, Any]) -> str:
     if not result["fma_sure"]:
         low, high = min(result["fma_samples"]), max(result["fma_samples"])
         peak += f" (unsure: its samples range from {low:.0f} to {high:.0f}, so take % as a rough figure)"
-    lines = [result["renderer"], result["browser"], f"{result['kernel']} with {result['fetch']}; {peak}"]
+    kernel = f"{result['kernel']} with {result['fetch']}, the page in {result['precision']}"
+    lines = [result["renderer"], result["browser"], f"{kernel}; {peak}"]
     for r in result["rows"]:
         if r["engine"] == "glgpt":
             p = PRESETS[r["size"]]

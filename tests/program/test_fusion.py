@@ -1,0 +1,117 @@
+"""Passes that become one: in an order that computes the same, within the limits, with the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glgpt.gl.device import Device
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.program import recorder
+from glgpt.program.fusion import SMALL, Movable, fused_text, schedule
+from glgpt.program.kernel import KERNELS
+from glgpt.program.spec import Limits
+from glgpt.training.program import Recipe, training_program
+from glgpt.training.trainer import Trainer
+
+CONFIG = GPT2Config(vocab_size=96, n_positions=16, n_embd=32, n_layer=3, n_head=2)
+
+
+@st.composite
+def graphs(draw: Any) -> list[Movable]:
+    """Passes over a few tensors, each of which may be written again, as states are not but a scheduler must bear."""
+    names = [f"t{i}" for i in range(draw(st.integers(3, 8)))]
+    found = []
+    for _ in range(draw(st.integers(1, 20))):
+        writes = set(draw(st.lists(st.sampled_from(names), min_size=1, max_size=2)))
+        reads = set(draw(st.lists(st.sampled_from(names), max_size=3))) - writes
+        texels = {name: draw(st.sampled_from([0, SMALL, SMALL + 1])) for name in names}
+        found.append(
+            Movable(
+                draw(st.sampled_from("ab")),
+                {name: texels[name] for name in sorted(reads)},
+                {name: texels[name] for name in sorted(writes)},
+                len(reads),
+                len(writes),
+                draw(st.integers(0, 5)) == 0,
+            )
+        )
+    return found
+
+
+def run(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What each tensor holds in the end; all of a group read before any of them writes."""
+    held: dict[Any, Any] = {}
+    for group in groups:
+        read = [(passes[i].shader, i, tuple((t, held.get(t)) for t in passes[i].reads)) for i in group]
+        for i, value in zip(group, read, strict=True):
+            assert not any(t in passes[j].writes for j in group if j != i for t in passes[i].writes)
+            held |= {t: hash(value) for t in passes[i].writes}
+    return held
+
+
+@settings(max_examples=400)
+@given(graphs(), st.integers(1, 8), st.integers(1, 16))
+def test_a_schedule_computes_what_the_order_recorded_does(passes: list[Movable], targets: int, units: int) -> None:
+    """A pass moves over one that it depends on, is lost or played twice, or a group is beyond the limits."""
+    groups = schedule(passes, Limits(max_draw_buffers=targets, max_texture_units=units))
+    assert sorted(i for group in groups for i in group) == list(range(len(passes)))
+    assert run(passes, groups) == run(passes, [[i] for i in range(len(passes))])
+    for group in (g for g in groups if len(g) > 1):
+        members = [passes[i] for i in group]
+        assert len({p.shader for p in members}) == 1 and not any(p.fixed for p in members)
+        assert len(group) * members[0].targets <= targets and len(group) * members[0].samplers <= units
+
+
+def test_what_is_large_is_not_kept_alive_for_a_fusion() -> None:
+    """Two passes are brought together over a third one, and a large tensor has to wait for it."""
+    for texels, groups in ((SMALL, 2), (SMALL + 1, 3)):
+        first = Movable("a", {"x": texels}, {"y": texels}, 1, 1)
+        between = Movable("b", {}, {"z": 1}, 0, 1)
+        last = Movable("a", {"v": 1}, {"w": texels}, 1, 1)
+        assert len(schedule([first, between, last], Limits())) == groups
+
+
+def test_copies_of_a_shader_share_no_name() -> None:
+    own = "#define K 2\nuniform sampler2DArray u_x;\nlayout(location = 0) out vec4 out_0;\nconst float A = 1.0;\n"
+    own += "float twice(float v) { return float(K) * v * A; }\nvoid main() { out_0 = vec4(twice(1.0)); }"
+    text = fused_text("precision highp float;", own, 2)
+    assert text.count("uniform sampler2DArray") == 2 and "u_x_1;" in text and "sampler2DArray u_x;" in text
+    assert "layout(location = 1) out vec4 out_0_1;" in text and text.count("#undef K") == 2
+    assert text.endswith("void main() { main_0(); main_1(); }")
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+def test_a_fused_step_has_the_bits_of_its_passes(
+    precision: str, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sampler of one copy is read by another, or a gradient is read before it is complete."""
+    ids = np.random.default_rng(0).integers(0, 96, (4, 12))
+
+    def trained() -> dict[str, Any]:
+        options = {"batch": 2, "context": 12, "accumulate": 2, "dropout": 0.1, "precision": precision}
+        with Trainer(CONFIG, device="software", **options) as trainer:
+            for _ in range(3):
+                trainer.step(ids, ids)
+            return trainer.parameters()
+
+    together = trained()
+    monkeypatch.setattr(recorder, "schedule", lambda passes, limits: [[i] for i in range(len(passes))])
+    for name, value in trained().items():
+        assert np.array_equal(together[name], value), name
+
+
+@pytest.mark.parametrize(("most", "least"), [(8, 0.22), (4, 0.1)])
+def test_a_step_has_fewer_passes(most: int, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def passes() -> int:
+        program = training_program(CONFIG, Recipe(2, 12), Limits(max_draw_buffers=most), KERNELS["4x8"])
+        return sum(len(program.entries[name].passes) for name in ("backward", "update"))
+
+    together = passes()
+    monkeypatch.setattr(recorder, "schedule", lambda passes, limits: [[i] for i in range(len(passes))])
+    assert together <= (1 - least) * passes()
