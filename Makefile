@@ -22,7 +22,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint bench bench-web \
+.PHONY: help setup generate test test-fast test-reference test-viewer test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page bench bench-web \
   wheel-check viewer demo demo-page demo-split pictures node browsers lock clean
 
 help:  ## this list
@@ -44,7 +44,8 @@ test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformer
 	$(PYTEST) tests/live
 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers  ## training together, with Flower, in an environment of its own
-	$(FEDERATE)/bin/python -m pytest -m "not kills" tests/federation tests/browser/test_page_federation.py
+	$(FEDERATE)/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal -m "not kills" tests/federation \
+	  tests/browser/test_page_federation.py
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn: some minutes
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation
@@ -62,10 +63,15 @@ fuzz-signals: setup viewer $(VENV)/dev  ## kills and interrupts at random moment
 	$(BIN)/python tests/fuzz/signals_.py
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
+	@$(MAKE) --no-print-directory -j2 lint-python lint-page
+
+lint-python:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+lint-page:
 	$(NPM) run lint
 	$(NPM) -C bench run lint
 

@@ -39,6 +39,8 @@ SAMPLERS = {  # a decoded token by what chooses it
     "+ top-k 40": Sampler(0.8, top_k=40, seed=1),
     "+ top-p 0.9": Sampler(0.8, top_p=0.9, seed=1),
 }
+USUAL = "+ top-p 0.9"  # what people start with
+DOWNLOAD_RATE = 50e6  # bits a second
 Report = Callable[[str], None]
 
 
@@ -204,6 +206,7 @@ def model_bench(
             rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
         f32_bytes = 4 * c.parameter_count
         weights = info["bytes_by_role"]["weight"]
+        first = load_s + seconds[f"prefill_{lengths[0]}"] + seconds[f"{USUAL} {contexts[0]}"] if lengths else None
         for what in SAMPLERS:
             for t in contexts:
                 rows.append(_read_row(what, f"context {t}", seconds[f"{what} {t}"], weights, peaks["read_gbs"]))
@@ -218,8 +221,15 @@ def model_bench(
             "bytes_by_role": info["bytes_by_role"],
             "peak_rss_bytes": peak_resident(),
             "f32_bytes": f32_bytes,
+            "download_s": 8 * weights / DOWNLOAD_RATE,
+            "first_token_s": first,
+            "tokens_per_s": 1 / seconds[f"{USUAL} {contexts[0]}"],
         }
     return rows, figures
+
+
+def _first(seconds: float | None) -> str:
+    return "" if seconds is None else f"from this disk the first token of a prompt of 64 after {seconds:.1f} s; "
 
 
 def host_seconds(player: Player, rounds: int) -> float:
@@ -283,5 +293,7 @@ def render(result: dict[str, Any]) -> str:
         f"{m['host_pass_us']:.1f} us on the host for each beyond an empty one; "
         f"textures {m['texture_bytes'] / 2**20:.0f} MiB, announced {m['announced_bytes'] / 2**20:.0f} ({roles}); "
         f"peak resident {m['peak_rss_bytes'] / m['f32_bytes']:.2f}x the f32 weights",
+        f"what a user waits for: {m['bytes_by_role']['weight'] / 1e6:.0f} MB to download for a page, {m['download_s']:.0f} "
+        f"s at {DOWNLOAD_RATE / 1e6:.0f} Mbit/s; {_first(m['first_token_s'])}{m['tokens_per_s']:.1f} sampled tokens/s",
     ]
     return "\n".join(lines)

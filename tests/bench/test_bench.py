@@ -53,7 +53,13 @@ def test_bench_says_what_it_does_and_keeps_to_its_time(
     monkeypatch.setattr(bench, "products", products)
     model = ["--model", str(goldens / "one-f16"), "--device", "software"]
     assert main(["bench", "--seconds", "3", "--json", *model]) == 0
-    assert [row for row in json.loads(capsys.readouterr().out)["rows"] if row["name"].startswith("decode")]
+    found = json.loads(capsys.readouterr().out)
+    assert [row for row in found["rows"] if row["name"].startswith("decode")]
+    waits, usual = found["model"], next(row for row in found["rows"] if row["name"] == "+ top-p 0.9")
+    assert (
+        waits["tokens_per_s"] == pytest.approx(1e3 / usual["ms"]) and waits["first_token_s"] is None
+    )  # no prompts fit
+    assert waits["download_s"] == pytest.approx(waits["bytes_by_role"]["weight"] / 6.25e6)
     asked.clear()
     monkeypatch.setattr(bench, "model_bench", lambda *_: ([], {}))
     assert main(["bench", "--seconds", "2", "--json"]) == 0
