@@ -293,7 +293,8 @@ def render(result: dict[str, Any]) -> str:
         f"{m['host_pass_us']:.1f} us on the host for each beyond an empty one; "
         f"textures {m['texture_bytes'] / 2**20:.0f} MiB, announced {m['announced_bytes'] / 2**20:.0f} ({roles}); "
         f"peak resident {m['peak_rss_bytes'] / m['f32_bytes']:.2f}x the f32 weights",
-        f"what a user waits for: {m['bytes_by_role']['weight'] / 1e6:.0f} MB to download for a page, {m['download_s']:.0f} "
-        f"s at {DOWNLOAD_RATE / 1e6:.0f} Mbit/s; {_first(m['first_token_s'])}{m['tokens_per_s']:.1f} sampled tokens/s",
+        f"what a user waits for: {m['bytes_by_role']['weight'] / 1e6:.0f} MB to download for a page, "
+        f"{m['download_s']:.0f} s at {DOWNLOAD_RATE / 1e6:.0f} Mbit/s; {_first(m['first_token_s'])}"
+        f"{m['tokens_per_s']:.1f} sampled tokens/s",
     ]
     return "\n".join(lines)
