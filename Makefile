@@ -63,15 +63,15 @@ fuzz-signals: setup viewer $(VENV)/dev  ## kills and interrupts at random moment
 	$(BIN)/python tests/fuzz/signals_.py
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
-	@$(MAKE) --no-print-directory -j2 lint-python lint-page
+	@$(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),-Otarget) lint-python lint-page
 
-lint-python:
+lint-python: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-lint-page:
+lint-page: node
 	$(NPM) run lint
 	$(NPM) -C bench run lint
 

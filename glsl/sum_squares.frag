@@ -1,5 +1,5 @@
 // Each texel: the sum of squares of a share of the texels of some tensors, walked in steps of the target's size.
-// One loop for all of them: Mesa's compiler takes twice as long for each more.
+// One loop for all of them: Mesa's compiler takes twice as long for each further loop.
 void main() {
   int first = int(gl_FragCoord.y) * Y_W + int(gl_FragCoord.x);
   vec4 sum = vec4(0.0);

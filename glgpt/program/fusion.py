@@ -8,13 +8,17 @@ updates in the same way.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from glgpt.program.spec import Limits
 
-SMALL = 1 << 17  # texels: a larger pass has work enough, and a larger tensor is not kept alive for this
+SMALL = 1 << 17  # texels: a larger pass has work enough, and no larger tensor is kept alive to fuse passes
+ROOM = 0.2  # of the scratch memory of the passes by themselves: what a fused entry may take beyond it,
+LEAST_ROOM = 4 * SMALL  # .. and what it may in any case, in texels
 
 _DEFINE = re.compile(r"^#define (\w+)", re.MULTILINE)
 _GLOBAL = re.compile(r"^(?:const )?\w+ (\w+)(?:\[.*\])?(?: =.*)?[;(]", re.MULTILINE)  # functions and variables
@@ -22,17 +26,20 @@ _INTERFACE = re.compile(r"^(?:uniform|layout\(location = \d+\) out) \w+ (\w+);",
 _LOCATION = re.compile(r"^layout\(location = (\d+)\) out (\w+) out_\d+;", re.MULTILINE)
 
 
+Shape = tuple[int, int, int, str]  # of a texture: width, height, layers, format
+
+
 @dataclass(frozen=True)
 class Movable:
-    """What the place of a pass depends on: its shader, and the tensors that it reads and writes, with their texels.
+    """What decides where a pass may be played: its shader, the tensors that it reads and writes, with their shapes.
 
-    `samplers` and `targets` are what it takes of a device's limits. A tensor of 0 texels outlives the entry, so that
-    moving the pass keeps it no longer. `fixed`: the pass stays by itself.
+    `samplers` and `targets` are what it takes of a device's limits. A tensor of no texels outlives the entry, so moving
+    the pass does not lengthen its life. `fixed`: the pass stays by itself.
     """
 
     shader: str
-    reads: Mapping[Hashable, int]
-    writes: Mapping[Hashable, int]
+    reads: Mapping[Hashable, Shape]
+    writes: Mapping[Hashable, Shape]
     samplers: int
     targets: int
     fixed: bool = False
@@ -42,14 +49,47 @@ def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
     """Groups of passes, in an order that computes the same: each group can be one pass of these limits.
 
     Members have the same shader, and none reads or writes what another one writes. A group is played where its last
-    member stood if nothing in between needs what it writes, else where its first stood.
+    member stood if nothing in between needs what it writes, else where its first stood. Tensors that wait for a group
+    have at most `SMALL` texels, or fewer where all together would need more room than `ROOM` and `LEAST_ROOM` give.
     """
-    groups = [_Group([i], p, frozenset(p.reads), frozenset(p.writes)) for i, p in enumerate(passes)]
-    before = None
-    while before != len(groups):  # what has moved may have made room for what it read
-        before = len(groups)
-        groups = _sweep(groups, limits)
-    return [g.members for g in groups]
+    alone = [[i] for i in range(len(passes))]
+    taken, small = scratch_texels(passes, alone), SMALL
+    while small:
+        groups = [_Group.of(i, p) for i, p in enumerate(passes)]
+        before = None
+        while before != len(groups):  # a merge may make another one possible
+            before = len(groups)
+            groups = _sweep(groups, limits, small)
+        found = [g.members for g in groups]
+        if scratch_texels(passes, found) - taken <= max(ROOM * taken, LEAST_ROOM):
+            return found
+        small //= 2
+    return alone
+
+
+def scratch_texels(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> int:
+    """The texels of the textures that hold all tensors, each used again for a later tensor of its shape."""
+    used = [
+        [(t, s) for i in group for held in (passes[i].reads, passes[i].writes) for t, s in held.items()]
+        for group in groups
+    ]
+    last = {t: at for at, tensors in enumerate(used) for t, _ in tensors}
+    free: Counter[Shape] = Counter()
+    placed: set[Hashable] = set()
+    total = 0
+    for at, tensors in enumerate(used):
+        for t, shape in tensors:
+            if t not in placed:
+                placed.add(t)
+                total += texels(shape) if not free[shape] else 0
+                free[shape] -= free[shape] > 0
+        free.update(shape for t, shape in dict(tensors).items() if last[t] == at)
+    return total
+
+
+def texels(shape: Shape) -> int:
+    """How many a texture of this shape has."""
+    return math.prod(shape[:3])
 
 
 @dataclass(eq=False)
@@ -58,13 +98,21 @@ class _Group:
     first: Movable
     reads: frozenset[Hashable]
     writes: frozenset[Hashable]
+    largest_read: int
+    largest_written: int
+
+    @classmethod
+    def of(cls, i: int, p: Movable) -> _Group:
+        """A pass by itself."""
+        largest = (max(map(texels, held.values()), default=0) for held in (p.reads, p.writes))
+        return cls([i], p, frozenset(p.reads), frozenset(p.writes), *largest)
 
     def conflicts(self, other: _Group) -> bool:
         """Whether one writes what the other reads or writes."""
         return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
 
 
-def _sweep(groups: Sequence[_Group], limits: Limits) -> list[_Group]:
+def _sweep(groups: Sequence[_Group], limits: Limits, small: int) -> list[_Group]:
     done: list[_Group] = []
     found: dict[str, _Group] = {}
     for group in groups:
@@ -72,7 +120,7 @@ def _sweep(groups: Sequence[_Group], limits: Limits) -> list[_Group]:
         if group.first.fixed:
             continue
         earlier = found.get(group.first.shader)
-        if not (earlier and _fit(earlier, group, limits) and _merge(done, earlier)):
+        if not (earlier and _fit(earlier, group, limits) and _merge(done, earlier, small)):
             found[group.first.shader] = group
     return done
 
@@ -82,22 +130,24 @@ def _fit(a: _Group, b: _Group, limits: Limits) -> bool:
     return count * a.first.targets <= limits.max_draw_buffers and count * a.first.samplers <= limits.max_texture_units
 
 
-def _merge(groups: list[_Group], earlier: _Group) -> bool:
+def _merge(groups: list[_Group], earlier: _Group, small: int) -> bool:
     """Makes an earlier group and the last one into one, whichever of the two can move; False if neither can."""
     at, last = groups.index(earlier), groups[-1]
     between = groups[at + 1 : -1]
     if earlier.conflicts(last):
         return False
-    if max(earlier.first.reads.values(), default=0) <= SMALL and not any(g.conflicts(earlier) for g in between):
+    if earlier.largest_read <= small and not any(g.conflicts(earlier) for g in between):
         del groups[at]
         groups[-1] = earlier
-    elif max(last.first.writes.values()) <= SMALL and not any(g.conflicts(last) for g in between):
+    elif last.largest_written <= small and not any(g.conflicts(last) for g in between):
         groups.pop()
     else:
         return False
     earlier.members += last.members
     earlier.reads |= last.reads
     earlier.writes |= last.writes
+    earlier.largest_read = max(earlier.largest_read, last.largest_read)
+    earlier.largest_written = max(earlier.largest_written, last.largest_written)
     return True
 
 

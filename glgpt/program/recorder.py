@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 
 from glgpt.errors import GlgptError
-from glgpt.program.fusion import SMALL, Movable, fused_text, sampler_of, schedule
+from glgpt.program.fusion import SMALL, Movable, Shape, fused_text, sampler_of, schedule
 from glgpt.program.layout import Layout, View
 from glgpt.program.shader import accessors, interface, split
 from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
@@ -228,15 +228,15 @@ class Recorder:
         return program
 
     def _fuse(self, drafts: list[_Draft]) -> list[_Draft]:
-        def texels(tensors: Iterable[Tensor]) -> dict[Hashable, int]:
+        def shapes(tensors: Iterable[Tensor]) -> dict[Hashable, Shape]:
             held = [self._stored.get(t, t) for t in tensors]
-            return {id(t): math.prod(_shape(t.layout)[:3]) if t.role == "scratch" else 0 for t in held}
+            return {id(t): _shape(t.layout) if t.role == "scratch" else (0, 0, 0, t.role) for t in held}
 
         passes = [
             Movable(
                 draft.spec.shader,
-                texels(t for _, t in draft.inputs),
-                texels(t for t, _ in draft.outputs),
+                shapes(t for _, t in draft.inputs),
+                shapes(t for t, _ in draft.outputs),
                 len(draft.inputs),
                 len(draft.outputs),
                 fixed=math.prod(draft.spec.viewport) > SMALL or draft.spec.row is not None,
@@ -302,7 +302,7 @@ class Recorder:
         return Entry(name, tuple(sorted(uploads)), tuple(passes), views, ping_pong)
 
 
-def _shape(layout: Layout) -> tuple[int, int, int, str]:
+def _shape(layout: Layout) -> Shape:
     """Of a texture: width, height, layers and format."""
     return layout.texture_width, layout.texture_height, layout.layers, layout.format.texture
 

@@ -325,7 +325,7 @@ class Trainer:
 
     def not_finite(self) -> str | None:
         """The first tensor that holds a NaN or an infinity: of the parameters, else of the gradients of the first step
-        whose loss or norm was not finite (taken again), from the model's end on, as they are made. None: there is none.
+        whose loss or norm was not finite (taken again), from the last parameter to the first. None: there is none.
         """
         for name in self.config.parameters:
             if not np.isfinite(self.textures.read(name)).all():

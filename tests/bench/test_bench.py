@@ -56,9 +56,8 @@ def test_bench_says_what_it_does_and_keeps_to_its_time(
     found = json.loads(capsys.readouterr().out)
     assert [row for row in found["rows"] if row["name"].startswith("decode")]
     waits, usual = found["model"], next(row for row in found["rows"] if row["name"] == "+ top-p 0.9")
-    assert (
-        waits["tokens_per_s"] == pytest.approx(1e3 / usual["ms"]) and waits["first_token_s"] is None
-    )  # no prompts fit
+    assert waits["tokens_per_s"] == pytest.approx(1e3 / usual["ms"])
+    assert waits["first_token_s"] is None  # the model is too short for a prompt of 64
     assert waits["download_s"] == pytest.approx(waits["bytes_by_role"]["weight"] / 6.25e6)
     asked.clear()
     monkeypatch.setattr(bench, "model_bench", lambda *_: ([], {}))
