@@ -163,6 +163,10 @@ class Trainer:
         self._prepared = False  # whether the norms are folded as generation wants them
         self._decoder = Decoder(player, self.config.n_positions, self._prepare)
 
+    def _fit_step(self, inputs: NDArray[Any]) -> None:
+        """Makes room for a step's ids `[accumulate * batch, context]`."""
+        self._fit(-(-len(inputs) // self.recipe.accumulate), inputs.shape[1])
+
     def _fit(self, batch: int, length: int) -> None:
         """Makes room for micro-batches of `[batch, length]`, and says where that compiles."""
         shape = self._shape_for(batch, length)
@@ -210,7 +214,7 @@ class Trainer:
         """
         lr = self.lr if lr is None else checked_rate(lr)
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
-        self._fit(-(-len(x) // self.recipe.accumulate), x.shape[1])
+        self._fit_step(x)
         if self._readback.full:
             self._results.append(self._take())
         self._play(_Step(self.steps_done + 1, x, y, lr, self.loss_scale))
@@ -331,8 +335,7 @@ class Trainer:
             if not np.isfinite(self.textures.read(name)).all():
                 return name
         if self._broken:
-            x = self._broken.inputs
-            self._fit(-(-len(x) // self.recipe.accumulate), x.shape[1])
+            self._fit_step(self._broken.inputs)
             self._backward(self._broken)
             for name in reversed(self.config.parameters):
                 if not np.isfinite(self.textures.read(name, "d.")).all():

@@ -30,6 +30,7 @@ from glgpt.scoring.task import answers, is_task
 from glgpt.text.dataset import batch, fixed_windows, starts
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import load_tokenizer
+from glgpt.training.loss_scale import LossScale, OverflowedError
 from glgpt.training.settings import Settings
 from glgpt.wire.client import REPLAYS
 from glgpt.wire.messages import AGAIN, MOST_ALTERNATIVES, MOST_GUESSES
@@ -197,6 +198,29 @@ def rates() -> list[dict[str, Any]]:
     return found
 
 
+def loss_scales() -> list[dict[str, Any]]:
+    """From the first scale, runs of (steps that fitted, overflows after them): the scale after each; None: it ends."""
+    found = []
+    for runs in (
+        [(1, 1), (0, 1), (1999, 0), (1, 0), (1999, 1), (2000, 0)],
+        [(2000 * 9, 0), (3, 1)],
+        [(0, 16), (5, 0), (0, 1)],
+    ):
+        scale, after = LossScale(), []
+        for fitted, overflows in runs:
+            for _ in range(fitted):
+                scale = scale.after_step()
+            try:
+                for _ in range(overflows):
+                    scale = scale.after_overflow(1)
+            except OverflowedError:
+                after.append(None)
+                break
+            after.append([scale.value, scale.steps])
+        found.append({"runs": runs, "after": after})
+    return found
+
+
 def splits() -> list[dict[str, Any]]:
     """Bytes of the training part of a text, whose end lies between two characters."""
     found = []
@@ -341,6 +365,7 @@ def cases() -> dict[str, Any]:
         "samplers": samplers(),
         "batches": batches(),
         "rates": rates(),
+        "loss_scales": loss_scales(),
         "splits": splits(),
         "n_grams": n_grams(),
         "predictions": predictions(),

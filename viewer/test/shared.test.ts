@@ -13,6 +13,7 @@ import { Tokenizer } from "../src/engine/tokenizer";
 import type { View } from "../src/gl/program";
 import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
 import { copies } from "../src/training/copies";
+import { afterOverflow, afterStep, FIRST, type Scale } from "../src/training/loss-scale";
 import { baselines, NGRAMS } from "../src/training/ngrams";
 import { chance, figures, noPredictions, ofLogits } from "../src/training/predictions";
 import { answers } from "../src/training/task";
@@ -105,6 +106,16 @@ describe("cases shared with Python", () => {
     ofLogits(Float32Array.from(logits), targets, found, 0);
     expect(Array.from(found.ranks)).toEqual(ranks);
     near(figures("model", found, size), row);
+  });
+
+  it.each(shared.loss_scales)("the loss scale after $runs", ({ runs, after }) => {
+    let scale: Scale | null = FIRST;
+    const found = runs.map(([fitted, overflows]) => {
+      for (let i = 0; scale && i < fitted!; i++) scale = afterStep(scale);
+      for (let i = 0; scale && i < overflows!; i++) scale = afterOverflow(scale);
+      return scale && [scale.value, scale.steps];
+    });
+    expect(found).toEqual(after);
   });
 
   it.each(shared.copies)("what $sample copies", ({ text, sample, copies: expected }) => {

@@ -1,4 +1,5 @@
-// What a training in halves multiplies its loss with, so that its gradients fit them; as the desktop's `loss_scale.py`.
+// What a training in halves multiplies its loss with, so that its gradients fit them. The cases in
+// tests/page/shared_cases.json hold that glgpt/training/loss_scale.py gives the same.
 
 /** A power of two, and how many steps were taken with it. */
 export interface Scale {
