@@ -44,8 +44,7 @@ test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformer
 	$(PYTEST) tests/live
 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers  ## training together, with Flower, in an environment of its own
-	$(FEDERATE)/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal -m "not kills" tests/federation \
-	  tests/browser/test_page_federation.py
+	$(FEDERATE)/bin/python -m pytest -m "not kills" tests/federation tests/browser/test_page_federation.py
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn: some minutes
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation

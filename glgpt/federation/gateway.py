@@ -205,11 +205,14 @@ class Gateway:
             return
         async with self._turning:
             attempt = int(task.config.get("attempt", 0))
-            if await asyncio.to_thread(self.rounds.begin, task.message, number, parameters, attempt):
+            round_ = await asyncio.to_thread(self.rounds.asked_for, task.message, number, parameters, attempt)
+            if round_ is not self.rounds.open:
                 logger.info("round %d is open", number)
-                self._uploads.clear()
+                self.rounds.open = round_
+                self._uploads.clear()  # now: once others run, a client may be offered it and send its frames
                 for client in self.clients:
                     client.sent = ""
+            await asyncio.to_thread(self.rounds.keep_open)
         self._offer_all()
 
     async def _answer(self) -> None:

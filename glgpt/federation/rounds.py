@@ -215,26 +215,33 @@ class Rounds:
         A new `attempt` says that all gateways together had less than the quorum: the round takes updates again, beside
         those that it has.
         """
+        before, self.open = self.open, self.asked_for(task, number, parameters, attempt)
+        self.keep_open()
+        return self.open is not before
+
+    def asked_for(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> OpenRound:
+        """The round to open: the one that is open where it is asked for again."""
         name = weights_id(number, parameters)
         before = self.open if self.open is not None and self.open.id == name else None  # of the same weights
         if before is not None and attempt <= before.attempt:
-            now_open = before
-            now_open.task = task
-        else:
-            now = self.clock()
-            now_open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds, attempt=attempt)
-            if before is not None:
-                now_open.updates, now_open.had = before.updates, len(before.updates)
-            (self.spool / f"{name}.closed").unlink(missing_ok=True)
-        self.open = now_open
-        text = {"number": str(number), "task": base64.b64encode(task).decode()}
-        text |= {"attempt": str(now_open.attempt), "had": str(now_open.had)}
-        write_synced(self.files.site_folder / OPEN, save({"parameters": parameters}, text))
-        if before is None:
-            for old in self.spool.iterdir():
-                if not old.name.startswith(f"{name}."):
-                    old.unlink()
-        return now_open is not before
+            before.task = task
+            return before
+        now = self.clock()
+        round_ = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds, attempt=attempt)
+        if before is not None:
+            round_.updates, round_.had = before.updates, len(before.updates)
+        (self.spool / f"{name}.closed").unlink(missing_ok=True)
+        return round_
+
+    def keep_open(self) -> None:
+        """Keeps the open round on the disk, and deletes what came for others."""
+        assert self.open is not None
+        text = {"number": str(self.open.number), "task": base64.b64encode(self.open.task).decode()}
+        text |= {"attempt": str(self.open.attempt), "had": str(self.open.had)}
+        write_synced(self.files.site_folder / OPEN, save({"parameters": self.open.parameters}, text))
+        for old in self.spool.iterdir():
+            if not old.name.startswith(f"{self.open.id}."):
+                old.unlink()
 
     def settle(self) -> None:
         """Keeps on the disk that the open round is closed: its answer is the same from now on."""

@@ -204,6 +204,33 @@ def test_frames_that_came_are_not_sent_again(served, monkeypatch):
     assert again.next("accepted")["attempt"] == update["attempt"]
 
 
+def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypatch):
+    """A round is offered before it is on the disk, and a fast device has sent something by then."""
+    from glgpt.federation.rounds import Rounds
+
+    keep_open, kept = Rounds.keep_open, threading.Event()
+
+    def slowly(rounds):
+        time.sleep(1.5)
+        keep_open(rounds)
+        kept.set()
+
+    monkeypatch.setattr(Rounds, "keep_open", slowly)
+    monkeypatch.setattr(protocol, "FRAME", 1000)
+    host = served(quorum=1, rounds=1)
+    peer, _, _, round_ = asked(host)
+    update, data = peer.update(round_, round_["parameters"] + 1)
+    peer.say(update)
+    assert peer.next("ready")["have"] == 0
+    frames = list(protocol.frames(data))
+    peer.socket.send(frames[0])
+    assert peer.next("ack")["have"] == 1 and not kept.is_set()
+    kept.wait(30)
+    for frame in frames[1:]:
+        peer.socket.send(frame)
+    assert peer.next("accepted")["attempt"] == update["attempt"]
+
+
 def test_an_upload_whose_socket_closed_at_its_end_is_taken(served, monkeypatch):
     from glgpt.federation.gateway import Client
 
