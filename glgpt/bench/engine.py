@@ -175,10 +175,10 @@ def model_bench(
         c, player, info = model.config, model.player, model.info()
         measure, tokens = Measure(model.device, rounds, clock.at(1.0)), Readback(player, ("token",), 2)
         lengths = [t for t in (64, 512) if f"prefill_{t}" in player.program.entries]
-        first_s = None
-        if 64 in lengths:
+        first_s, usual = None, SAMPLERS[USUAL]
+        if 64 in lengths and usual.entry:
             player.play("prefill_64", pos=0, row=63)
-            player.play(SAMPLERS[USUAL].entry or "", **SAMPLERS[USUAL].scalars(64, c.vocab_size))
+            player.play(usual.entry, **usual.scalars(64, c.vocab_size))
             tokens.start()
             tokens.take()
             first_s = time.perf_counter() - start

@@ -209,18 +209,12 @@ class Rounds:
 
     # -- the open round ---------------------------------------------------------------------------------------------
 
-    def begin(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> bool:
-        """Opens a round; False where it was opened before: asked for again, it continues with what came.
+    def asked_for(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> OpenRound:
+        """The round to open next; the open one where it is asked for again: it continues with what came.
 
         A new `attempt` says that all gateways together had less than the quorum: the round takes updates again, beside
         those that it has.
         """
-        before, self.open = self.open, self.asked_for(task, number, parameters, attempt)
-        self.keep_open()
-        return self.open is not before
-
-    def asked_for(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> OpenRound:
-        """The round to open: the one that is open where it is asked for again."""
         name = weights_id(number, parameters)
         before = self.open if self.open is not None and self.open.id == name else None  # of the same weights
         if before is not None and attempt <= before.attempt:

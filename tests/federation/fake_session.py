@@ -74,10 +74,11 @@ class Host:
         return SimpleNamespace(member=member, key=key)
 
     def begin(self, number: int = 1, task: bytes = b"task", attempt: int = 0) -> bool:
-        fresh = self.rounds.begin(task, number, self.before, attempt)
+        before, self.rounds.open = self.rounds.open, self.rounds.asked_for(task, number, self.before, attempt)
+        self.rounds.keep_open()
         for member in self.rounds.members.values():
             self.rounds.offer(member)
-        return fresh
+        return self.rounds.open is not before
 
     def update(self, change: Any = 0.5, **changed: Any) -> tuple[protocol.Update, bytes]:
         """An update of all parameters by `change`."""

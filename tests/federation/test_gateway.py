@@ -171,6 +171,15 @@ def asked(host: Any) -> tuple[Peer, str, str, Any]:
     return peer, token, key, peer.next("round")
 
 
+def announced(host: Any) -> tuple[Peer, str, str, dict[str, Any], bytes]:
+    """As `asked`, with an update that the gateway is ready for, and its bytes."""
+    peer, token, key, round_ = asked(host)
+    update, data = peer.update(round_, round_["parameters"] + 1)
+    peer.say(update)
+    assert peer.next("ready")["have"] == 0
+    return peer, token, key, update, data
+
+
 def test_an_upload_resumes_where_it_stopped(served):
     host = served(quorum=1, rounds=1)
     peer, token, key, round_ = asked(host)
@@ -187,10 +196,7 @@ def test_an_upload_resumes_where_it_stopped(served):
 def test_frames_that_came_are_not_sent_again(served, monkeypatch):
     monkeypatch.setattr(protocol, "FRAME", 1000)
     host = served(quorum=1, rounds=1)
-    peer, token, key, round_ = asked(host)
-    update, data = peer.update(round_, round_["parameters"] + 1)
-    peer.say(update)
-    assert peer.next("ready")["have"] == 0
+    peer, token, key, update, data = announced(host)
     for frame in list(protocol.frames(data))[:3]:
         peer.socket.send(frame)
     assert [peer.next("ack")["have"] for _ in range(3)] == [1, 2, 3]
@@ -217,11 +223,7 @@ def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypat
 
     monkeypatch.setattr(Rounds, "keep_open", slowly)
     monkeypatch.setattr(protocol, "FRAME", 1000)
-    host = served(quorum=1, rounds=1)
-    peer, _, _, round_ = asked(host)
-    update, data = peer.update(round_, round_["parameters"] + 1)
-    peer.say(update)
-    assert peer.next("ready")["have"] == 0
+    peer, _, _, update, data = announced(served(quorum=1, rounds=1))
     frames = list(protocol.frames(data))
     peer.socket.send(frames[0])
     assert peer.next("ack")["have"] == 1 and not kept.is_set()
