@@ -37,7 +37,11 @@ void main() {
     at[n] = W_AT(texel);
   }
   int end = min((slice + 1) * SLICE, K4);
-#ifdef W_GROUP
+#if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
+  for (int k4 = slice * SLICE; k4 < end; k4++) MULTIPLY(ADD, k4)
+#define SCALE(n, i, j) acc[n] *= w_scale(0, 4 * slice * SLICE, at[(j - Y_J) / W_SHARED], TILE(j));
+  Y_TILES(SCALE)
+#elif defined W_GROUP
   // The sums of a group of rows are multiplied with its scales.
   for (int k4 = slice * SLICE; k4 < end;) {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;

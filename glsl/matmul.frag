@@ -7,7 +7,7 @@
 #if SPLIT_K > 1
 int slice;
 #else
-const int slice = 0;  // loops of constant length: 10% of a packed product on an H200
+const int slice = 0;
 #endif
 ivec2 p;
 vec4 acc[Y_N];
@@ -38,6 +38,12 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
   }
 void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
   int k = n * slice / SPLIT_K, end = n * (slice + 1) / SPLIT_K;
+#define STEP { \
+    X_TEXEL t[Y_NR]; \
+    vec4 x[Y_NR]; \
+    Y_ROWTILES(FETCH_X) \
+    X_EACH_SHARED(MULTIPLY) \
+  }
 #ifdef W_GROUP
   // Stretches within one group of rows of w for each column tile of x.
   while (k < end) {
@@ -53,18 +59,13 @@ void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
       } \
     }
     X_EACH_SHARED(LOAD_SCALE)
+    for (; k < stop; k++) STEP
+  }
 #else
 #define SCALE_OF(tile)
-  {
-    int stop = end;
+  int count = n % SPLIT_K == 0 ? n / SPLIT_K : end - k;  // mostly a constant: packed products are a tenth faster
+  for (int m = 0; m < count; m++, k++) STEP
 #endif
-    for (; k < stop; k++) {
-      X_TEXEL t[Y_NR];
-      vec4 x[Y_NR];
-      Y_ROWTILES(FETCH_X)
-      X_EACH_SHARED(MULTIPLY)
-    }
-  }
 }
 
 void main() {
@@ -90,7 +91,20 @@ void main() {
 #define START(n, i, j) acc[n] = vec4(0.0);
 #endif
   Y_TILES(START)
-#ifdef SEGMENTS
+#if defined EACH_TILE && W_SHARED > 1 && W_TC > Y_TC
+  // The loop once for each tile of w that a tile of y may find here: shifts by constants are 5% of a product.
+#define WITH_TILE(t) \
+  if (p.x / W_W == t) { \
+    for (int n = 0; n < Y_NC; n++) tile_of[n] = ((Y_J + n) * (W_TC / Y_TC) + t) % W_SHARED; \
+    SEGMENTS \
+  }
+  WITH_TILE(0)
+  WITH_TILE(1)
+#if W_TC / Y_TC > 2
+  WITH_TILE(2)
+  WITH_TILE(3)
+#endif
+#elif defined SEGMENTS
   SEGMENTS
 #else
   for (int k4 = 0, n = 0; 4 * k4 < X_COLS; k4 += n) {

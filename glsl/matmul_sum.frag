@@ -1,5 +1,16 @@
-// y = act(the sum of a product's partial sums + bias) (+ residual); `matmul.frag` says where they are.
+// y = act(the sum of a product's partial sums + bias) (+ residual); `matmul.frag` says where they are. y has their row
+// tiles, and may have other column tiles.
 #include "activation.glsl"
+
+#define SLICE_W (PARTIAL_SUMS_W / SPLIT_K)  // texels of a slice's column tile
+#if Y_W == SLICE_W
+#define TILE(j, c4) (j)
+#else
+#define TILE(j, c4) (c4 / SLICE_W)
+#endif
+#define PARTIAL_SUM(i, tile, texel) \
+  PARTIAL_SUMS_DECODE(PARTIAL_SUMS((i) * PARTIAL_SUMS_ACROSS + (tile) / PARTIAL_SUMS_SHARED, p.y, texel), \
+                      (tile) % PARTIAL_SUMS_SHARED)
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
@@ -19,7 +30,8 @@ void main() {
     v[n] = vec4(0.0); \
     if (4 * c4 < Y_COLS) { \
       v[n] = START(c4); \
-      for (int s = 0; s < SPLIT_K; s++) v[n] += PARTIAL_SUMS(i * PARTIAL_SUMS_TC + j, p.y, s * Y_W + p.x); \
+      int tile = TILE(j, c4), texel = c4 - tile * SLICE_W; \
+      for (int s = 0; s < SPLIT_K; s++) v[n] += PARTIAL_SUM(i, tile, s * SLICE_W + texel); \
       v[n] = act(v[n]) PLUS(i, j); \
     } \
   }

@@ -48,7 +48,12 @@ void main() {
     at[n] = W_AT(texel);
   }
   int end = min((slice + 1) * SLICE, K4);
-#ifdef W_GROUP
+#if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
+  // One group of rows, whose sums are scaled at the end: half of the registers.
+  for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(ADD, k4, end - 1)
+#define SCALE(n, i, j) acc[n] *= w_scale(0, 4 * slice * SLICE, at[n / W_SHARED], TILE(n));
+  Y_TILES(SCALE)
+#elif defined W_GROUP
   // The sums of a group of rows are multiplied with its scales.
   for (int k4 = slice * SLICE; k4 < end;) {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;

@@ -1,14 +1,18 @@
 // scores[t * n_head + head, s] = scale * q[pos + t, head] . k[s, head]; beyond the position, MASKED.
 // With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, rows of q and k are t * BATCH + sequence.
 // With fewer heads on one side, K_GROUP or Q_GROUP of the scores' heads share one (Ainslie et al. 2023).
+// With TO_POSITION, keys beyond the position of all row tiles are left as they were.
 // Texel column = four keys; the row tiles are distant t of the same head, which share every fetched key.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int head = p.y % N_HEAD, b = p.y / N_HEAD % BATCH, first = 4 * p.x;
+#define T_OF(i) ((i * Y_H + p.y) / (N_HEAD * BATCH))
+#ifdef TO_POSITION
+  if (first > pos + T_OF((Y_TR - 1))) discard;
+#endif
   vec4 acc[Y_N];
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
-#define T_OF(i) ((i * Y_H + p.y) / (N_HEAD * BATCH))
   if (first <= pos + T_OF((Y_I + Y_NR - 1))) {
     int last = K_H / BATCH - 1;
     for (int d = 0; d < D4; d++) {

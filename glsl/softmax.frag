@@ -1,8 +1,12 @@
-// pattern = exp(score - maximum) / sum, zero beyond the position.
+// pattern = exp(score - maximum) / sum, zero beyond the position. With TO_POSITION, texels beyond the position of all row
+// tiles are left as they were.
 #include "softmax.glsl"
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
+#ifdef TO_POSITION
+  if (4 * (Y_J * Y_W + p.x) > pos + ((Y_TR - 1) * Y_H + p.y) / N_HEAD) discard;
+#endif
   vec4 v[Y_N];
 #define APPLY(n, i, j) { \
     int row = i * Y_H + p.y, t = pos + row / N_HEAD, k = j * Y_W + p.x; \

@@ -24,12 +24,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Want:
-    """A tensor and what it must hold. `read` turns its matrix into what is compared; `bare`: not zero beyond it."""
+    """A tensor and what it must hold. `read` turns its matrix into what is compared; `bare`: not zero beyond it.
+
+    `summed` are the magnitudes that were added up as halves to get there, whose rounding is within k eps of these.
+    """
 
     tensor: Tensor
     expected: Array
     read: Callable[[Array], Array] | None = None
     bare: bool = False
+    summed: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -111,12 +115,16 @@ def norm_fold(b: Bench, s: SimpleNamespace) -> list[Want]:
 def matmul(b: Bench, s: SimpleNamespace, most: int = 1) -> list[Want]:
     x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.cols)
     bias = b.normal("bias", 1, s.cols) if s.bias else None
-    whole = not b.style.format.packed  # packed outputs take no residual
-    residual = b.normal("r", s.rows, s.cols, b.many(s.rows, s.cols)) if s.residual and whole else None
+    split_k = max(1, min(most, b.limits.max_texture_size // (texels(s.cols) // 4)))
     dtype, tile_cols, a = "f32" if s.plain else b.style.dtype, b.style.tiles[1], b.held
-    form = {"tile_cols": tile_cols, "split_k": max(1, min(most, b.limits.max_texture_size // (texels(s.cols) // 4)))}
-    y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, **form)
-    return [Want(y, ref.matmul(a["x"], a["w"][: s.inner], a.get("bias"), s.act, a.get("r")))]
+    residual = None
+    if s.residual and (split_k > 1 or not b.style.format.packed):  # packed outputs take none
+        residual = b.normal("r", s.rows, s.cols, b.stream(s.rows, s.cols))
+    y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols, split_k=split_k)
+    w = a["w"][: s.inner]
+    halves = split_k > 1 and b.seen["y.partial_sums"].layout.format.packed
+    summed = np.abs(a["x"]) @ np.abs(w) if halves else None
+    return [Want(y, ref.matmul(a["x"], w, a.get("bias"), s.act, a.get("r")), summed=summed)]
 
 
 def head_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
@@ -223,6 +231,18 @@ def attend(b: Bench, s: SimpleNamespace) -> list[Want]:
     z = ops.attend(b, x, v, s.rows, s.n_head, "z", b.style.dtype)
     cube = _cube(b.held["x"][: s.rows * s.n_head], s.n_head)
     return [Want(z, ref.attend(cube, np.nan_to_num(b.held["v"])))]
+
+
+def attention(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """From scores to heads, with nothing written beyond the positions of a fragment's rows."""
+    q, k, v = (_cache(b, s, name) for name in "qkv")
+    b.pos = s.pos
+    score = ops.scores(b, q, k, s.rows, b.style.tiles[0], s.n_head, 0.4, "scores", to_position=True)
+    pattern = ops.softmax(b, score, s.n_head, "pattern", to_position=True)
+    z = ops.attend(b, pattern, v, s.rows, s.n_head, "z", b.style.dtype)
+    known, values = np.nan_to_num(b.held["k"]), np.nan_to_num(b.held["v"])
+    scores = ref.scores(b.held["q"], known, s.n_head, 0.4, s.pos, s.rows)
+    return [Want(z, ref.attend(ref.softmax(scores), values))]
 
 
 def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
@@ -349,6 +369,7 @@ CASES = {
     "scores": Case(shapes(**ATTENTION), scores, (4e-6, 2)),
     "softmax": Case(shapes(**ATTENTION), softmax, (1e-6, 8)),
     "attend": Case(shapes(**ATTENTION), attend, (4e-6, 2)),
+    "attention": Case(shapes(**ATTENTION), attention, (1e-5, 4)),
     "attend_row": Case(shapes(**ATTENTION | RANGES | {"contiguous": CONTIGUOUS}), attend_row, (2e-5, 8)),
     "act": Case(shapes(**MATRIX, act=ACTS.filter(bool)), act, (2e-6, 8)),
     "add": Case(shapes(**MATRIX), add, (0.0, 1)),

@@ -182,12 +182,15 @@ def save_checkpoint(folder: Path, config: GPT2Config, weights: Mapping[str, NDAr
     return folder
 
 
-def within(ours: NDArray[Any], ref: NDArray[Any], atol: float, rtol: float = 0.0, where: str = "") -> None:
+def within(
+    ours: NDArray[Any], ref: NDArray[Any], atol: float | NDArray[Any], rtol: float = 0.0, where: str = ""
+) -> None:
     """Fails unless |ours - ref| <= atol + rtol |ref| everywhere, infinities and NaN in the same places."""
     assert ours.shape == ref.shape, f"{where}: {ours.shape} is not {ref.shape}"
     finite = np.isfinite(ref)
     same = (ours == ref) | (np.isnan(ours) & np.isnan(ref))
     assert same[~finite].all(), f"{where}: not finite in other places"
-    off = np.abs(ours[finite].astype(np.float64) - ref[finite]) - (atol + rtol * np.abs(ref[finite]))
-    assert not off.size or off.max() <= 0, f"{where}: {off.max() + atol:.2e} off, {atol} allowed"
+    allowed = np.broadcast_to(atol, ref.shape)[finite] + rtol * np.abs(ref[finite])
+    off = np.abs(ours[finite].astype(np.float64) - ref[finite]) - allowed
+    assert not off.size or off.max() <= 0, f"{where}: {off.max():.2e} further off than allowed"
     assert np.isfinite(ours[finite]).all(), f"{where}: not finite"

@@ -11,12 +11,14 @@ from typing import Protocol
 
 from glgpt import ops
 from glgpt.models.part import HIDDEN, Part
-from glgpt.models.spec import FINAL_NORM, FIRST_NORM, ModelConfig, in_block
+from glgpt.models.spec import FINAL_NORM, FIRST_NORM, PATTERN, SCORES, ModelConfig, in_block
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
+
+MANY_ROWS = 256  # of a product: with so many, a GPU decodes integers once beforehand, not in each of its fragments
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,17 @@ class Network(ABC):
             tensor = self.edits.apply(self, tensor)
         return self.rec.output(tensor) if tensor.name in self.names else tensor
 
+    def pattern(self, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int) -> Tensor:
+        """The pattern of layer i for t tokens of each sequence, `[t n_head, keys]`."""
+        n, n_head, (scores, pattern) = self.batch.size, self.config.n_head, (in_block(i, s) for s in (SCORES, PATTERN))
+        form, seen = (t, tile_rows, n_head, self.scale(i), scores, n), self.read_to_position
+        s = self.keep(ops.scores(self.rec, q, k, *form, to_position=seen(scores)))
+        return self.keep(ops.softmax(self.rec, s, n * n_head, pattern, self.heads, seen(pattern)))
+
+    def read_to_position(self, name: str) -> bool:
+        """Whether what an activation of attention holds beyond a row's position is never read."""
+        return self.cached and not self.edits and name not in self.names
+
     def drop(self, x: Tensor, site: int) -> Tensor:
         """x after dropout, where there is any."""
         rate = self.batch.dropout
@@ -279,17 +292,28 @@ class Network(ABC):
         self, x: Tensor, linear: str, name: str, act: str | None = None, residual: Tensor | None = None
     ) -> Tensor:
         """Every row through a linear layer."""
-        w, b = self.linear(linear)
-        rec, tc, split_k = self.rec, self.kernel.tile_cols, 1
-        if self.cached and not self.format.packed:  # sums of packed products would take twice the layers
-            split_k = ops.split_k_for(rec, x.layout.height, texels(x.cols) // 4, -(-texels(w.cols) // (4 * tc)))
+        (w, b), split_k, tc = self.linear(linear), self.split_k(x, linear), self.kernel.tile_cols
+        if w.layout.format.quantised and not self.kernel.contiguous and x.rows >= MANY_ROWS:
+            halves = fold(w.rows, w.cols, self.rec.limits.max_texture_size, dtype=self.dtype)
+            w = ops.copy(self.rec, w, halves, f"{w.name}.halves")
         return ops.matmul(
-            rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, split_k=split_k
+            self.rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, split_k=split_k
         )
 
+    def split_k(self, x: Tensor, linear: str) -> int:
+        """Into how many slices to split K of x through a linear layer; training splits none."""
+        if not self.cached:
+            return 1
+        across, k = -(-texels(self.linear(linear)[0].cols) // (4 * self.kernel.tile_cols)), texels(x.cols) // 4
+        return ops.split_k_for(self.rec, x.layout.height, k, across, self.kernel.contiguous)
+
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
-        """x + linear(y), in one pass unless the product `out` is wanted by itself, is packed, or dropped from."""
-        if out not in self.names and not self.format.packed and not self.batch.dropout:
+        """x + linear(y), without a pass for the sum unless the product `out` is wanted by itself or dropped from.
+
+        A packed product cannot be added to x, which is f32, but the partial sums of one that splits K can.
+        """
+        fused = not self.format.packed or self.split_k(y, linear) > 1
+        if fused and out not in self.names and not self.batch.dropout:
             return self.keep(self.matmul(y, linear, total, residual=x))
         product = self.drop(self.keep(self.matmul(y, linear, out)), site)
         return self.keep(ops.add(self.rec, x, product, x.layout, total))

@@ -83,18 +83,20 @@ def scores(
     name: str,
     batch: int = 1,
     masked: float = MASKED,
+    to_position: bool = False,
 ) -> Tensor:
     """scores[t * n_head + head, s] = scale * q[pos + t] . k[s] per head for `rows` rows t, `masked` where s > pos + t.
 
     Where q or k has fewer heads than `n_head`, neighbouring heads share one (grouped-query attention, Ainslie et al.
     2023). With a `batch`, rows of q and k are t * batch + sequence, and each of `rows` rows t stands for all
-    sequences. It is differentiated from position 0, with the q and k of just these rows.
+    sequences. It is differentiated from position 0, with the q and k of just these rows. With `to_position`, texels
+    beyond the position of every row that shares a fragment are not written: a chunk of a prompt needs few of the keys.
     """
     padded = -(-rows // tile_rows) * tile_rows
     y = rec.scratch(name, Layout(padded * n_head * batch, k.rows // batch, (tile_rows, 1)))
     width = max(q.cols, k.cols)  # of all heads
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "MASKED": masked}
-    defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols}
+    defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols} | _to_position(to_position)
     rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, cost=Cost(2 * rows * k.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
@@ -121,16 +123,16 @@ def _attend_vjp(
     return y
 
 
-def softmax(rec: Recorder, x: Tensor, n_head: int, name: str, dtype: str = "f32") -> Tensor:
+def softmax(rec: Recorder, x: Tensor, n_head: int, name: str, dtype: str = "f32", to_position: bool = False) -> Tensor:
     """The softmax of each row of scores up to its position, zero beyond; `n_head` rows have the same position.
 
-    It is stored as `dtype`, and so is the gradient of the scores; sums are f32.
+    It is stored as `dtype`, and so is the gradient of the scores; sums are f32. `to_position` is as in `scores`.
     """
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * min(2, -(-x.cols // 4)), x.layout.tiles))
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
     tiles = x.layout.tiles[0], FORMATS[dtype].column_tiles_per_texel
     y = rec.scratch(name, Layout(x.rows, x.cols, tiles, dtype))
-    rec.emit("softmax", {"x": x, "stats": stats}, {"y": y}, {"N_HEAD": n_head})
+    rec.emit("softmax", {"x": x, "stats": stats}, {"y": y}, {"N_HEAD": n_head} | _to_position(to_position))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         inputs = {"x": y, "dy": d[0]}
@@ -142,6 +144,10 @@ def softmax(rec: Recorder, x: Tensor, n_head: int, name: str, dtype: str = "f32"
 
     rec.differentiable(y, (x,), vjp)
     return y
+
+
+def _to_position(it_is: bool) -> dict[str, int]:
+    return {"TO_POSITION": 1} if it_is else {}
 
 
 def set_pattern(rec: Recorder, x: Tensor, how: Tensor, n_head: int) -> Tensor:

@@ -18,10 +18,12 @@ CONTIGUOUS = (
     4  # texels of an f32 weight's row that a fragment takes; of a packed one one, whose decoding fills registers
 )
 INTEGERS = 8, 2  # of integers on a GPU: texels of K that a fragment walks, and those it fetches at once; they are few
+MANY_SUMS = 60_000  # texels of partial sums of integers on a GPU; with so many, slices of K are twice as long
 PANEL = 8  # fragments that read a panel's row: software GL runs so many together
 WRITTEN_OUT = 8  # segments of K, each within one tile of both factors; with more, the shader loops over them
-FEW_BINS = 6  # of BIN x BIN fragments; a product of fewer splits K: six suit two threads, and fill half of an H200
-MOST_SPLITS, LEAST_SLICE = 4, 24  # of K, and texels of a slice: shorter ones save less than adding them up costs
+FEW_BINS, MOST_SPLITS = 6, 4  # bins of fragments on software GL: with fewer, K is split; six suit two threads
+FEW_FRAGMENTS, MOST_SPLITS_OF_A_GPU = 8192, 8  # fragments on a GPU: an H200 runs some 2,000 at once
+LEAST_SLICE = 24  # texels of K: shorter slices save less than adding them up costs
 BIN = 64  # pixels of a side of what software GL hands out to a thread
 NARROW = 128  # columns of fragments of a one-row product; with fewer, slices of K are shorter
 WIDE = 4096  # texels across a one-row product, enough to give a GPU fragments of one column each
@@ -53,24 +55,22 @@ def matmul(
     """
     weight = packed(rec, w, x.layout.dtype)
     tiles = x.layout.tiles[0], _column_tiles(rec, weight, tile_cols, dtype)
-    y = rec.scratch(name, Layout(x.rows, w.cols, tiles, dtype))
-    if w.rows < x.cols or x.layout.panel or (residual and (residual.layout != y.layout or y.layout.format.packed)):
+    whole = Layout(x.rows, w.cols, tiles, dtype)
+    layout = residual.layout if residual and split_k > 1 else whole
+    if w.rows < x.cols or x.layout.panel or (residual and not _fits(residual.layout, layout, tiles[0])):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
-    inputs, product = {"x": x, "w": weight}, y
+    y = rec.scratch(name, layout)
     finish = ({"bias": bias} if bias else {}) | ({"residual": residual} if residual else {})
-    shape: dict[str, int | float | str] = {"SPLIT_K": split_k}
-    defines = shape | _segments(x.layout, weight.layout)
-    if split_k > 1:
-        cols = 4 * y.layout.width * split_k * y.layout.tiles[1]
-        product = rec.scratch(f"{name}.partial_sums", Layout(x.rows, cols, y.layout.tiles))
-        defines |= activation_defines(None)
+    factors, split = {"x": x, "w": weight}, {"SPLIT_K": split_k}
+    walk, cost = _segments(x.layout, weight.layout), Cost(2 * x.rows * x.cols * w.cols, weight.layout.nbytes)
+    if split_k == 1:
+        defines = split | walk | activation_defines(act)
+        rec.emit("matmul", factors | finish, {"y": y}, defines, label=name, columns=2, cost=cost)
     else:
-        inputs |= finish
-        defines |= activation_defines(act)
-    flops = 2 * x.rows * x.cols * w.cols
-    rec.emit("matmul", inputs, {"y": product}, defines, label=name, columns=2, cost=Cost(flops, weight.layout.nbytes))
-    if split_k > 1:
-        rec.emit("matmul_sum", {"partial_sums": product} | finish, {"y": y}, shape | activation_defines(act))
+        slices = replace(whole, cols=4 * whole.width * split_k * tiles[1])
+        sums, defines = rec.scratch(f"{name}.partial_sums", slices), split | walk | activation_defines(None)
+        rec.emit("matmul", factors, {"y": sums}, defines, label=name, columns=2, cost=cost)
+        rec.emit("matmul_sum", {"partial_sums": sums} | finish, {"y": y}, split | activation_defines(act))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if act:
@@ -87,14 +87,22 @@ def matmul(
     return y
 
 
-def split_k_for(rec: Recorder, rows: int, inner: int, width: int) -> int:
+def _fits(residual: Layout, y: Layout, tile_rows: int) -> bool:
+    """Whether a residual can be added to a product of so many row tiles that becomes y."""
+    return residual == y and not y.format.packed and y.tiles[0] == tile_rows
+
+
+def split_k_for(rec: Recorder, rows: int, inner: int, width: int, contiguous: int = 0) -> int:
     """Into how many slices to split the `inner` texels of K of a product of `width` texels by `rows` of fragments.
 
-    K is split when there are too few fragments: software GL hands out bins of 64 x 64, so that three bins keep two
-    threads busy for as long as four would, and 1,536 fragments fill a fifth of an H200.
+    K is split when there are too few fragments. Software GL (a kernel of `contiguous` columns) hands out bins of 64 x
+    64, so that three bins keep two threads busy for as long as four would. On a GPU the last fragments of a pass run
+    alone: the shorter they are, the less it waits for them.
     """
-    bins, split_k = -(-width // BIN) * -(-rows // BIN), 1
-    while bins * split_k < FEW_BINS and 2 * split_k <= MOST_SPLITS and inner >= 2 * split_k * LEAST_SLICE:
+    size = -(-width // BIN) * -(-rows // BIN) if contiguous else width * rows
+    few, most = (FEW_BINS, MOST_SPLITS) if contiguous else (FEW_FRAGMENTS, MOST_SPLITS_OF_A_GPU)
+    split_k = 1
+    while size * split_k < few and 2 * split_k <= most and inner >= 2 * split_k * LEAST_SLICE:
         split_k *= 2
     return split_k if width * split_k <= rec.limits.max_texture_size else 1
 
@@ -149,14 +157,17 @@ def _column_tiles(rec: Recorder, w: Tensor, tile_cols: int, dtype: str) -> int:
     return fewer if own > 1 and w.cols % (4 * tiles) == 0 and wide else tiles
 
 
-def _segments(x: Layout, w: Layout) -> dict[str, str]:
+def _segments(x: Layout, w: Layout) -> dict[str, int | float | str]:
     """How the shader walks K: segment by segment, or, where a compiler would take minutes for that, in a loop."""
     shared, calls = x.format.column_tiles_per_texel, []
     for layer, x0, starts, n in x.segments(w):
         at = [*starts, *[(-1, 0)] * (shared - len(starts))]
         meets = ", ".join(f"ivec2({tile}, {row})" for tile, row in at)
         calls.append(f"segment({layer}, {x0}, {n}, ivec2[{shared}]({meets}));")
-    return {"SEGMENTS": " ".join(calls)} if len(calls) <= WRITTEN_OUT or x.format.packed else {}
+    if len(calls) > WRITTEN_OUT and not x.format.packed:
+        return {}
+    each: dict[str, int | float | str] = {"EACH_TILE": 1} if _integers_on_a_gpu(w) else {}
+    return each | {"SEGMENTS": " ".join(calls)}
 
 
 def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
@@ -222,7 +233,10 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         most = 2 * BIN // -(-k4 // (2 * SLICE))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
         return by, -(-k4 // (2 * BIN // by))
-    if slice_texels is None and columns < NARROW and least == SLICE:
+    if slice_texels is None and _integers_on_a_gpu(w):
+        sums = w.row_texels * w.format.column_tiles_per_texel * -(-k4 // least)
+        slice_texels = least * (1 if sums < MANY_SUMS else 2 if sums < 2 * MANY_SUMS else 4)  # within a group
+    elif slice_texels is None and columns < NARROW:
         slice_texels = max(6, -(-k4 // 32))  # the columns alone do not fill a GPU
     elif slice_texels is None:
         slice_texels = least * min(4, max(1, columns * -(-k4 // least) // ENOUGH))

@@ -45,10 +45,7 @@ class GPT2Network(Network):
         ops.split_qkv(rec, qkv, q, key, v, h + "attn.qkv")
         for heads in (q, key, v):
             self.keep(heads)
-        tr = normed.tiles[0]
-        s = self.keep(ops.scores(rec, q, key, t, tr, n_head, self.scale(i), h + "attn.scores", n))  # (t n_head, keys)
-        p = ops.softmax(rec, s, n * n_head, h + "attn.pattern", self.heads)
-        p = self.drop(self.keep(p), 3 * i + 1)
+        p = self.drop(self.pattern(q, key, i, t, normed.tiles[0]), 3 * i + 1)  # (t n_head, keys)
         z = self.keep(ops.attend(rec, p, v, t, n_head, h + "attn.z", self.dtype, n))  # (t, C)
         x = self.add_linear(x, z, h + "attn.c_proj", h + "attn.out", h + "resid_mid", 3 * i + 2)
         m = self.keep(self.norm(x, h + "ln_2", normed))

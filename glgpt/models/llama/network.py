@@ -51,9 +51,7 @@ class LlamaNetwork(Network):
             frequencies = () if name == "v" else c.frequencies
             ops.rotary(rec, y, heads, c.d_head, frequencies, f"{h}attn.{name}", n)
             self.keep(heads)
-        s = self.keep(ops.scores(rec, q, k, t, normed.tiles[0], c.n_head, self.scale(i), h + "attn.scores", n))
-        p = ops.softmax(rec, s, n * c.n_head, h + "attn.pattern", self.heads)
-        p = self.drop(self.keep(p), 3 * i + 1)
+        p = self.drop(self.pattern(q, k, i, t, normed.tiles[0]), 3 * i + 1)
         z = self.keep(ops.attend(rec, p, v, t, c.n_head, h + "attn.z", self.dtype, n, group=self.group))
         x = self.add_linear(x, z, layer + "self_attn.o_proj", h + "attn.out", h + "resid_mid", 3 * i + 2)
         m = self.gated(self.keep(self.norm(x, h + "ln_2", normed)), h, layer)  # (t, n_inner)
