@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from glgpt import ops
 from glgpt.program.layout import Layout, texels
+from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -112,17 +113,28 @@ def norm_fold(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(g, gain_w), Want(h, bias_w)]
 
 
+class Into(ops.Splits):
+    """So many slices of every product, if they fit."""
+
+    def __init__(self, split_k: int) -> None:
+        super().__init__(0, split_k)
+
+    def of(self, rec: Recorder, rows: int, inner: int, width: int) -> int:
+        return max(1, min(self.most, rec.limits.max_texture_size // width))
+
+
 def matmul(b: Bench, s: SimpleNamespace, most: int = 1) -> list[Want]:
     x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.cols)
     bias = b.normal("bias", 1, s.cols) if s.bias else None
-    split_k = max(1, min(most, b.limits.max_texture_size // (texels(s.cols) // 4)))
+    splits = Into(most)
     dtype, tile_cols, a = "f32" if s.plain else b.style.dtype, b.style.tiles[1], b.held
     residual = None
+    split_k = splits.of(b, s.rows, s.inner, texels(s.cols) // 4)
     if s.residual and (split_k > 1 or not b.style.format.packed):  # packed outputs take none
         residual = b.normal("r", s.rows, s.cols, b.stream(s.rows, s.cols))
-    y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols, split_k=split_k)
+    y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols, splits=splits)
     w = a["w"][: s.inner]
-    halves = split_k > 1 and b.seen["y.partial_sums"].layout.format.packed
+    halves = "y.partial_sums" in b.seen and b.seen["y.partial_sums"].layout.format.packed
     summed = np.abs(a["x"]) @ np.abs(w) if halves else None
     return [Want(y, ref.matmul(a["x"], w, a.get("bias"), s.act, a.get("r")), summed=summed)]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import reference as ref
 import reference_training as more
-from cases import ACTS, COLS, FLAG, MATRIX, ROWS, VOCAB, Array, shapes
+from cases import ACTS, COLS, FLAG, MATRIX, ROWS, VOCAB, Array, Into, shapes
 from cases_training import BATCH, HEADS, PART, RATES, SPARE, heads, logits, reached, score_rows, score_tiles, targets
 from hypothesis import strategies as st
 
 from glgpt import ops
-from glgpt.program.layout import Layout, fold
+from glgpt.program.layout import Layout, fold, texels
 from glgpt.program.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -93,13 +93,14 @@ def backward(b: Bench, case: str, s: SimpleNamespace, cases: Mapping[str, VjpCas
     return Backward(taped, gradients, dys, so_far)
 
 
-def matmul(b: Bench, s: SimpleNamespace) -> Taped:
+def matmul(b: Bench, s: SimpleNamespace, split_k: int = 1) -> Taped:
     given = {"x": b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), "w": b.weight("w", s.inner, s.cols)}
     if s.bias:
         given["bias"] = b.normal("bias", 1, s.cols)
-    if s.residual and not b.style.format.packed:  # a packed product adds nothing
-        given["residual"] = b.normal("residual", s.rows, s.cols, b.many(s.rows, s.cols))
-    how: dict[str, Any] = {"dtype": b.style.dtype, "tile_cols": b.style.tiles[1]}
+    splits = Into(split_k)
+    if s.residual and (not b.style.format.packed or splits.of(b, s.rows, s.inner, texels(s.cols) // 4) > 1):
+        given["residual"] = b.normal("residual", s.rows, s.cols, b.stream(s.rows, s.cols))
+    how: dict[str, Any] = {"dtype": b.style.dtype, "tile_cols": b.style.tiles[1], "splits": splits}
     y = ops.matmul(b, given["x"], given["w"], given.get("bias"), "y", residual=given.get("residual"), **how)
 
     def function(x: Array, w: Array, bias: Any = None, residual: Any = None) -> tuple[Array]:
@@ -224,6 +225,9 @@ def recomputed(b: Bench, s: SimpleNamespace) -> Taped:
 DY = {"so_far": FLAG, "plain_dy": FLAG}
 WIDE = {"rows": st.sampled_from([29, 1, 7, 22]), "cols": st.sampled_from([37, 1, 6, 100])}
 VJPS = {
+    "split matmul": VjpCase(
+        shapes(**WIDE, inner=COLS, bias=FLAG, residual=FLAG, **DY), lambda b, s: matmul(b, s, 3), (4e-5, 2), 6e-3
+    ),
     "matmul": VjpCase(shapes(**WIDE, inner=COLS, bias=FLAG, residual=FLAG, **DY), matmul, (4e-5, 2), 2e-3),
     "norm": VjpCase(shapes(**WIDE, **DY), norm, (2e-5, 8)),
     "act": VjpCase(shapes(**MATRIX, act=ACTS.filter(bool), **DY), act, (4e-6, 8)),

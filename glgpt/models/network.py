@@ -89,6 +89,9 @@ class Network(ABC):
         self.trains_packed = role == "state" and self.format.packed  # with a tape or not, the same numbers
         self.heads = self.dtype if role == "state" else "f32"
         self.kernel = kernel.for_format(self.format, rec.limits)
+        self.splits: ops.Splits | None = ops.GPU_SPLITS
+        if kernel.contiguous:  # training gains nothing from it on software GL
+            self.splits = ops.SOFTWARE_SPLITS if self.cached else None
         self.edits: SupportsEdits | None = None
         self.taps = False  # whether `prefill` and `decode` list the residual stream after every block
         self.decoding = False  # whether the ids are the token in `token`
@@ -292,20 +295,13 @@ class Network(ABC):
         self, x: Tensor, linear: str, name: str, act: str | None = None, residual: Tensor | None = None
     ) -> Tensor:
         """Every row through a linear layer."""
-        (w, b), split_k, tc = self.linear(linear), self.split_k(x, linear), self.kernel.tile_cols
+        (w, b), tc = self.linear(linear), self.kernel.tile_cols
         if w.layout.format.quantised and not self.kernel.contiguous and x.rows >= MANY_ROWS:
             halves = fold(w.rows, w.cols, self.rec.limits.max_texture_size, dtype=self.dtype)
             w = ops.copy(self.rec, w, halves, f"{w.name}.halves")
         return ops.matmul(
-            self.rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, split_k=split_k
+            self.rec, x, w, b, name, act=act, residual=residual, dtype=self.dtype, tile_cols=tc, splits=self.splits
         )
-
-    def split_k(self, x: Tensor, linear: str) -> int:
-        """Into how many slices to split K of x through a linear layer; training splits none."""
-        if not self.cached:
-            return 1
-        across, k = -(-texels(self.linear(linear)[0].cols) // (4 * self.kernel.tile_cols)), texels(x.cols) // 4
-        return ops.split_k_for(self.rec, x.layout.height, k, across, self.kernel.contiguous)
 
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
         """x + linear(y), without a pass for the sum unless the product `out` is wanted by itself or dropped from.
@@ -317,6 +313,11 @@ class Network(ABC):
             return self.keep(self.matmul(y, linear, total, residual=x))
         product = self.drop(self.keep(self.matmul(y, linear, out)), site)
         return self.keep(ops.add(self.rec, x, product, x.layout, total))
+
+    def split_k(self, x: Tensor, linear: str) -> int:
+        """Into how many slices K is split of x through a linear layer."""
+        across = -(-texels(self.linear(linear)[0].cols) // (4 * self.kernel.tile_cols))
+        return self.splits.of(self.rec, x.layout.height, texels(x.cols) // 4, across) if self.splits else 1
 
     # -- decode -------------------------------------------------------------------------------------------------
 

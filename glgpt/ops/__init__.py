@@ -21,7 +21,7 @@ from glgpt.ops.attention import (
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.few_rows import MOST_ROWS, few_rows
 from glgpt.ops.loss import cross_entropy, cross_entropy_rows, prediction
-from glgpt.ops.matmul import CONTIGUOUS, combine, matmul, matvec, panels, split_k_for
+from glgpt.ops.matmul import CONTIGUOUS, GPU_SPLITS, SOFTWARE_SPLITS, Splits, combine, matmul, matvec, panels
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row, Rows
 from glgpt.ops.pointwise import (
@@ -44,9 +44,11 @@ __all__ = [
     "ACTIVATIONS",
     "ALTERNATIVES",
     "CONTIGUOUS",
+    "GPU_SPLITS",
     "KEYS",
     "MOST_ROWS",
     "PATTERNS",
+    "SOFTWARE_SPLITS",
     "TOKEN",
     "AttendedRow",
     "LossScale",
@@ -55,6 +57,7 @@ __all__ = [
     "PartialSums",
     "Row",
     "Rows",
+    "Splits",
     "act",
     "adamw",
     "add",
@@ -93,7 +96,6 @@ __all__ = [
     "set_pattern",
     "softmax",
     "sorted_index",
-    "split_k_for",
     "split_qkv",
     "take_row",
     "transpose",

@@ -60,7 +60,7 @@ def gradient_norm(
 
 def _sum_squares(rec: Recorder, gradients: Sequence[Tensor], name: str) -> Tensor:
     texels = max(g.rows * -(-g.cols // 4) for g in gradients)
-    side = max(1, min(SIDE, round((texels / 64) ** 0.5)))
+    side = max(1, min(SIDE, round((texels / 16) ** 0.5)))
     y = rec.scratch(f"{name}.squares", Layout(side, 4 * side))
     inputs = {f"a{i}": g for i, g in enumerate(gradients)}
     every = " ".join(f"ADD(a{i}_at, A{i}_ROWS, {-(-g.cols // 4)})" for i, g in enumerate(gradients))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row, each_row
 from glgpt.ops.pointwise import activation_defines, column_sums, copy, packed, plus, transpose
@@ -21,13 +21,36 @@ INTEGERS = 8, 2  # of integers on a GPU: texels of K that a fragment walks, and 
 MANY_SUMS = 60_000  # texels of partial sums of integers on a GPU; with so many, slices of K are twice as long
 PANEL = 8  # fragments that read a panel's row: software GL runs so many together
 WRITTEN_OUT = 8  # segments of K, each within one tile of both factors; with more, the shader loops over them
-FEW_BINS, MOST_SPLITS = 6, 4  # bins of fragments on software GL: with fewer, K is split; six suit two threads
-FEW_FRAGMENTS, MOST_SPLITS_OF_A_GPU = 8192, 8  # fragments on a GPU: an H200 runs some 2,000 at once
 LEAST_SLICE = 24  # texels of K: shorter slices save less than adding them up costs
 BIN = 64  # pixels of a side of what software GL hands out to a thread
 NARROW = 128  # columns of fragments of a one-row product; with fewer, slices of K are shorter
 WIDE = 4096  # texels across a one-row product, enough to give a GPU fragments of one column each
 ENOUGH = 16384  # fragments of a one-row product; with more, slices of K are longer and the reader adds up fewer
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Into how many slices products split K on a device: until they have `few` fragments, `most` at most.
+
+    Software GL hands out bins of `bin_size` squared fragments, so that three bins keep two threads busy for as long as
+    four would. On a GPU the last fragments of a pass run alone: the shorter they are, the less it waits for them.
+    """
+
+    few: int
+    most: int
+    bin_size: int = 1
+
+    def of(self, rec: Recorder, rows: int, inner: int, width: int) -> int:
+        """Of a product of `rows` by `width` fragments, each of which walks `inner` texels of K."""
+        size, split_k = -(-width // self.bin_size) * -(-rows // self.bin_size), 1
+        few = self.few // self.bin_size**2
+        while size * split_k < few and 2 * split_k <= self.most and inner >= 2 * split_k * LEAST_SLICE:
+            split_k *= 2
+        return split_k if width * split_k <= rec.limits.max_texture_size else 1
+
+
+GPU_SPLITS = Splits(8192, 8)  # an H200 runs some 2,000 fragments at once
+SOFTWARE_SPLITS = Splits(6 * BIN**2, 4, BIN)  # six bins suit two threads
 
 
 def matmul(
@@ -41,13 +64,13 @@ def matmul(
     residual: Tensor | None = None,
     dtype: str = "f32",
     tile_cols: int = 1,
-    split_k: int = 1,
+    splits: Splits | None = None,
 ) -> Tensor:
     """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual, f32 of y's own layout.
 
     y takes its row tiles from x and is cut into `tile_cols` column tiles (with packed weights, into theirs). A fragment
-    computes a texel of each row tile in one or two column tiles. With `split_k` > 1, so many slices of K are multiplied
-    side by side and another pass adds up their partial sums (see `split_k_for`).
+    computes a texel of each row tile in one or two column tiles. Where `splits` says so, slices of K are multiplied
+    side by side and another pass adds up their partial sums, stored as `dtype`; so for the gradients.
 
     Where x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: that
     of w is f32, that of x is stored as x is. Raises ValueError for shapes that do not fit, for x in panels, and for a
@@ -56,6 +79,7 @@ def matmul(
     weight = packed(rec, w, x.layout.dtype)
     tiles = x.layout.tiles[0], _column_tiles(rec, weight, tile_cols, dtype)
     whole = Layout(x.rows, w.cols, tiles, dtype)
+    split_k = splits.of(rec, x.layout.height, texels(x.cols) // 4, whole.width) if splits else 1
     layout = residual.layout if residual and split_k > 1 else whole
     if w.rows < x.cols or x.layout.panel or (residual and not _fits(residual.layout, layout, tiles[0])):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
@@ -77,8 +101,8 @@ def matmul(
             raise ValueError(f"{name}: record the activation as an op of its own to differentiate it")
         dy, given = d[0], packed(rec, d[0], x.layout.dtype, x.layout.tiles[0])
         return [
-            _left_gradient(rec, given, x, w, sums[0], tile_cols),
-            _right_gradient(rec, given, rec.again(x), w, sums[1], tile_cols),
+            _left_gradient(rec, given, x, w, sums[0], tile_cols, splits),
+            _right_gradient(rec, given, rec.again(x), w, sums[1], tile_cols, splits),
             column_sums(rec, dy, f"d.{bias.name}", sums[2]) if bias else None,
             plus(rec, dy, sums[3]) if residual else None,
         ]
@@ -92,32 +116,21 @@ def _fits(residual: Layout, y: Layout, tile_rows: int) -> bool:
     return residual == y and not y.format.packed and y.tiles[0] == tile_rows
 
 
-def split_k_for(rec: Recorder, rows: int, inner: int, width: int, contiguous: int = 0) -> int:
-    """Into how many slices to split the `inner` texels of K of a product of `width` texels by `rows` of fragments.
-
-    K is split when there are too few fragments. Software GL (a kernel of `contiguous` columns) hands out bins of 64 x
-    64, so that three bins keep two threads busy for as long as four would. On a GPU the last fragments of a pass run
-    alone: the shorter they are, the less it waits for them.
-    """
-    size = -(-width // BIN) * -(-rows // BIN) if contiguous else width * rows
-    few, most = (FEW_BINS, MOST_SPLITS) if contiguous else (FEW_FRAGMENTS, MOST_SPLITS_OF_A_GPU)
-    split_k = 1
-    while size * split_k < few and 2 * split_k <= most and inner >= 2 * split_k * LEAST_SLICE:
-        split_k *= 2
-    return split_k if width * split_k <= rec.limits.max_texture_size else 1
-
-
-def _left_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
+def _left_gradient(
+    rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int, splits: Splits | None
+) -> Tensor:
     """dx = dy w^T (+ so_far)."""
     limit = rec.limits.max_texture_size
     tiles = -(-w.cols // (limit // 4 * 4))
     rows = tiles * texels(-(-w.cols // tiles))  # padded, so that no more tiles are needed
     layout = fold(rows, x.cols, limit, dtype=dy.layout.dtype)
     transposed = transpose(rec, w, layout, f"{w.name}.transposed")
-    return _plus_product(rec, dy, transposed, so_far, f"d.{x.name}", tile_cols, dy.layout.dtype)
+    return _plus_product(rec, dy, transposed, so_far, f"d.{x.name}", tile_cols, splits, dy.layout.dtype)
 
 
-def _right_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int) -> Tensor:
+def _right_gradient(
+    rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int, splits: Splits | None
+) -> Tensor:
     """dw = x^T dy (+ so_far): the inner dimension is that of the rows, which may be no multiple of four."""
     if dy.layout.height % 4 and (dy.layout.tiles[0] > 1 or dy.rows % 4):
         limit, dtype = rec.limits.max_texture_size, dy.layout.dtype
@@ -130,16 +143,23 @@ def _right_gradient(rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Ten
     transposed = transpose(
         rec, x, Layout(w.rows, x.rows, (tile_rows, tile_cols), dy.layout.dtype), f"{x.name}.transposed"
     )
-    return _plus_product(rec, transposed, dy, so_far, f"d.{w.name}", tile_cols)
+    return _plus_product(rec, transposed, dy, so_far, f"d.{w.name}", tile_cols, splits)
 
 
 def _plus_product(
-    rec: Recorder, a: Tensor, b: Tensor, so_far: Tensor | None, name: str, tile_cols: int, dtype: str = "f32"
+    rec: Recorder,
+    a: Tensor,
+    b: Tensor,
+    so_far: Tensor | None,
+    name: str,
+    tile_cols: int,
+    splits: Splits | None,
+    dtype: str = "f32",
 ) -> Tensor:
     """a b + so_far, in one go where their layouts are the same, stored as `dtype`."""
     layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b, tile_cols, dtype)), dtype)
     fused = so_far if so_far and so_far.layout == layout and dtype == "f32" else None
-    y = matmul(rec, a, b, None, name, residual=fused, dtype=dtype, tile_cols=tile_cols)
+    y = matmul(rec, a, b, None, name, residual=fused, dtype=dtype, tile_cols=tile_cols, splits=splits)
     return y if fused else plus(rec, y, so_far)
 
 

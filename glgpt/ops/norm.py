@@ -83,7 +83,7 @@ def row_sum(
     Without a gain no norm follows, and the row is the sum alone. The partial sums of a product and its bias `[1, C]`
     are added to it, where given.
     """
-    tiles = (1, 2 if x.cols > 4 and rec.limits.max_draw_buffers >= 5 else 1)
+    tiles = (1, min(3, (rec.limits.max_draw_buffers - 1) // 2, -(-x.cols // 4)))  # of both, beside the moments
     n, number = (1, row) if row is not None else (x.rows, "int(gl_FragCoord.y)" if x.rows > 1 else 0)
     y, scaled = rec.scratch(name, Layout(n, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(n, x.cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(n, 4 * y.layout.width))

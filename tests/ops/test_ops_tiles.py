@@ -47,12 +47,12 @@ def test_a_fragment_takes_one_column_of_a_wide_row(device: Device, monkeypatch: 
 
 
 def test_products_that_leave_threads_idle_split_k() -> None:
-    """Three bins of two threads, or a third of what fills a GPU, are left so; or slices are too short, or do not fit."""
-    rec = Recorder()
-    assert ops.split_k_for(rec, 64, 192, 192, 4) == 2  # c_proj of 124M, 512 tokens by 8x4
-    assert ops.split_k_for(rec, 16, 768, 96, 4) == 4  # the MLP's, 64 tokens by 4x8
-    assert ops.split_k_for(rec, 64, 192, 768, 4) == 1  # c_fc
-    assert [ops.split_k_for(rec, 8, inner, 64, 4) for inner in (32, 64, 96)] == [1, 2, 4]
-    assert ops.split_k_for(Recorder(Limits(max_texture_size=256)), 64, 192, 192, 4) == 1
-    assert [ops.split_k_for(rec, 8, inner, 96) for inner in (96, 768)] == [4, 8]  # the same in halves, on a GPU
-    assert [ops.split_k_for(rec, rows, 192, 384) for rows in (8, 16, 32)] == [4, 2, 1]
+    """Too few bins or fragments, unless slices would be too short or would not fit."""
+    rec, software, gpu = Recorder(), ops.SOFTWARE_SPLITS, ops.GPU_SPLITS
+    assert software.of(rec, 64, 192, 192) == 2  # c_proj of 124M, 512 tokens by 8x4
+    assert software.of(rec, 16, 768, 96) == 4  # the MLP's, 64 tokens by 4x8
+    assert software.of(rec, 64, 192, 768) == 1  # c_fc
+    assert [software.of(rec, 8, inner, 64) for inner in (32, 64, 96)] == [1, 2, 4]
+    assert software.of(Recorder(Limits(max_texture_size=256)), 64, 192, 192) == 1
+    assert [gpu.of(rec, 8, inner, 96) for inner in (96, 768)] == [4, 8]  # the same in halves
+    assert [gpu.of(rec, rows, 192, 384) for rows in (8, 16, 32)] == [4, 2, 1]
