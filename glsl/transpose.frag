@@ -1,5 +1,5 @@
 // y = x transposed: texel (r, c4) of y holds column r of x at its rows 4 c4 .. 4 c4 + 3; zero beyond x.
-float x_value(int row, int r) { return row < X_ROWS && r < X_COLS ? x_at(row, r / 4)[r % 4] : 0.0; }
+float x_value(int row, int r) { return row < X_ROWS && r < X_COLS ? x_one(row, r) : 0.0; }
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);

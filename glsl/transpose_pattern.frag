@@ -1,5 +1,5 @@
 // y[s, sequence and head, t] = x[t, sequence and head, s], of `ROWS` positions t; zero for those beyond.
-float value(int t, int g, int s) { return t < ROWS ? x_at(t * N_HEAD + g, s / 4)[s % 4] : 0.0; }
+float value(int t, int g, int s) { return t < ROWS ? x_one(t * N_HEAD + g, s) : 0.0; }
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);

@@ -7,7 +7,8 @@ An input `x` becomes the sampler `u_x` and gets
 - `X(layer, y, texel)`, the fetch of a texel, of type `X_TEXEL` (vec4 or uvec4), and `X_DECODE(t, tile)`, the vec4 that
   it holds of its first, second .. column tile; `X_EACH_SHARED(F)` repeats F(tile) for these;
 - `X_AT(t)`, where texel t of a row is, as ivec3(texel, first row, layer within a row of tiles), `X_PLACE(c4)`, the same
-  of the texel that holds columns 4 c4 .., and `x_at(row, c4)`, these columns as a vec4;
+  of the texel that holds columns 4 c4 .., and `x_at(row, c4)`, these columns as a vec4; `x_one(row, c)`, one column, if
+  the format is not quantised;
 - `X_Y(row)`, the row of texels, counted from the first one, that holds a row of a tile; of a quantised format also
   `X_GROUP`, how many rows share a scale, and `x_scale(row tile, row, ivec3 of X_AT, tile)`, the scales of four columns,
   which `x_at` applies and `X_DECODE` does not.
@@ -49,6 +50,7 @@ def accessors(name: str, layout: Layout) -> str:
     row_tile, y = (f"row / {layout.height}", f"row % {layout.height}") if layout.tiles[0] > 1 else ("0", "row")
     layer = f"{row_tile} * {layout.across} + p.z" if layout.tiles[0] > 1 else "p.z"
     read, fetched = f"{upper}({layer}, {upper}_Y({y}) + p.y, p.x)", ""
+    texel_of_row = read
     if shared > 1:  # a macro that decodes may name its texel twice
         read, fetched = "t", f"{upper}_TEXEL t = {read}; "
     read = f"{upper}_DECODE({read}, {tile})"
@@ -69,8 +71,19 @@ def accessors(name: str, layout: Layout) -> str:
             f"#define {upper}_AT(t) {_place(layout)}",
             f"#define {upper}_PLACE(c4) {upper}_AT({texel})",
             f"vec4 {name}_at(int row, int c4) {{ ivec3 p = {upper}_PLACE(c4); {fetched}return {read}; }}",
+            *_one(name, layout, texel_of_row, tile),
         ]
     )
+
+
+def _one(name: str, layout: Layout, texel: str, tile: str) -> list[str]:
+    """GLSL: the value in a column of a row, without decoding its neighbours."""
+    if layout.format.quantised:
+        return []
+    value = f"{layout.format.name}_one({texel}, {tile}, c % 4)"
+    return [
+        f"float {name}_one(int row, int c) {{ int c4 = c / 4; ivec3 p = {name.upper()}_PLACE(c4); return {value}; }}"
+    ]
 
 
 def _rows(name: str, layout: Layout) -> list[str]:

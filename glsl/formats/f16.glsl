@@ -11,6 +11,9 @@ vec4 halves_to_floats(uvec4 magnitude, uvec4 sign_bit) {
   uvec4 bits = min(floatBitsToUint(m), floatBitsToUint(m + m - 6.103515625e-5));
   return uintBitsToFloat(bits | sign_bit);
 }
+float half_to_float(uint bits) {
+  return halves_to_floats(uvec4((bits & 0x7fffu) << 13u), uvec4((bits << 16u) & 0x80000000u)).x;
+}
 vec4 unpack_four(uvec2 t) {
   uvec2 low = (t & 0x7fffu) << 13u, high = (t >> 3u) & 0x0fffe000u;
   uvec2 low_sign = (t << 16u) & 0x80000000u, high_sign = t & 0x80000000u;
@@ -32,6 +35,7 @@ uvec2 pack_four(vec4 v) {
   return uvec2(float_to_half(v.x) | (float_to_half(v.y) << 16u), float_to_half(v.z) | (float_to_half(v.w) << 16u));
 }
 #else
+float half_to_float(uint bits) { return unpackHalf2x16(bits).x; }
 vec4 unpack_four(uvec2 t) { return vec4(unpackHalf2x16(t.x), unpackHalf2x16(t.y)); }
 // Some drivers round to zero (Direct3D's rules), which makes 65504 of what is beyond halves: here it is no number then, as
 // training needs it to find steps whose gradients overflow; elsewhere it is infinite already.
@@ -43,3 +47,7 @@ uvec2 pack_four(vec4 v) {
 
 #define f16_decode(t, tile) unpack_four((tile) == 0 ? (t).xy : (t).zw)
 #define f16_encode(a, b) uvec4(pack_four(a), pack_four(b))
+float f16_one(uvec4 t, int tile, int c) {
+  uvec2 four = tile == 0 ? t.xy : t.zw;
+  return half_to_float(((c & 2) == 0 ? four.x : four.y) >> uint(16 * (c & 1)));
+}
