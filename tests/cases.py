@@ -130,11 +130,12 @@ def matmul(b: Bench, s: SimpleNamespace, most: int = 1) -> list[Want]:
     dtype, tile_cols, a = "f32" if s.plain else b.style.dtype, b.style.tiles[1], b.held
     residual = None
     split_k = splits.of(b, s.rows, s.inner, texels(s.cols) // 4)
-    if s.residual and (split_k > 1 or not b.style.format.packed):  # packed outputs take none
+    if s.residual and (split_k > 1 or dtype == b.style.dtype):
         residual = b.normal("r", s.rows, s.cols, b.stream(s.rows, s.cols))
     y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols, splits=splits)
     w = a["w"][: s.inner]
-    halves = "y.partial_sums" in b.seen and b.seen["y.partial_sums"].layout.format.packed
+    added = [b.seen[name] for name in ("y.partial_sums", "y.product") if name in b.seen]  # as they are stored
+    halves = any(t.layout.format.packed for t in added)
     summed = np.abs(a["x"]) @ np.abs(w) if halves else None
     return [Want(y, ref.matmul(a["x"], w, a.get("bias"), s.act, a.get("r")), summed=summed)]
 

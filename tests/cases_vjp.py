@@ -15,7 +15,7 @@ from cases_training import BATCH, HEADS, PART, RATES, SPARE, heads, logits, reac
 from hypothesis import strategies as st
 
 from glgpt import ops
-from glgpt.program.layout import Layout, fold, texels
+from glgpt.program.layout import Layout, fold
 from glgpt.program.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def matmul(b: Bench, s: SimpleNamespace, split_k: int = 1) -> Taped:
     if s.bias:
         given["bias"] = b.normal("bias", 1, s.cols)
     splits = Into(split_k)
-    if s.residual and (not b.style.format.packed or splits.of(b, s.rows, s.inner, texels(s.cols) // 4) > 1):
+    if s.residual:
         given["residual"] = b.normal("residual", s.rows, s.cols, b.stream(s.rows, s.cols))
     how: dict[str, Any] = {"dtype": b.style.dtype, "tile_cols": b.style.tiles[1], "splits": splits}
     y = ops.matmul(b, given["x"], given["w"], given.get("bias"), "y", residual=given.get("residual"), **how)

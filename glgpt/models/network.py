@@ -181,7 +181,7 @@ class Network(ABC):
 
     def read_to_position(self, name: str) -> bool:
         """Whether what an activation of attention holds beyond a row's position is never read."""
-        return self.cached and not self.edits and name not in self.names
+        return self.cached and self.edits is None and name not in self.names
 
     def drop(self, x: Tensor, site: int) -> Tensor:
         """x after dropout, where there is any."""
@@ -304,20 +304,11 @@ class Network(ABC):
         )
 
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
-        """x + linear(y), without a pass for the sum unless the product `out` is wanted by itself or dropped from.
-
-        A packed product cannot be added to x, which is f32, but the partial sums of one that splits K can.
-        """
-        fused = not self.format.packed or self.split_k(y, linear) > 1
-        if fused and out not in self.names and not self.batch.dropout:
+        """x + linear(y), recorded apart where the product `out` is wanted by itself or dropped from."""
+        if out not in self.names and not self.batch.dropout:
             return self.keep(self.matmul(y, linear, total, residual=x))
         product = self.drop(self.keep(self.matmul(y, linear, out)), site)
         return self.keep(ops.add(self.rec, x, product, x.layout, total))
-
-    def split_k(self, x: Tensor, linear: str) -> int:
-        """Into how many slices K is split of x through a linear layer."""
-        across = -(-texels(self.linear(linear)[0].cols) // (4 * self.kernel.tile_cols))
-        return self.splits.of(self.rec, x.layout.height, texels(x.cols) // 4, across) if self.splits else 1
 
     # -- decode -------------------------------------------------------------------------------------------------
 

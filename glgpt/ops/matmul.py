@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row, each_row
-from glgpt.ops.pointwise import activation_defines, column_sums, copy, packed, plus, transpose
+from glgpt.ops.pointwise import activation_defines, add, column_sums, copy, packed, packed_layout, plus, transpose
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, fold, in_panels, texels
 from glgpt.program.recorder import Cost, Recorder
@@ -44,9 +44,10 @@ class Splits:
         """Of a product of `rows` by `width` fragments, each of which walks `inner` texels of K."""
         size, split_k = -(-width // self.bin_size) * -(-rows // self.bin_size), 1
         few = self.few // self.bin_size**2
-        while size * split_k < few and 2 * split_k <= self.most and inner >= 2 * split_k * LEAST_SLICE:
+        most = min(self.most, inner // LEAST_SLICE, rec.limits.max_texture_size // width)
+        while size * split_k < few and 2 * split_k <= most:
             split_k *= 2
-        return split_k if width * split_k <= rec.limits.max_texture_size else 1
+        return split_k
 
 
 GPU_SPLITS = Splits(8192, 8)  # an H200 runs some 2,000 fragments at once
@@ -66,24 +67,27 @@ def matmul(
     tile_cols: int = 1,
     splits: Splits | None = None,
 ) -> Tensor:
-    """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual, f32 of y's own layout.
+    """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual.
 
     y takes its row tiles from x and is cut into `tile_cols` column tiles (with packed weights, into theirs). A fragment
     computes a texel of each row tile in one or two column tiles. Where `splits` says so, slices of K are multiplied
     side by side and another pass adds up their partial sums, stored as `dtype`; so for the gradients.
 
     Where x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: that
-    of w is f32, that of x is stored as x is. Raises ValueError for shapes that do not fit, for x in panels, and for a
-    residual of another layout than y or of a packed y.
+    of w is f32, that of x is stored as x is. A residual is f32 and in x's row tiles, and so is y then: it is added to
+    a packed product with the partial sums, or in a pass of its own. Raises ValueError for shapes that do not fit, and
+    for x in panels.
     """
-    weight = packed(rec, w, x.layout.dtype)
-    tiles = x.layout.tiles[0], _column_tiles(rec, weight, tile_cols, dtype)
+    tiles = x.layout.tiles[0], _column_tiles(rec, packed_layout(rec, w.layout, x.layout.dtype), tile_cols, dtype)
     whole = Layout(x.rows, w.cols, tiles, dtype)
     split_k = splits.of(rec, x.layout.height, texels(x.cols) // 4, whole.width) if splits else 1
-    layout = residual.layout if residual and split_k > 1 else whole
+    layout = residual.layout if residual and (split_k > 1 or whole.format.packed) else whole
     if w.rows < x.cols or x.layout.panel or (residual and not _fits(residual.layout, layout, tiles[0])):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
-    y = rec.scratch(name, layout)
+    if residual and whole.format.packed and split_k == 1:
+        product = matmul(rec, x, w, bias, f"{name}.product", act=act, dtype=dtype, tile_cols=tile_cols, splits=splits)
+        return add(rec, residual, product, layout, name)
+    weight, y = packed(rec, w, x.layout.dtype), rec.scratch(name, layout)
     finish = ({"bias": bias} if bias else {}) | ({"residual": residual} if residual else {})
     factors, split = {"x": x, "w": weight}, {"SPLIT_K": split_k}
     walk, cost = _segments(x.layout, weight.layout), Cost(2 * x.rows * x.cols * w.cols, weight.layout.nbytes)
@@ -112,7 +116,7 @@ def matmul(
 
 
 def _fits(residual: Layout, y: Layout, tile_rows: int) -> bool:
-    """Whether a residual can be added to a product of so many row tiles that becomes y."""
+    """Whether a residual can be added to a product of so many row tiles, as y."""
     return residual == y and not y.format.packed and y.tiles[0] == tile_rows
 
 
@@ -157,19 +161,19 @@ def _plus_product(
     dtype: str = "f32",
 ) -> Tensor:
     """a b + so_far, in one go where their layouts are the same, stored as `dtype`."""
-    layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b, tile_cols, dtype)), dtype)
+    layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b.layout, tile_cols, dtype)), dtype)
     fused = so_far if so_far and so_far.layout == layout and dtype == "f32" else None
     y = matmul(rec, a, b, None, name, residual=fused, dtype=dtype, tile_cols=tile_cols, splits=splits)
     return y if fused else plus(rec, y, so_far)
 
 
-def _column_tiles(rec: Recorder, w: Tensor, tile_cols: int, dtype: str) -> int:
+def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
     """Into how many column tiles a product with w is cut: those of a packed w, else as many as the limit asks.
 
     Where a tile of the product can hold whole tiles of w, it has as many of these as let it fill its own texels: the
     fragments of a pass are then as many as with a format of fewer column tiles in a texel.
     """
-    tiles, fmt, own = w.layout.tiles[1], w.layout.format, FORMATS[dtype].column_tiles_per_texel
+    tiles, fmt, own = w.tiles[1], w.format, FORMATS[dtype].column_tiles_per_texel
     if not fmt.packed:
         return fold(1, w.cols, rec.limits.max_texture_size, tile_cols).tiles[1]
     fewer = tiles // fmt.column_tiles_per_texel * own

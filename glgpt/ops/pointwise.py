@@ -132,13 +132,18 @@ def copy(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
 
 def packed(rec: Recorder, x: Tensor, dtype: str, tile_rows: int | None = None) -> Tensor:
     """x stored as `dtype`, in `tile_rows` row tiles (None: as a weight lies); x itself where that packs no more."""
-    shared = FORMATS[dtype].column_tiles_per_texel
-    if x.layout.format.packed or shared == 1:
+    layout = packed_layout(rec, x.layout, dtype, tile_rows)
+    return x if layout == x.layout else copy(rec, x, layout, f"{x.name}.packed")
+
+
+def packed_layout(rec: Recorder, x: Layout, dtype: str, tile_rows: int | None = None) -> Layout:
+    """The layout that `packed` gives a tensor of layout x."""
+    if x.format.packed or not FORMATS[dtype].packed:
         return x
+    limit = rec.limits.max_texture_size
     if tile_rows is None:
-        return copy(rec, x, fold(x.rows, x.cols, rec.limits.max_texture_size, dtype=dtype), f"{x.name}.packed")
-    wide = fold(1, x.cols, rec.limits.max_texture_size, dtype=dtype).tiles[1]
-    return copy(rec, x, Layout(x.rows, x.cols, (tile_rows, wide), dtype), f"{x.name}.packed")
+        return fold(x.rows, x.cols, limit, dtype=dtype)
+    return Layout(x.rows, x.cols, (tile_rows, fold(1, x.cols, limit, dtype=dtype).tiles[1]), dtype)
 
 
 def transpose(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
