@@ -97,7 +97,7 @@ def matmul(b: Bench, s: SimpleNamespace, split_k: int = 1) -> Taped:
     given = {"x": b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), "w": b.weight("w", s.inner, s.cols)}
     if s.bias:
         given["bias"] = b.normal("bias", 1, s.cols)
-    splits = Into(split_k)
+    splits = Into(split_k, packed=True)
     if s.residual:
         given["residual"] = b.normal("residual", s.rows, s.cols, b.stream(s.rows, s.cols))
     how: dict[str, Any] = {"dtype": b.style.dtype, "tile_cols": b.style.tiles[1], "splits": splits}

@@ -89,9 +89,9 @@ class Network(ABC):
         self.trains_packed = role == "state" and self.format.packed  # with a tape or not, the same numbers
         self.heads = self.dtype if role == "state" else "f32"
         self.kernel = kernel.for_format(self.format, rec.limits)
-        self.splits: ops.Splits | None = ops.GPU_SPLITS
-        if kernel.contiguous:  # training gains nothing from it on software GL
-            self.splits = ops.SOFTWARE_SPLITS if self.cached else None
+        self.splits: ops.Splits | None = ops.TRAINING_SPLITS if role == "state" else ops.GPU_SPLITS
+        if kernel.contiguous:  # there training and packed products gain nothing from it
+            self.splits = ops.SOFTWARE_SPLITS if self.cached and not self.format.packed else None
         self.edits: SupportsEdits | None = None
         self.taps = False  # whether `prefill` and `decode` list the residual stream after every block
         self.decoding = False  # whether the ids are the token in `token`

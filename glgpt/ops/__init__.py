@@ -21,7 +21,17 @@ from glgpt.ops.attention import (
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.few_rows import MOST_ROWS, few_rows
 from glgpt.ops.loss import cross_entropy, cross_entropy_rows, prediction
-from glgpt.ops.matmul import CONTIGUOUS, GPU_SPLITS, SOFTWARE_SPLITS, Splits, combine, matmul, matvec, panels
+from glgpt.ops.matmul import (
+    CONTIGUOUS,
+    GPU_SPLITS,
+    SOFTWARE_SPLITS,
+    TRAINING_SPLITS,
+    Splits,
+    combine,
+    matmul,
+    matvec,
+    panels,
+)
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
 from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row, Rows
 from glgpt.ops.pointwise import (
@@ -50,6 +60,7 @@ __all__ = [
     "PATTERNS",
     "SOFTWARE_SPLITS",
     "TOKEN",
+    "TRAINING_SPLITS",
     "AttendedRow",
     "LossScale",
     "Normed",

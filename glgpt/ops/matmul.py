@@ -34,11 +34,13 @@ class Splits:
 
     Software GL hands out bins of `bin_size` squared fragments, so that three bins keep two threads busy for as long as
     four would. On a GPU the last fragments of a pass run alone: the shorter they are, the less it waits for them.
+    Partial sums are f32, or where `packed`, stored as the product is, in half of the passes.
     """
 
     few: int
     most: int
     bin_size: int = 1
+    packed: bool = False
 
     def of(self, rec: Recorder, rows: int, inner: int, width: int) -> int:
         """Of a product of `rows` by `width` fragments, each of which walks `inner` texels of K."""
@@ -51,6 +53,7 @@ class Splits:
 
 
 GPU_SPLITS = Splits(8192, 8)  # an H200 runs some 2,000 fragments at once
+TRAINING_SPLITS = replace(GPU_SPLITS, packed=True)
 SOFTWARE_SPLITS = Splits(6 * BIN**2, 4, BIN)  # six bins suit two threads
 
 
@@ -71,7 +74,7 @@ def matmul(
 
     y takes its row tiles from x and is cut into `tile_cols` column tiles (with packed weights, into theirs). A fragment
     computes a texel of each row tile in one or two column tiles. Where `splits` says so, slices of K are multiplied
-    side by side and another pass adds up their partial sums, stored as `dtype`; so for the gradients.
+    side by side and another pass adds up their partial sums; so for the gradients.
 
     Where x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: that
     of w is f32, that of x is stored as x is. A residual is f32 and in x's row tiles, and so is y then: it is added to
@@ -95,7 +98,8 @@ def matmul(
         defines = split | walk | activation_defines(act)
         rec.emit("matmul", factors | finish, {"y": y}, defines, label=name, columns=2, cost=cost)
     else:
-        slices = replace(whole, cols=4 * whole.width * split_k * tiles[1])
+        stored = dtype if splits and splits.packed else "f32"
+        slices = replace(whole, cols=4 * whole.width * split_k * tiles[1], dtype=stored)
         sums, defines = rec.scratch(f"{name}.partial_sums", slices), split | walk | activation_defines(None)
         rec.emit("matmul", factors, {"y": sums}, defines, label=name, columns=2, cost=cost)
         rec.emit("matmul_sum", {"partial_sums": sums} | finish, {"y": y}, split | activation_defines(act))
