@@ -81,18 +81,14 @@ void main() {
     column[n / PER_TEXEL] = W_PLACE(c4); \
   }
   Y_COLTILES(LOCATE)
-#if W_SHARED > 1 && W_TC > Y_TC
-#define LOCATE_TILE(n, j) tile_of[n] = C4(j) / W_W % W_SHARED;
-  Y_COLTILES(LOCATE_TILE)
-#endif
 #ifdef BIAS
 #define START(n, i, j) acc[n] = bias_at(0, min(C4(j), BIAS_W * BIAS_TC - 1));
 #else
 #define START(n, i, j) acc[n] = vec4(0.0);
 #endif
   Y_TILES(START)
-#if defined EACH_TILE && W_SHARED > 1 && W_TC > Y_TC
-  // The loop once for each tile of w that a tile of y may find here: shifts by constants are 5% of a product.
+#if defined UNROLL_TILES && W_SHARED > 1 && W_TC > Y_TC
+  // The loop once for each tile of w that a tile of y may find here: shifts by constants save 5% of a product.
 #define WITH_TILE(t) \
   if (p.x / W_W == t) { \
     for (int n = 0; n < Y_NC; n++) tile_of[n] = ((Y_J + n) * (W_TC / Y_TC) + t) % W_SHARED; \
@@ -104,13 +100,19 @@ void main() {
   WITH_TILE(2)
   WITH_TILE(3)
 #endif
-#elif defined SEGMENTS
+#else
+#if W_SHARED > 1 && W_TC > Y_TC
+#define LOCATE_TILE(n, j) tile_of[n] = C4(j) / W_W % W_SHARED;
+  Y_COLTILES(LOCATE_TILE)
+#endif
+#ifdef SEGMENTS
   SEGMENTS
 #else
   for (int k4 = 0, n = 0; 4 * k4 < X_COLS; k4 += n) {
     n = min(min(X_W - k4 % X_W, (W_H - 4 * k4 % W_H + 3) / 4), (X_COLS + 3) / 4 - k4);
     segment(k4 / X_W, k4 % X_W, n, ivec2[1](ivec2(4 * k4 / W_H, 4 * k4 % W_H)));
   }
+#endif
 #endif
 #if ACT != 0
 #define ACTIVATE(n, i, j) acc[n] = act(acc[n]);

@@ -116,17 +116,17 @@ def norm_fold(b: Bench, s: SimpleNamespace) -> list[Want]:
 class Into(ops.Splits):
     """So many slices of every product, if they fit."""
 
-    def __init__(self, split_k: int, packed: bool = False) -> None:
-        super().__init__(0, split_k, packed=packed)
+    def __init__(self, split_k: int, packed_sums: bool = False) -> None:
+        super().__init__(0, split_k, packed_sums=packed_sums)
 
     def of(self, rec: Recorder, rows: int, inner: int, width: int) -> int:
         return max(1, min(self.most, rec.limits.max_texture_size // width))
 
 
-def matmul(b: Bench, s: SimpleNamespace, most: int = 1, packed: bool = False) -> list[Want]:
+def matmul(b: Bench, s: SimpleNamespace, most: int = 1, packed_sums: bool = False) -> list[Want]:
     x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.cols)
     bias = b.normal("bias", 1, s.cols) if s.bias else None
-    splits = Into(most, packed)
+    splits = Into(most, packed_sums)
     dtype, tile_cols, a = "f32" if s.plain else b.style.dtype, b.style.tiles[1], b.held
     residual = None
     split_k = splits.of(b, s.rows, s.inner, texels(s.cols) // 4)
@@ -374,7 +374,7 @@ CASES = {
     "matmul": Case(shapes(**FACTORS), matmul, (2e-5, 4)),
     "matmul_sum": Case(shapes(**FACTORS, split_k=st.integers(2, 4)), lambda b, s: matmul(b, s, s.split_k), (2e-5, 4)),
     "packed_sums": Case(
-        shapes(**FACTORS, split_k=st.integers(2, 4)), lambda b, s: matmul(b, s, s.split_k, packed=True), (2e-5, 4)
+        shapes(**FACTORS, split_k=st.integers(2, 4)), lambda b, s: matmul(b, s, s.split_k, packed_sums=True), (2e-5, 4)
     ),
     "head_rows": Case(shapes(rows=ROWS, inner=COLS, vocab=VOCAB), head_rows, (2e-5, 2)),
     "head_row": Case(

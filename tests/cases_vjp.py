@@ -97,7 +97,7 @@ def matmul(b: Bench, s: SimpleNamespace, split_k: int = 1) -> Taped:
     given = {"x": b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), "w": b.weight("w", s.inner, s.cols)}
     if s.bias:
         given["bias"] = b.normal("bias", 1, s.cols)
-    splits = Into(split_k, packed=True)
+    splits = Into(split_k, packed_sums=True)
     if s.residual:
         given["residual"] = b.normal("residual", s.rows, s.cols, b.stream(s.rows, s.cols))
     how: dict[str, Any] = {"dtype": b.style.dtype, "tile_cols": b.style.tiles[1], "splits": splits}
@@ -225,7 +225,7 @@ def recomputed(b: Bench, s: SimpleNamespace) -> Taped:
 DY = {"so_far": FLAG, "plain_dy": FLAG}
 WIDE = {"rows": st.sampled_from([29, 1, 7, 22]), "cols": st.sampled_from([37, 1, 6, 100])}
 VJPS = {
-    "split matmul": VjpCase(
+    "split matmul": VjpCase(  # each of three slices is rounded to halves
         shapes(**WIDE, inner=COLS, bias=FLAG, residual=FLAG, **DY), lambda b, s: matmul(b, s, 3), (4e-5, 2), 6e-3
     ),
     "matmul": VjpCase(shapes(**WIDE, inner=COLS, bias=FLAG, residual=FLAG, **DY), matmul, (4e-5, 2), 2e-3),

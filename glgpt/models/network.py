@@ -18,7 +18,9 @@ from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
-MANY_ROWS = 256  # of a product: with so many, a GPU decodes integers once beforehand, not in each of its fragments
+# Of a product: with so many, a GPU decodes integers once beforehand, not in each of its fragments. The weight is then
+# what f16 would hold: numbers below 1e-6 lose bits that their scales had.
+MANY_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,19 @@ class Network(ABC):
         self.trains_packed = role == "state" and self.format.packed  # with a tape or not, the same numbers
         self.heads = self.dtype if role == "state" else "f32"
         self.kernel = kernel.for_format(self.format, rec.limits)
-        self.splits: ops.Splits | None = ops.TRAINING_SPLITS if role == "state" else ops.GPU_SPLITS
-        if kernel.contiguous:  # there training and packed products gain nothing from it
-            self.splits = ops.SOFTWARE_SPLITS if self.cached and not self.format.packed else None
+        self.splits = self._splits()
         self.edits: SupportsEdits | None = None
         self.taps = False  # whether `prefill` and `decode` list the residual stream after every block
         self.decoding = False  # whether the ids are the token in `token`
         self.stream: list[Tensor] = []  # the residual stream of the last `prefill`, as `ModelConfig.stream` names it
+
+    def _splits(self) -> ops.Splits | None:
+        if self.role == "state":  # whatever the device: a page's program is for all, and a resumed run keeps its sums
+            return ops.TRAINING_SPLITS
+        if not self.kernel.suits_software:
+            return ops.GPU_SPLITS
+        # On software GL packed products, and those of texts without caches, gain nothing from splitting K.
+        return ops.SOFTWARE_SPLITS if self.cached and not self.format.packed else None
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
@@ -174,13 +182,14 @@ class Network(ABC):
 
     def pattern(self, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int) -> Tensor:
         """The pattern of layer i for t tokens of each sequence, `[t n_head, keys]`."""
-        n, n_head, (scores, pattern) = self.batch.size, self.config.n_head, (in_block(i, s) for s in (SCORES, PATTERN))
-        form, seen = (t, tile_rows, n_head, self.scale(i), scores, n), self.read_to_position
-        s = self.keep(ops.scores(self.rec, q, k, *form, to_position=seen(scores)))
-        return self.keep(ops.softmax(self.rec, s, n * n_head, pattern, self.heads, seen(pattern)))
+        n, n_head, scores, pattern = self.batch.size, self.config.n_head, in_block(i, SCORES), in_block(i, PATTERN)
+        ends = self._ends_at_position(scores)
+        s = ops.scores(self.rec, q, k, t, tile_rows, n_head, self.scale(i), scores, n, to_position=ends)
+        ends = self._ends_at_position(pattern)
+        return self.keep(ops.softmax(self.rec, self.keep(s), n * n_head, pattern, self.heads, to_position=ends))
 
-    def read_to_position(self, name: str) -> bool:
-        """Whether what an activation of attention holds beyond a row's position is never read."""
+    def _ends_at_position(self, name: str) -> bool:
+        """Whether nobody reads what an activation of attention holds beyond a row's position."""
         return self.cached and self.edits is None and name not in self.names
 
     def drop(self, x: Tensor, site: int) -> Tensor:
@@ -296,7 +305,7 @@ class Network(ABC):
     ) -> Tensor:
         """Every row through a linear layer."""
         (w, b), tc = self.linear(linear), self.kernel.tile_cols
-        if w.layout.format.quantised and not self.kernel.contiguous and x.rows >= MANY_ROWS:
+        if w.layout.format.quantised and not self.kernel.suits_software and x.rows >= MANY_ROWS:
             halves = fold(w.rows, w.cols, self.rec.limits.max_texture_size, dtype=self.dtype)
             w = ops.copy(self.rec, w, halves, f"{w.name}.halves")
         return ops.matmul(

@@ -146,8 +146,8 @@ def softmax(rec: Recorder, x: Tensor, n_head: int, name: str, dtype: str = "f32"
     return y
 
 
-def _to_position(it_is: bool) -> dict[str, int]:
-    return {"TO_POSITION": 1} if it_is else {}
+def _to_position(ends_there: bool) -> dict[str, int]:
+    return {"TO_POSITION": 1} if ends_there else {}
 
 
 def set_pattern(rec: Recorder, x: Tensor, how: Tensor, n_head: int) -> Tensor:

@@ -18,7 +18,8 @@ CONTIGUOUS = (
     4  # texels of an f32 weight's row that a fragment takes; of a packed one one, whose decoding fills registers
 )
 INTEGERS = 8, 2  # of integers on a GPU: texels of K that a fragment walks, and those it fetches at once; they are few
-MANY_SUMS = 60_000  # texels of partial sums of integers on a GPU; with so many, slices of K are twice as long
+MANY_SUMS = 60_000  # texels of partial sums of integers on a GPU; with so many, slices are twice as long, with twice
+# as many, four times
 PANEL = 8  # fragments that read a panel's row: software GL runs so many together
 WRITTEN_OUT = 8  # segments of K, each within one tile of both factors; with more, the shader loops over them
 LEAST_SLICE = 24  # texels of K: shorter slices save less than adding them up costs
@@ -30,30 +31,31 @@ ENOUGH = 16384  # fragments of a one-row product; with more, slices of K are lon
 
 @dataclass(frozen=True)
 class Splits:
-    """Into how many slices products split K on a device: until they have `few` fragments, `most` at most.
+    """How a device splits K: slices are doubled until a product has `enough` fragments, up to `most` of them.
 
     Software GL hands out bins of `bin_size` squared fragments, so that three bins keep two threads busy for as long as
     four would. On a GPU the last fragments of a pass run alone: the shorter they are, the less it waits for them.
-    Partial sums are f32, or where `packed`, stored as the product is, in half of the passes.
+    Partial sums are f32. With `packed_sums` those of a packed product are stored as it is, which takes half as many
+    passes.
     """
 
-    few: int
+    enough: int
     most: int
     bin_size: int = 1
-    packed: bool = False
+    packed_sums: bool = False
 
     def of(self, rec: Recorder, rows: int, inner: int, width: int) -> int:
         """Of a product of `rows` by `width` fragments, each of which walks `inner` texels of K."""
         size, split_k = -(-width // self.bin_size) * -(-rows // self.bin_size), 1
-        few = self.few // self.bin_size**2
+        enough = self.enough // self.bin_size**2
         most = min(self.most, inner // LEAST_SLICE, rec.limits.max_texture_size // width)
-        while size * split_k < few and 2 * split_k <= most:
+        while size * split_k < enough and 2 * split_k <= most:
             split_k *= 2
         return split_k
 
 
 GPU_SPLITS = Splits(8192, 8)  # an H200 runs some 2,000 fragments at once
-TRAINING_SPLITS = replace(GPU_SPLITS, packed=True)
+TRAINING_SPLITS = replace(GPU_SPLITS, packed_sums=True)
 SOFTWARE_SPLITS = Splits(6 * BIN**2, 4, BIN)  # six bins suit two threads
 
 
@@ -85,10 +87,10 @@ def matmul(
     whole = Layout(x.rows, w.cols, tiles, dtype)
     split_k = splits.of(rec, x.layout.height, texels(x.cols) // 4, whole.width) if splits else 1
     layout = residual.layout if residual and (split_k > 1 or whole.format.packed) else whole
-    if w.rows < x.cols or x.layout.panel or (residual and not _fits(residual.layout, layout, tiles[0])):
+    if w.rows < x.cols or x.layout.panel or (residual and not _fits(residual.layout, layout, whole)):
         raise ValueError(f"{name}: {x.layout} times {w.layout} plus {residual}")
     if residual and whole.format.packed and split_k == 1:
-        product = matmul(rec, x, w, bias, f"{name}.product", act=act, dtype=dtype, tile_cols=tile_cols, splits=splits)
+        product = matmul(rec, x, w, bias, f"{name}.product", act=act, dtype=dtype, tile_cols=tile_cols)
         return add(rec, residual, product, layout, name)
     weight, y = packed(rec, w, x.layout.dtype), rec.scratch(name, layout)
     finish = ({"bias": bias} if bias else {}) | ({"residual": residual} if residual else {})
@@ -98,7 +100,7 @@ def matmul(
         defines = split | walk | activation_defines(act)
         rec.emit("matmul", factors | finish, {"y": y}, defines, label=name, columns=2, cost=cost)
     else:
-        stored = dtype if splits and splits.packed else "f32"
+        stored = dtype if splits and splits.packed_sums else "f32"
         slices = replace(whole, cols=4 * whole.width * split_k * tiles[1], dtype=stored)
         sums, defines = rec.scratch(f"{name}.partial_sums", slices), split | walk | activation_defines(None)
         rec.emit("matmul", factors, {"y": sums}, defines, label=name, columns=2, cost=cost)
@@ -119,9 +121,10 @@ def matmul(
     return y
 
 
-def _fits(residual: Layout, y: Layout, tile_rows: int) -> bool:
-    """Whether a residual can be added to a product of so many row tiles, as y."""
-    return residual == y and not y.format.packed and y.tiles[0] == tile_rows
+def _fits(residual: Layout, y: Layout, product: Layout) -> bool:
+    """Whether a residual can be added to a product: it has the product's shape and row tiles, and y's column tiles."""
+    same = (residual.rows, residual.cols, residual.tiles[0]) == (product.rows, product.cols, product.tiles[0])
+    return same and residual == y and not y.format.packed
 
 
 def _left_gradient(
@@ -194,7 +197,7 @@ def _segments(x: Layout, w: Layout) -> dict[str, int | float | str]:
         calls.append(f"segment({layer}, {x0}, {n}, ivec2[{shared}]({meets}));")
     if len(calls) > WRITTEN_OUT and not x.format.packed:
         return {}
-    each: dict[str, int | float | str] = {"EACH_TILE": 1} if _integers_on_a_gpu(w) else {}
+    each: dict[str, int | float | str] = {"UNROLL_TILES": 1} if _integers_on_a_gpu(w) else {}
     return each | {"SEGMENTS": " ".join(calls)}
 
 

@@ -5,7 +5,7 @@ as many accumulators. To add a format:
 
 - an entry of `FORMATS`;
 - `glsl/formats/<name>.glsl` with `<name>_decode(texel, tile)`, the vec4 of one of the texel's column tiles, and, if
-  shaders write the format, `<name>_encode(tile 0, tile 1, ...)` and `<name>_one(texel, tile, c)`, column c of the vec4;
+  it is not quantised, `<name>_encode(tile 0, tile 1, ...)` and `<name>_one(texel, tile, c)`, column c of the vec4;
 - an entry of `FORMATS` in the page's `engine/formats.ts`;
 - a style in `tests/ops/test_ops.py`; the tests of layouts and of the GLSL run over `FORMATS`.
 

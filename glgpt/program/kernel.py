@@ -22,6 +22,11 @@ class Kernel:
     contiguous: int = 0
 
     @property
+    def suits_software(self) -> bool:
+        """Whether it is meant for software GL, where alone contiguous columns pay."""
+        return self.contiguous > 0
+
+    @property
     def name(self) -> str:
         """As on the command line: rows x columns of one fragment."""
         return f"{self.tile_rows}x{4 * self.tile_cols}"

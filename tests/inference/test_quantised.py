@@ -21,6 +21,7 @@ from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
 from glgpt.inspection.compare import Tolerance, compare
 from glgpt.inspection.reference import Case
+from glgpt.models import network
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.formats import FORMATS
 
@@ -29,9 +30,9 @@ QUANTISED = [name for name, fmt in FORMATS.items() if fmt.quantised]
 
 
 @contextmanager
-def both(folder: Path, dtype: str, scratch: Path) -> Iterator[tuple[GPT2, GPT2]]:
+def both(folder: Path, dtype: str, scratch: Path, **options: Any) -> Iterator[tuple[GPT2, GPT2]]:
     """A model in a format, and in f32 with the weights that its textures hold."""
-    with load(folder, dtype) as model, Checkpoint.open(folder) as checkpoint:
+    with load(folder, dtype, **options) as model, Checkpoint.open(folder) as checkpoint:
         held = {}
         for name, layout in weight_layouts(model.player.program, model.config).items():
             parameter = model.config.parameters[name]
@@ -62,6 +63,18 @@ def test_logits_are_those_of_the_same_weights_in_f32(wide: Path, tmp_path: Path,
         run = model.generate_batch([ids[:5], ids[:5], ids[7:20]], 12, temperature=0)[0]
         run.read()
         assert run.ids == found
+
+
+@pytest.mark.parametrize("dtype", QUANTISED)
+def test_a_long_prompt_on_a_gpu_has_the_same_logits(
+    wide: Path, tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Integers that become halves before a product come out in another layout."""
+    monkeypatch.setattr(network, "MANY_ROWS", 64)
+    ids = np.random.default_rng(1).integers(0, 400, 140).tolist()
+    with both(wide, dtype, tmp_path, kernel="4x8") as (model, plain):
+        assert any(p.label.endswith(".halves") for p in model.player.program.entries["prefill_64"].passes)
+        within(model.logits(ids), plain.logits(ids), 4e-3)  # weights are rounded once more
 
 
 @pytest.mark.parametrize("dtype", QUANTISED)

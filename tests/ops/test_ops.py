@@ -169,7 +169,7 @@ def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
     if k and fmt.name == "f16":  # what is below 2^-14 lies 2^-24 apart, whatever its size
         near += k * 2.0**-25
     if want.summed is not None:
-        near = near + k * FORMATS["f16"].spacing / 2 * want.summed
+        near = near + FORMATS["f16"].spacing / 2 * want.summed  # each partial sum is rounded once
     ref.within(ours, want.expected, near, k * fmt.spacing, f"{case}: {want.tensor.name}")
     assert want.bare or not whole[: len(ours), matrix.shape[1] :].any(), (
         f"{case}: {want.tensor.name} is not zero beyond its columns"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import reference as ref
-from cases import Want
+from cases import Into, Want
 from test_ops import EPS, STYLES, Bench, Style, play
 
 from glgpt import ops
 from glgpt.gl.device import Device, Options
+from glgpt.ops.matmul import slices
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, fold
+from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 
 ROWS = 300  # of a weight: three groups, the last one short
@@ -27,12 +29,13 @@ def bench(name: str, limits: Limits) -> Bench:
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("cols", "dtype"), [(64, "f16"), (70, "f16"), (70, "f32")])
-def test_many_rows(device: Device, name: str, limits: str, cols: int, dtype: str) -> None:
+@pytest.mark.parametrize("split_k", [1, 3])
+def test_many_rows(device: Device, name: str, limits: str, cols: int, dtype: str, split_k: int) -> None:
     """A stretch of K goes on with the scales of the group before, or a tile of y finds another tile of w."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 13, ROWS - 2, b.many(13, ROWS - 2)), b.weight("w", ROWS - 2, cols)
-        y = ops.matmul(b, x, w, None, "y", dtype=dtype, tile_cols=b.style.tiles[1])
+        y = ops.matmul(b, x, w, None, "y", dtype=dtype, tile_cols=b.style.tiles[1], splits=Into(split_k))
         assert y.layout.tiles[1] % FORMATS[dtype].column_tiles_per_texel == 0
         return [Want(y, ref.matmul(b.held["x"], b.held["w"][: ROWS - 2]))]
 
@@ -66,19 +69,34 @@ def test_one_row(device: Device, name: str, limits: str, panels: bool, slice_tex
 
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("name", NAMES)
-def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str) -> None:
+@pytest.mark.parametrize("panels", [True, False])
+def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, panels: bool) -> None:
     """A text's logits depend on how many texts are decoded beside it."""
 
     def record(b: Bench) -> list[Want]:
-        x, w = b.normal("x", 5, ROWS), b.weight("w", ROWS, 150, True)
-        one = b.given("one", b.held["x"][3:4])
-        y = ops.combine(b, ops.few_rows(b, x, w, "few", 4), "y")
-        z = ops.combine(b, ops.matvec(b, one, w, "single", contiguous=4), "z")
+        x, w = b.normal("x", 5, ROWS), b.weight("w", ROWS, 150, panels)
+        one, contiguous = b.given("one", b.held["x"][3:4]), 4 * panels
+        y = ops.combine(b, ops.few_rows(b, x, w, "few", contiguous), "y")
+        z = ops.combine(b, ops.matvec(b, one, w, "single", contiguous=contiguous), "z")
         return [Want(y, ref.matmul(b.held["x"], b.held["w"])), Want(z, ref.matmul(b.held["one"], b.held["w"]))]
 
     (want, matrix, _), (_, single, _) = play(device, bench(name, LIMITS[limits]), record)
     ref.within(matrix, want.expected, 1e-4, 8 * EPS)
     assert np.array_equal(matrix[3], single[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("inner", "cols", "least"), [(768, 768, 8), (768, 3072, 8), (1600, 6400, 16), (6400, 6400, 32)]
+)
+def test_slices_of_large_weights_stay_within_a_group(name: str, inner: int, cols: int, least: int) -> None:
+    """A fragment meets two groups of integers, or a large product leaves more partial sums than it saves."""
+    layout = fold(inner, cols, Limits().max_texture_size, dtype=name)
+    rec = Recorder(Limits())
+    columns = layout.row_texels
+    _, slice_texels = slices(rec, inner // 4, columns, None, layout)
+    assert slice_texels == least
+    assert FORMATS[name].group % (4 * slice_texels) == 0
 
 
 @pytest.mark.parametrize("limits", ["one tile", "folded"])

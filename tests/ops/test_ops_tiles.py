@@ -46,6 +46,19 @@ def test_a_fragment_takes_one_column_of_a_wide_row(device: Device, monkeypatch: 
         held_to("matvec", *played)
 
 
+@pytest.mark.parametrize(("rows", "cols"), [(16, 760), (16, 772), (8, 768)])
+@pytest.mark.parametrize("splits", [None, ops.GPU_SPLITS], ids=["whole", "split"])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_a_residual_of_another_shape_is_refused(rows: int, cols: int, splits: ops.Splits | None, dtype: str) -> None:
+    """A product takes the shape of what it is added to."""
+    b = Bench(STYLES["4x8" if dtype == "f32" else "f16 8x8"])
+    tiles = b.many(16, 768).tiles
+    with b.entry("test"), pytest.raises(ValueError, match="plus"):
+        x, w = b.normal("x", 16, 768, b.many(16, 768)), b.weight("w", 768, 768)
+        residual = b.normal("r", rows, cols, Layout(rows, cols, (tiles[0], 2)))
+        ops.matmul(b, x, w, None, "y", residual=residual, dtype=dtype, tile_cols=tiles[1], splits=splits)
+
+
 def test_products_that_leave_threads_idle_split_k() -> None:
     """Too few bins or fragments, unless slices would be too short or would not fit."""
     rec, software, gpu = Recorder(), ops.SOFTWARE_SPLITS, ops.GPU_SPLITS

@@ -9,7 +9,7 @@ from glgpt.models.spec import in_block
 from glgpt.program.layout import Layout
 from glgpt.program.tensor import Tensor
 
-KEPT = 4 << 20  # bytes of hidden values that a backward pass in halves keeps; of more it computes them again
+KEPT_PER_LAYER = 4 << 20  # bytes of hidden values that a backward pass in halves keeps; more are computed again
 
 
 class GPT2Network(Network):
@@ -61,7 +61,7 @@ class GPT2Network(Network):
             return self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.act", kind))
         pre = self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.pre"))
         y = ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act")
-        if self.format.packed and y.layout.nbytes > KEPT:  # half of what a block in halves would keep
+        if self.format.packed and y.layout.nbytes > KEPT_PER_LAYER:  # half of what a block in halves would keep
             self.rec.not_kept(y, lambda: ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act"))
         return self.keep(y)
 
