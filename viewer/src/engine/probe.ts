@@ -3,6 +3,7 @@
 import type { Recording, Tuning } from "./manifest";
 import type { Program } from "../gl/program";
 import type { Device, Options } from "../gl/device";
+import { PageError } from "../gl/errors";
 import { Player } from "../gl/player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
@@ -10,6 +11,7 @@ const ROUNDS = 4;
 const MOST_ROUNDS = 10; // on a machine that is not steady
 const FILL = 20; // milliseconds that repeats should add, since a wait for the device may end up to 4 too late
 const MOST = 2048;
+const BITS = 0x3c003c00; // of what is multiplied: not zero in any format
 const VERSION = 9; // of what a remembered probe means
 
 type Fetch = Options["fetch"];
@@ -87,6 +89,15 @@ function remembered(key: string): Record<string, number> {
   }
 }
 
+/** Fills what a probe multiplies: reading zeros would wait, since a lost context gives these too. */
+function fill(player: Player): void {
+  for (const { name, role, width, height, layers } of Object.values(player.program.textures)) {
+    if (role !== "state") continue;
+    const layer = new Uint8Array(new Uint32Array(4 * width * height).fill(BITS).buffer);
+    for (let i = 0; i < layers; i++) player.write(name, i, 0, height, layer);
+  }
+}
+
 async function measure(
   device: Device,
   files: ReadonlyMap<string, string>,
@@ -104,7 +115,10 @@ async function measure(
       const form = JSON.stringify(Object.values(program.textures).filter((t) => t.role === "state"));
       for (const fetch of fetches) {
         const player = new Player(device, program, { fetch, storage }, shared.get(form));
-        if (!shared.has(form)) shared.set(form, player.shared(["state"]));
+        if (!shared.has(form)) {
+          shared.set(form, player.shared(["state"]));
+          fill(player);
+        }
         await player.prepare("probe");
         players.push([`${name} ${fetch}`, player, Object.values(program.entries["probe"]!.outputs)[0]!.texture]);
       }
@@ -119,6 +133,8 @@ async function measure(
     const repeats = new Map<string, number>();
     for (const [name, player, output] of players) {
       await run(player, output, 1); // warms up
+      const found = await player.read(output, 0, 1);
+      if (found.every((value) => value === 0)) throw new PageError(`The probe of ${name} computed zeros.`);
       let n = 4;
       const once = Math.min(await run(player, output, 1), await run(player, output, 1));
       const fills = async () => (await run(player, output, 1 + n)) - once >= FILL;
