@@ -49,14 +49,14 @@ from glgpt.text.tokenizer import load_tokenizer
 from glgpt.tuning.choice import PANELS_PAY, STEADY, DeviceSettings
 
 SCHEMA = 2  # of manifest.json
-TUNING = {  # what the page decides by as the desktop does, and how many greedy tokens it plays ahead
+TUNING = {  # what the page decides by as the desktop does, and how many tokens it has under way at most
     "one_token": ONE_TOKEN,
     "one_captured": ONE_CAPTURED,
     "per_chunk": PER_CHUNK,
     "panels_pay": PANELS_PAY,
     "steady": STEADY,
     "draw_flops": DRAW_FLOPS,
-    "ahead": 3,
+    "ahead": 8,
     "texts": SEVERAL,
 }
 SHARD_SIZE = 24 << 20

@@ -23,7 +23,8 @@ import { matrixOf, uploaded, type Uploaded } from "./uploaded";
 
 const LARGE = 200e6; // bytes of weights that a device may have no memory for
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
-const BUSY = 20; // ms of work under way at most where drivers draw while they are called: a read may wait for it
+const UNDER_WAY = 20; // ms of tokens under way on a GPU
+const BUSY = 40; // ms that two may take: longer ones are computed one by one, so that frames and an end come soon
 
 export interface ModelOptions {
   fetch?: Options["fetch"];
@@ -109,6 +110,8 @@ export class Model {
   programs!: { generate: Program; capture: Program };
   player!: Player;
   reader!: Reader;
+  /** Milliseconds that a token took last; at first as many as leave one under way. */
+  private tokenMs = Infinity;
   probe: Record<string, number> = {};
   watcher: Watcher | null = null;
   /** Parts that are cut at present. */
@@ -606,11 +609,13 @@ export class Model {
     let under: Promise<Token | null>[] = [];
     const { here } = this;
     const first = text.length;
-    let before = performance.now();
+    let began = 0;
+    let before = 0;
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
-        const ahead = sampler.adjusts ? 1 : Math.max(1, Math.min(this.manifest.tuning.ahead, Math.floor(BUSY / this.reader.between)));
-        for (; issued < count && issued - taken < (taken ? ahead : 1); issued++) {
+        const most = taken && !sampler.adjusts ? this.ahead() : 1;
+        // Those that are issued together share a fence and are read together: half of them, while the others are computed.
+        for (const together = issued - taken <= most >> 1; together && issued < count && issued - taken < most; issued++) {
           if (issued === 0) this.prefill(text);
           else this.decode(first + issued - 1);
           const token = sampler.adjusts ? Promise.resolve(null) : this.chosen(sampler, drawn + issued, run.alternatives);
@@ -618,9 +623,15 @@ export class Model {
           under.push(token);
         }
         let token = await under.shift()!;
-        if (taken) this.cached.push(text.at(-1)!);
-        if (taken) this.report(here, performance.now() - before);
-        before = performance.now();
+        const now = performance.now();
+        if (taken) {
+          this.cached.push(text.at(-1)!);
+          this.report(here, now - before);
+          this.tokenMs = (now - began) / taken;
+        } else {
+          began = now;
+        }
+        before = now;
         if (!token) {
           await Promise.allSettled(under); // in vain
           under = [];
@@ -633,6 +644,12 @@ export class Model {
     } finally {
       await Promise.allSettled(under);
     }
+  }
+
+  /** How many tokens are to be under way at once. */
+  private ahead(): number {
+    const fitting = Math.min(this.manifest.tuning.ahead, Math.floor(UNDER_WAY / this.tokenMs));
+    return Math.max(1, fitting, 2 * this.tokenMs <= BUSY ? 2 : 1);
   }
 
   /** Asks for the token that the device chooses from the logits it holds; null where it cannot decide. */

@@ -9,6 +9,10 @@ const SMALL = 0.2; // of the mean pass, in operations: what even a pass without 
 interface Slice {
   /** What it was expected to take. */
   ms: number;
+  /** The costs that it was expected from, by entry and first pass. */
+  costs: Map<string, Float64Array>;
+  passed: Promise<void>;
+  /** Resolves when it has passed and its times are learnt. */
   done: Promise<void>;
 }
 
@@ -19,9 +23,11 @@ export class Pace {
   private passedAt = 0;
 
   constructor(
-    /** Resolves when the device has done all that was issued. */
+    /** Resolves when the device has done all that was issued; short slices that get the same promise are one. */
     private readonly passed: () => Promise<void>,
     private readonly now: () => number = () => performance.now(),
+    /** Has `passed` give another promise from now on. */
+    private readonly close: () => void = () => {},
   ) {}
 
   /**
@@ -36,10 +42,11 @@ export class Pace {
       let ms = costs[first]!;
       while (end < costs.length && ms + costs[end]! <= SLICE) ms += costs[end++]!;
       while (this.ahead.length && this.waiting() + ms > AHEAD) await this.ahead[0]!.done;
-      const behind = this.ahead.length > 0;
+      const last = this.ahead.at(-1);
+      if (last && last.ms + ms > SLICE) this.close();
       const issued = this.now();
       issue(first, end);
-      this.watch(costs.subarray(first, end), ms, behind ? null : issued);
+      this.watch(`${entry} ${first}`, costs.subarray(first, end), ms, last ? null : issued);
       first = end;
     }
   }
@@ -50,23 +57,31 @@ export class Pace {
   }
 
   /** Learns from a slice what its passes take; `since`: when it was issued to an idle device. */
-  private watch(costs: Float64Array, ms: number, since: number | null): void {
-    const done = this.passed().then(
+  private watch(name: string, costs: Float64Array, ms: number, since: number | null): void {
+    const passed = this.passed();
+    const last = this.ahead.at(-1);
+    if (last?.passed === passed) {
+      last.ms += ms;
+      last.costs.set(name, costs);
+      return;
+    }
+    const slice: Slice = { ms, costs: new Map([[name, costs]]), passed, done: passed };
+    slice.done = passed.then(
       () => {
         const at = this.now();
         const taken = at - (since ?? this.passedAt);
         this.passedAt = at;
         this.ahead.shift(); // they pass in order
-        const factor = Math.min(4, Math.max(0.5, taken / ms));
-        for (let i = 0; i < costs.length; i++) costs[i]! *= 0.5 + 0.5 * factor;
+        const factor = Math.min(4, Math.max(0.5, taken / slice.ms));
+        for (const part of slice.costs.values()) for (let i = 0; i < part.length; i++) part[i]! *= 0.5 + 0.5 * factor;
       },
       (error: unknown) => {
         this.ahead.length = 0;
         throw error;
       },
     );
-    done.catch(() => {}); // who waits hears of it
-    this.ahead.push({ ms, done });
+    slice.done.catch(() => {}); // who waits hears of it
+    this.ahead.push(slice);
   }
 }
 

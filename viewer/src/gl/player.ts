@@ -45,7 +45,7 @@ export class Player {
   private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
   private readonly reader: Reader;
-  private readonly pace = new Pace(() => this.passed());
+  private readonly pace: Pace;
   private readonly names: string[];
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
@@ -68,6 +68,7 @@ export class Player {
     check(program, device);
     this.pingPong = new PingPong(program);
     this.reader = reader ?? new Reader(device);
+    this.pace = new Pace(() => this.passed(), undefined, () => this.reader.close());
     this.names = Object.keys(program.scalars);
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
     const { gl } = device;
@@ -154,7 +155,7 @@ export class Player {
     return Array.from({ length: this.spec(name).layers }, (_, layer) => this.framebuffer([[name, layer]]));
   }
 
-  /** Resolves when the device has done all that was issued. */
+  /** Resolves when the device has done all that was issued: see `Reader.passed`. */
   passed(): Promise<void> {
     return this.reader.passed();
   }

@@ -1,34 +1,46 @@
 // Reading texels without stopping the page: into a buffer, a fence behind it, and asking until the fence is passed.
+//
+// A fence costs Chrome half a millisecond, and fetching a buffer waits until the browser has issued all that was asked of
+// it. So what is asked for in one task of the page shares a fence, and its small reads share a buffer.
 
 import { ContextLost, type Device } from "./device";
 import { pause, yielder } from "./wait";
 
 const HEARD = 50; // ms within which a page hears that its context is lost
 const LATEST = 600_000; // ms after which a fence is taken for lost: a step may take a minute on a slow device
+const SMALL = 4096; // bytes of a read that shares a buffer
+const SHARED = 4 * SMALL; // bytes of that buffer
 
 interface Slot {
   buffer: WebGLBuffer;
   bytes: number;
 }
 
-interface Copied {
+/** A read whose texels lie in `slot` from `offset` on, and go into `into`. */
+interface Copy {
   slot: Slot;
+  offset: number;
   into: Uint8Array;
 }
 
-interface Waiting {
-  fence: WebGLSync | null;
-  /** What is copied where once the fence is passed. */
-  copied: Copied | null;
+/** What shares a fence. */
+interface Group {
+  /** undefined: there is none yet, so that more may join. */
+  fence: WebGLSync | null | undefined;
+  copies: Copy[];
+  /** The buffer of its small reads, and how much of it they fill. */
+  shared: Slot | null;
+  filled: number;
+  passed: Promise<void>;
   resolve: () => void;
   reject: (error: Error) => void;
 }
 
 export class Reader {
   private readonly free: Slot[] = [];
-  private readonly queue: Waiting[] = [];
+  private readonly queue: Group[] = [];
   /** Milliseconds from one fence passed (or a first read) to the next, a running mean. */
-  between = 2;
+  private between = 2;
 
   private readonly generation: number;
 
@@ -47,31 +59,77 @@ export class Reader {
     into: Uint8Array,
   ): Promise<void> {
     const { gl } = this.device;
-    const bytes = into.byteLength;
-    const at = this.free.findIndex((b) => b.bytes === bytes);
-    const slot = at < 0 ? { buffer: gl.createBuffer(), bytes } : this.free.splice(at, 1)[0]!;
+    const group = this.open();
+    const { slot, offset } = this.place(group, into);
     gl.bindBuffer(gl.PIXEL_PACK_BUFFER, slot.buffer);
-    // Not STREAM_READ: Chrome then keeps shadow copies that it warns about and does not use.
-    if (at < 0) gl.bufferData(gl.PIXEL_PACK_BUFFER, bytes, gl.STREAM_COPY);
     const [format, type] = integer ? [gl.RGBA_INTEGER, gl.UNSIGNED_INT] : [gl.RGBA, gl.FLOAT];
     for (let i = 0; i < framebuffers.length; i++) {
       gl.bindFramebuffer(gl.READ_FRAMEBUFFER, framebuffers[i]!);
       gl.readBuffer(gl.COLOR_ATTACHMENT0);
-      gl.readPixels(...box, format, type, (i * bytes) / framebuffers.length);
+      gl.readPixels(...box, format, type, offset + (i * into.byteLength) / framebuffers.length);
     }
     gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
-    return this.passed({ slot, into });
+    return group.passed;
   }
 
-  /** Resolves when the device has done all that was issued. */
-  passed(copied: Copied | null = null): Promise<void> {
+  /**
+   * Resolves when the device has done all that was issued, and what else is issued before the page's next task or `close`.
+   * Until then it gives the same promise.
+   */
+  passed(): Promise<void> {
+    return this.open().passed;
+  }
+
+  /** Sets the fence of what was asked for last: what is asked for from now on has another one. */
+  close(): void {
+    const last = this.queue.at(-1);
+    if (!last || last.fence !== undefined) return;
     const { gl } = this.device;
-    const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    last.fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
     gl.flush();
-    return new Promise((resolve, reject) => {
-      this.queue.push({ fence, copied, resolve, reject });
-      if (this.queue.length === 1) void this.poll();
+  }
+
+  /** The group that may be joined. */
+  private open(): Group {
+    const last = this.queue.at(-1);
+    if (last && last.fence === undefined) return last;
+    let resolve = () => {};
+    let reject: Group["reject"] = () => {};
+    const passed = new Promise<void>((yes, no) => ([resolve, reject] = [yes, no]));
+    passed.catch(() => {}); // who waits hears of it
+    const group: Group = { fence: undefined, copies: [], shared: null, filled: 0, passed, resolve, reject };
+    this.queue.push(group);
+    void pause().then(() => {
+      if (group.fence === undefined) this.close();
     });
+    if (this.queue.length === 1) void this.poll();
+    return group;
+  }
+
+  /** Where a read goes until it is copied. */
+  private place(group: Group, into: Uint8Array): Copy {
+    const bytes = into.byteLength;
+    let copy: Copy;
+    if (bytes <= SMALL && group.filled + bytes <= SHARED) {
+      group.shared ??= this.slot(SHARED);
+      copy = { slot: group.shared, offset: group.filled, into };
+      group.filled += bytes;
+    } else {
+      copy = { slot: this.slot(bytes), offset: 0, into };
+    }
+    group.copies.push(copy);
+    return copy;
+  }
+
+  private slot(bytes: number): Slot {
+    const at = this.free.findIndex((b) => b.bytes === bytes);
+    if (at >= 0) return this.free.splice(at, 1)[0]!;
+    const { gl } = this.device;
+    const buffer = gl.createBuffer();
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, buffer);
+    // Not STREAM_READ: Chrome then keeps shadow copies that it warns about and does not use.
+    gl.bufferData(gl.PIXEL_PACK_BUFFER, bytes, gl.STREAM_COPY);
+    return { buffer, bytes };
   }
 
   /** Fences pass in order, so only the first is asked; mostly asleep, since asking would take a core from a software driver. */
@@ -82,23 +140,23 @@ export class Reader {
     await pause();
     for (let head = this.queue[0]; head; head = this.queue[0]) {
       const waited = performance.now() - since;
-      if (!head.fence || this.gone() || waited > LATEST) {
+      if (head.fence === null || this.gone() || waited > LATEST) {
         for (const each of this.queue.splice(0)) each.reject(new ContextLost());
         return;
       }
-      if (gl.getSyncParameter(head.fence, gl.SYNC_STATUS) === gl.SIGNALED) {
+      if (head.fence && gl.getSyncParameter(head.fence, gl.SYNC_STATUS) === gl.SIGNALED) {
         this.between += 0.2 * (Math.min(waited, 50) - this.between);
         since = performance.now();
-        if (head.copied) this.copy(head.copied);
+        this.copy(head);
         await yieldIfLate(); // many reads may come at once; still in the queue, so that nobody else begins to ask
-        if (head.copied && blank(head.copied.into)) {
+        if (head.copies.some(({ into }) => blank(into))) {
           // Fences of a lost context are passed and its buffers are zeros, before the page hears of the loss.
           await this.device.sleep(HEARD);
           if (this.gone()) continue;
         }
         this.queue.shift();
         gl.deleteSync(head.fence);
-        if (head.copied) this.free.push(head.copied.slot);
+        this.free.push(...new Set(head.copies.map(({ slot }) => slot)));
         head.resolve();
       } else {
         await pause(); // a timer set from here is not among those that browsers slow down
@@ -112,11 +170,22 @@ export class Reader {
     return this.device.lost || this.device.generation !== this.generation;
   }
 
-  private copy({ slot, into }: Copied): void {
+  /** Copies what a group read: small reads at once, since each copy waits for the browser. */
+  private copy({ copies, shared, filled }: Group): void {
     const { gl } = this.device;
-    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, slot.buffer);
-    gl.getBufferSubData(gl.PIXEL_PACK_BUFFER, 0, into);
+    const small = new Uint8Array(filled);
+    if (shared) this.fetch(shared, small);
+    for (const { slot, offset, into } of copies) {
+      if (slot === shared) into.set(small.subarray(offset, offset + into.byteLength));
+      else this.fetch(slot, into);
+    }
     gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
+  }
+
+  private fetch({ buffer }: Slot, into: Uint8Array): void {
+    const { gl } = this.device;
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, buffer);
+    gl.getBufferSubData(gl.PIXEL_PACK_BUFFER, 0, into);
   }
 }
 
