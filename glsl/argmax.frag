@@ -1,17 +1,20 @@
-// The greatest value of each block of a row, or of each row of several, and where: texel = (value, column, 1 if the block holds any, 1 if it holds
-// a NaN or an infinity); the first of equals wins.
+// The greatest value of each block of a row, or of each row of several, and where: texel = (value, column, 1 if the block
+// holds any, 1 if it holds a NaN or an infinity); the first of equals wins. Eight texels are fetched at once.
 bool finite(float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int row_of_x = p.y / HIGH, block = p.y % HIGH * Y_W + p.x;
   vec4 best = vec4(0.0);
-  for (int c4 = block; c4 < C4; c4 += BLOCKS) {
-    vec4 x = x_at(row_of_x, c4);
-    for (int i = 0; i < 4; i++) {
-      if (4 * c4 + i >= X_COLS) break;
-      if (!finite(x[i])) best.w = 1.0;
-      if (best.z == 0.0 || x[i] > best.x) best.xyz = vec3(x[i], float(4 * c4 + i), 1.0);
+  for (int first = block; first < C4; first += 8 * BLOCKS) {
+    vec4 x[8];
+    for (int k = 0; k < 8; k++) x[k] = x_at(row_of_x, min(first + k * BLOCKS, C4 - 1));
+    for (int k = 0; k < 8; k++) {
+      int c = 4 * (first + k * BLOCKS);
+      for (int i = 0; i < 4 && c + i < X_COLS; i++) {
+        if (!finite(x[k][i])) best.w = 1.0;
+        if (best.z == 0.0 || x[k][i] > best.x) best.xyz = vec3(x[k][i], float(c + i), 1.0);
+      }
     }
   }
   vec4 v[1];

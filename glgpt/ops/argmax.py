@@ -15,6 +15,6 @@ def argmax(rec: Recorder, x: Tensor, out: Tensor) -> None:
     The first of equals wins. Of several rows, `out` has a row for each.
     """
     c4 = -(-x.cols // 4)
-    best = rec.scratch("argmax.blocks", Layout(HIGH * x.rows, 4 * max(1, min(64, c4 // 128))))
+    best = rec.scratch("argmax.blocks", Layout(HIGH * x.rows, 4 * max(1, min(32, c4 // 128))))
     rec.emit("argmax", {"x": x}, {"y": best}, {"C4": c4, "BLOCKS": HIGH * best.layout.width, "HIGH": HIGH})
     rec.emit("argmax_final", {"x": best}, {"y": out}, {"HIGH": HIGH}, label="argmax")

@@ -62,6 +62,23 @@ test("a step whose passes take what nobody expected is cut after all", async () 
   expect(Math.max(...waits.slice(60))).toBeLessThan(50);
 });
 
+test("short entries that share a promise are one slice of 12 ms at most", async () => {
+  const drawing = new Drawing(new Array<number>(20).fill(1)); // 1 ms a pass
+  let open: Promise<void> | null = null;
+  let fences = 0;
+  const passed = () => {
+    if (!open) fences++;
+    return (open ??= drawing.passed());
+  };
+  const pace = new Pace(passed, () => drawing.now, () => (open = null));
+  for (let i = 0; i < 12; i++) {
+    await pace.play("backward", [1, 1, 1, 1, 1], drawing.issue);
+    await pace.play("update", [1, 1, 1], drawing.issue);
+  }
+  expect(fences).toBeLessThanOrEqual(12); // of 24 entries, which take 96 ms
+  expect(fences).toBeGreaterThanOrEqual(8);
+});
+
 test("a lost context ends it, and the next play begins anew", async () => {
   const drawing = new Drawing([10, 10, 10, 10, 10, 10]);
   let lost = true;

@@ -1,0 +1,113 @@
+// The reader over a device of which a test says when fences pass.
+
+import { expect, test } from "vitest";
+import type { Device } from "../src/gl/device";
+import { Reader } from "../src/gl/readback";
+import { pause } from "../src/gl/wait";
+
+/** A context whose framebuffers hold a number each, which is what reads of them give. */
+class Drawing {
+  readonly fences: { passed: boolean }[] = [];
+  fetches = 0;
+  lost = false;
+  private bound: { bytes: Uint8Array } | null = null;
+  private framebuffer = 0;
+
+  readonly gl = {
+    createBuffer: () => ({ bytes: new Uint8Array() }),
+    bindBuffer: (_: unknown, buffer: { bytes: Uint8Array } | null) => (this.bound = buffer),
+    bufferData: (_: unknown, bytes: number) => (this.bound!.bytes = new Uint8Array(bytes)),
+    bindFramebuffer: (_: unknown, framebuffer: number) => (this.framebuffer = framebuffer),
+    readBuffer: () => {},
+    readPixels: (...[, , width, height, , , offset]: number[]) => {
+      this.bound!.bytes.fill(this.framebuffer, offset, offset! + 16 * width! * height!);
+    },
+    getBufferSubData: (_: unknown, from: number, into: Uint8Array) => {
+      this.fetches++;
+      into.set(this.bound!.bytes.subarray(from, from + into.length));
+    },
+    fenceSync: () => {
+      const fence = { passed: false };
+      this.fences.push(fence);
+      return this.lost ? null : fence;
+    },
+    flush: () => {},
+    getSyncParameter: (fence: { passed: boolean }) => fence.passed,
+    deleteSync: () => {},
+    SIGNALED: true,
+  };
+  readonly reader = new Reader({ gl: this.gl, generation: 0, lost: false, sleep: pause } as unknown as Device);
+
+  /** Reads a framebuffer that holds this number. */
+  async read(holds: number, bytes = 16): Promise<Uint8Array> {
+    const into = new Uint8Array(bytes);
+    await this.reader.read([holds], [0, 0, bytes / 16, 1], false, into);
+    return into;
+  }
+
+  async pass(): Promise<void> {
+    for (let i = 0; i < 3; i++) await pause();
+    this.fences.forEach((fence) => (fence.passed = true));
+  }
+}
+
+test("reads of one task share a fence and a copy", async () => {
+  const drawing = new Drawing();
+  const reads = [drawing.read(3), drawing.read(4, 48), drawing.read(5)];
+  const passed = drawing.reader.passed();
+  expect(drawing.fences).toHaveLength(0);
+  await drawing.pass();
+  expect((await Promise.all(reads)).map((bytes) => [...new Set(bytes)])).toEqual([[3], [4], [5]]);
+  await passed;
+  expect([drawing.fences.length, drawing.fetches]).toEqual([1, 1]);
+});
+
+test("later reads have a fence of their own, and buffers are used again", async () => {
+  const drawing = new Drawing();
+  for (const holds of [1, 2, 3]) {
+    const read = drawing.read(holds);
+    await drawing.pass();
+    expect([...new Set(await read)]).toEqual([holds]);
+  }
+  expect(drawing.fences).toHaveLength(3);
+});
+
+test("what is asked for after a close waits for another fence", async () => {
+  const drawing = new Drawing();
+  const before = drawing.reader.passed();
+  expect(drawing.reader.passed()).toBe(before);
+  drawing.reader.close();
+  const behind = drawing.read(7);
+  let done = false;
+  void behind.then(() => (done = true));
+  expect(drawing.fences).toHaveLength(1);
+  drawing.fences[0]!.passed = true;
+  await before;
+  await pause();
+  expect(done).toBe(false);
+  await drawing.pass();
+  expect([...new Set(await behind)]).toEqual([7]);
+});
+
+test("much is read into a buffer of its own, and so is what a shared buffer has no room for", async () => {
+  const drawing = new Drawing();
+  const sizes = [8192, ...new Array<number>(5).fill(4096)];
+  const reads = sizes.map((bytes, i) => drawing.read(i + 1, bytes));
+  await drawing.pass();
+  const found = await Promise.all(reads);
+  expect(found.map((bytes) => [bytes.length, ...new Set(bytes)])).toEqual(sizes.map((bytes, i) => [bytes, i + 1]));
+  expect([drawing.fences.length, drawing.fetches]).toEqual([1, 3]);
+});
+
+test("all that waits hears of a lost context", async () => {
+  const drawing = new Drawing();
+  const early = drawing.read(1);
+  drawing.reader.close();
+  drawing.lost = true;
+  const late = drawing.read(2);
+  const heard = Promise.allSettled([early, late]);
+  await pause();
+  drawing.fences[0]!.passed = true;
+  const results = await heard;
+  expect(results.at(-1)!.status).toBe("rejected");
+});
