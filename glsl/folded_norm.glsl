@@ -1,27 +1,18 @@
 // The product of a normed row with w, from the product of the row itself: for x' = (x - mean) / deviation * gain + bias,
 // x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers gain_w and bias_w hold
 // gain w and bias w (+ the layer's own).
-// MOMENTS holds (mean, squared deviations, count) of slices of the row; they are added in one loop without a division,
-// eight fetched at once.
+// MOMENTS holds (mean, squared deviations, count) of slices of the row; they are added in one loop without a division.
 // Without these samplers the norm is an RMS norm: x' w = (x gain) w / root mean square.
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
-#define EACH_MOMENTS \
-  for (int i = 0; i + 8 <= MOMENTS_W; i += 8) { \
-    vec4 each[8]; \
-    for (int k = 0; k < 8; k++) each[k] = MOMENTS(0, BATCH_ROW, i + k); \
-    for (int k = 0; k < 8; k++) ADD_MOMENTS(each[k]) \
-  } \
-  for (int i = MOMENTS_W / 8 * 8; i < MOMENTS_W; i++) { \
-    vec4 last = MOMENTS(0, BATCH_ROW, i); \
-    ADD_MOMENTS(last) \
-  }
 #ifndef GAIN_W_W
 vec2 mean_and_scale() {
   float sum = 0.0;
-#define ADD_MOMENTS(m) sum += m.y + m.z * m.x * m.x;
-  EACH_MOMENTS
+  for (int i = 0; i < MOMENTS_W; i++) {
+    vec4 m = MOMENTS(0, BATCH_ROW, i);
+    sum += m.y + m.z * m.x * m.x;
+  }
   return vec2(0.0, 1.0 / sqrt(sum / float(WIDTH) + EPSILON));
 }
 
@@ -30,11 +21,11 @@ vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
 vec2 mean_and_scale() {
   float origin = MOMENTS(0, BATCH_ROW, 0).x;  // sums about it lose nothing to a mean that all slices share
   vec3 sum = vec3(0.0);  // of deviations from it, of their squares, of squares within the slices
-#define ADD_MOMENTS(m) { \
-    float d = m.x - origin; \
-    sum += vec3(m.z * d, m.z * d * d, m.y); \
+  for (int i = 0; i < MOMENTS_W; i++) {
+    vec4 m = MOMENTS(0, BATCH_ROW, i);
+    float d = m.x - origin;
+    sum += vec3(m.z * d, m.z * d * d, m.y);
   }
-  EACH_MOMENTS
   float d = sum.x / float(WIDTH);
   return vec2(origin + d, 1.0 / sqrt((sum.y + sum.z) / float(WIDTH) - d * d + EPSILON));
 }

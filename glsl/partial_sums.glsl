@@ -6,7 +6,7 @@
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
-// Eight fetches at once: drivers unroll short loops, and wait for each fetch of a long one.
+// A plain loop with a constant bound: drivers unroll it better than a hand does.
 vec4 sum_of_partial_sums(int c4) {
 #if SHARED > 1
   int texel = c4 / (SHARED * TILE) * TILE + c4 % TILE;
@@ -24,11 +24,6 @@ vec4 sum_of_partial_sums(int c4) {
   layer += BATCH_ROW / ROW_GROUPS * PARTIAL_SUMS_TC;
   ivec2 at = ivec2(column / (4 * BY) * 4 + column % 4, BATCH_ROW % ROW_GROUPS * (SPLIT_K * BY) + column / 4 % BY);
   vec4 sum = vec4(0.0);
-  for (int s = 0; s + 8 <= SPLIT_K; s += 8) {
-    vec4 each[8];
-    for (int i = 0; i < 8; i++) each[i] = PARTIAL_SUMS(layer, (s + i) * BY + at.y, at.x);
-    for (int i = 0; i < 8; i++) sum += each[i];
-  }
-  for (int s = SPLIT_K / 8 * 8; s < SPLIT_K; s++) sum += PARTIAL_SUMS(layer, s * BY + at.y, at.x);
+  for (int s = 0; s < SPLIT_K; s++) sum += PARTIAL_SUMS(layer, s * BY + at.y, at.x);
   return sum;
 }

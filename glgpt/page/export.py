@@ -56,7 +56,7 @@ TUNING = {  # what the page decides by as the desktop does, and how many tokens 
     "panels_pay": PANELS_PAY,
     "steady": STEADY,
     "draw_flops": DRAW_FLOPS,
-    "ahead": 8,
+    "ahead": 12,
     "texts": SEVERAL,
 }
 SHARD_SIZE = 24 << 20

@@ -23,7 +23,7 @@ import { matrixOf, uploaded, type Uploaded } from "./uploaded";
 
 const LARGE = 200e6; // bytes of weights that a device may have no memory for
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
-const UNDER_WAY = 20; // ms of tokens under way on a GPU
+const UNDER_WAY = 33; // ms of tokens under way: two frames
 const BUSY = 40; // ms that two may take: longer ones are computed one by one, so that frames and an end come soon
 
 export interface ModelOptions {
@@ -614,8 +614,8 @@ export class Model {
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
         const most = taken && !sampler.adjusts ? this.ahead() : 1;
-        // Those that are issued together share a fence and are read together: half of them, while the others are computed.
-        for (const together = issued - taken <= most >> 1; together && issued < count && issued - taken < most; issued++) {
+        // Tokens that are issued together share a fence and are read together: reading one waits for all that was issued.
+        for (const idle = issued === taken; idle && issued < count && issued - taken < most; issued++) {
           if (issued === 0) this.prefill(text);
           else this.decode(first + issued - 1);
           const token = sampler.adjusts ? Promise.resolve(null) : this.chosen(sampler, drawn + issued, run.alternatives);

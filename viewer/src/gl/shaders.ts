@@ -51,7 +51,10 @@ export async function compileAll(
     gl.linkProgram(program);
     found.set(name, program);
     shaders.set(name, shader);
-    if (found.size % GROUP === 0 || found.size === texts.size) fences.push(reader.passed());
+    if (found.size % GROUP === 0 || found.size === texts.size) {
+      fences.push(reader.passed());
+      reader.close();
+    }
   }
   for (const fence of fences) fence.catch(() => {}); // awaited below
   onCompiled(0, found.size);
