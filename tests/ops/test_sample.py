@@ -61,6 +61,19 @@ def drawing(device: Device, logits: Array, options: Options | None = None, rows:
         yield player
 
 
+def test_the_greatest_logit_is_found_wherever_it_is(device: Device) -> None:
+    """A block of the vocabulary, or a texel of a block, is passed over; a later one of equals wins."""
+    count, step = 5003, 41
+    with drawing(device, np.zeros(count)) as player:
+        layout = player.program.views["logits"]
+        for at in [*range(0, count, step), count - 1]:
+            logits = np.full((1, count), -1.0, np.float32)
+            logits[0, at::step] = 2
+            player.write_matrix("logits", layout, logits)
+            player.play("argmax")
+            assert player.read("token")[0, 0, 0].tolist() == [at, 2, 0, 0]
+
+
 def draw(player: Player, sampler: Sampler, step: int = 0) -> Array:
     """Texels `[rows, 1 + 8 + 1, 4]` of a draw, `[rows, 1, 4]` of several from `step` on."""
     vocab = player.program.views["logits"].cols
