@@ -62,7 +62,7 @@ def drawing(device: Device, logits: Array, options: Options | None = None, rows:
 
 
 def test_the_greatest_logit_is_found_wherever_it_is(device: Device) -> None:
-    """A block of the vocabulary, or a texel of a block, is passed over; a later one of equals wins."""
+    """The argmax passes over a block of the vocabulary, or a texel of a block, or prefers a later one of equals."""
     count, step = 5003, 41
     with drawing(device, np.zeros(count)) as player:
         layout = player.program.views["logits"]

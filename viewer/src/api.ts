@@ -211,7 +211,7 @@ export class Glgpt {
     let text = "";
     let stopped = "tokens" as Generated["stopped"];
     const start = performance.now();
-    let first = start;
+    let [first, last] = [start, start]; // when the first and the last token came
     const { repetitionPenalty = null, logitBias = null } = options;
     const settings = { temperature, topK, topP, minP, repetitionPenalty, logitBias, eos, seed, alternatives: options.alternatives ?? 0, ...(signal ? { signal } : {}) };
     await this.lent(async () => {
@@ -219,7 +219,8 @@ export class Glgpt {
       model.follow();
       const rest = { ...settings, tokens: tokens - ids.length, drawn: (options.drawn ?? 0) + ids.length }; // a loss may interrupt it
       for await (const token of model.generate([...prompt, ...ids], rest)) {
-        if (!ids.length) first = performance.now();
+        last = performance.now();
+        if (!ids.length) first = last;
         ids.push(token.id);
         this.last = [...prompt, ...ids];
         const piece = decoder ? decoder.push(token.id) : ` ${token.id}`;
@@ -237,7 +238,7 @@ export class Glgpt {
     if (stopped !== "text") text += decoder?.flush() ?? "";
     if (signal?.aborted) stopped = "aborted";
     else if (stopped === "tokens" && ids.length < tokens) stopped = "eos";
-    return { ids, text, prefillMs: (ids.length ? first : end) - start, decodeMs: end - first, seed, stopped };
+    return { ids, text, prefillMs: (ids.length ? first : end) - start, decodeMs: last - first, seed, stopped };
   }
 
   /**

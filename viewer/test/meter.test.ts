@@ -3,14 +3,18 @@
 import { describe, expect, it } from "vitest";
 import { Meter } from "../src/ui/meter";
 
-/** The mean and longest time between looks, and how much slower the last of 600 tokens are: each takes `token` ms, a look `cost` more, spread over those behind it. */
-function run(meter: Meter, token: number, cost: number, spread = 1): { mean: number; longest: number; slower: number } {
+/**
+ * The mean and longest time between looks, and how much slower the last of 600 tokens are: each takes `token` ms, a look
+ * `cost` more, spread over those behind it. `together` tokens come at once.
+ */
+function run(meter: Meter, token: number, cost: number, spread = 1, together = 1): { mean: number; longest: number; slower: number } {
   let [now, last, longest, from, looks] = [0, 0, 0, 0, 0];
   const owed: number[] = [];
   for (let i = 0; i < 600; i++) {
-    now += token + (owed.shift() ?? 0);
+    const more = together - 1 - (i % together);
+    now += more === together - 1 ? together * token + (owed.shift() ?? 0) : 0.1;
     if (i === 200) [from, longest, looks] = [now, 0, 0];
-    if (!meter.due(now)) continue;
+    if (!meter.due(more, now)) continue;
     longest = Math.max(longest, now - last);
     last = now;
     looks++;
@@ -29,6 +33,17 @@ describe("the meter", () => {
     const { longest, slower } = run(new Meter(0.035, 40, slowest), token, cost, spread);
     expect(slower).toBeLessThan(most);
     expect(longest).toBeLessThan(slowest + 2 * (token + cost));
+  });
+
+  it.each([
+    [8, 10, 4],
+    [12, 20, 2],
+    [4, 15, 8],
+    [2.4, 1, 12],
+  ])("holds to its share where tokens of %s ms, and looks of %s, come %s at a time", (token, cost, together) => {
+    const { longest, slower } = run(new Meter(0.035, 40, 1000), token, cost, 1, together);
+    expect(slower - 0.1 / token).toBeLessThan(0.05); // but for what lies between those that come together
+    expect(longest).toBeLessThan(1000 + 2 * (together * token + cost));
   });
 
   it("looks as often as it may where that costs nothing, but for a pause now and then", () => {

@@ -24,7 +24,7 @@ import { matrixOf, uploaded, type Uploaded } from "./uploaded";
 const LARGE = 200e6; // bytes of weights that a device may have no memory for
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
 const UNDER_WAY = 33; // ms of tokens under way: two frames
-const BUSY = 40; // ms that two may take: longer ones are computed one by one, so that frames and an end come soon
+const BUSY = 40; // ms that two tokens may take; slower ones are computed one by one, so that frames and Stop do not wait
 
 export interface ModelOptions {
   fetch?: Options["fetch"];
@@ -41,6 +41,8 @@ export interface Token {
   /** The probability with which the sampler drew it. */
   sampled?: number;
   top?: Candidate[];
+  /** How many tokens that were read together with it follow. */
+  more?: number;
 }
 
 /** Looks at a token's textures while its passes are played. */
@@ -110,7 +112,7 @@ export class Model {
   programs!: { generate: Program; capture: Program };
   player!: Player;
   reader!: Reader;
-  /** Milliseconds that a token took last; at first as many as leave one under way. */
+  /** Milliseconds of each of the tokens that were issued together last; Infinity, and so one at a time, until known. */
   private tokenMs = Infinity;
   probe: Record<string, number> = {};
   watcher: Watcher | null = null;
@@ -249,6 +251,7 @@ export class Model {
     const { device, options } = this;
     const { generation } = device;
     this.reader = new Reader(device);
+    this.tokenMs = Infinity;
     this.captured = null;
     this.cached = [];
     this.front = [];
@@ -318,6 +321,7 @@ export class Model {
     this.player = now.player;
     this.programs.generate = now.generate;
     this.cuts = [...parts];
+    this.tokenMs = Infinity;
     this.watcher = null; // it watches textures of the program before
     this.cached = [];
     this.front = [];
@@ -609,35 +613,37 @@ export class Model {
     let under: Promise<Token | null>[] = [];
     const { here } = this;
     const first = text.length;
-    let began = 0;
-    let before = 0;
+    let [began, together] = [0, 1]; // when the tokens that were issued last were, and how many
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
-        const most = taken && !sampler.adjusts ? this.ahead() : 1;
-        // Tokens that are issued together share a fence and are read together: reading one waits for all that was issued.
-        for (const idle = issued === taken; idle && issued < count && issued - taken < most; issued++) {
-          if (issued === 0) this.prefill(text);
-          else this.decode(first + issued - 1);
-          const token = sampler.adjusts ? Promise.resolve(null) : this.chosen(sampler, drawn + issued, run.alternatives);
-          token.catch(() => {}); // awaited below
-          under.push(token);
+        if (issued === taken) {
+          // They share a fence and are read together, and none is issued meanwhile: reading waits for all that was issued.
+          const most = taken && !sampler.adjusts ? this.ahead() : 1;
+          began = performance.now();
+          for (; issued < count && issued - taken < most; issued++) {
+            if (issued === 0) this.prefill(text);
+            else this.decode(first + issued - 1);
+            const token = sampler.adjusts ? Promise.resolve(null) : this.chosen(sampler, drawn + issued, run.alternatives);
+            token.catch(() => {}); // awaited below
+            under.push(token);
+          }
+          together = issued - taken;
+          this.reader.close();
         }
         let token = await under.shift()!;
-        const now = performance.now();
-        if (taken) {
-          this.cached.push(text.at(-1)!);
-          this.report(here, now - before);
-          this.tokenMs = (now - began) / taken;
-        } else {
-          began = now;
-        }
-        before = now;
+        if (taken) this.cached.push(text.at(-1)!);
         if (!token) {
           await Promise.allSettled(under); // in vain
           under = [];
+          together = 1;
           token = await this.fromRow(text, taken > 0 && !sampler.adjusts, sampler, drawn + taken, run.alternatives);
           issued = taken + 1;
         }
+        if (taken) {
+          if (under.length === together - 1) this.tokenMs = (performance.now() - began) / together;
+          this.report(here, this.tokenMs);
+        }
+        if (under.length) token.more = under.length;
         yield token;
         if (run.signal?.aborted) return;
       }

@@ -107,6 +107,7 @@ async function measure(
   steadyRatio: number,
 ): Promise<Record<string, number>> {
   const times: Record<string, number> = {};
+  const { generation } = device;
   const players: [string, Player, string][] = [];
   const shared = new Map<string, ReadonlyMap<string, WebGLTexture>>(); // inputs, by the shapes that they have
   try {
@@ -134,6 +135,7 @@ async function measure(
     for (const [name, player, output] of players) {
       await run(player, output, 1); // warms up
       const found = await player.read(output, 0, 1);
+      device.still(generation); // else these may be the zeros of a lost context
       if (found.every((value) => value === 0)) throw new PageError(`The probe of ${name} computed zeros.`);
       let n = 4;
       const once = Math.min(await run(player, output, 1), await run(player, output, 1));

@@ -9,7 +9,7 @@ const SMALL = 0.2; // of the mean pass, in operations: what even a pass without 
 interface Slice {
   /** What it was expected to take. */
   ms: number;
-  /** The costs that it was expected from, by entry and first pass. */
+  /** The entries of `Pace.costs` that its time will correct, by entry and first pass. */
   costs: Map<string, Float64Array>;
   passed: Promise<void>;
   /** Resolves when it has passed and its times are learnt. */

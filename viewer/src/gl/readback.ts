@@ -1,7 +1,7 @@
 // Reading texels without stopping the page: into a buffer, a fence behind it, and asking until the fence is passed.
 //
-// A fence costs Chrome half a millisecond, and fetching a buffer waits until the browser has issued all that was asked of
-// it. So what is asked for in one task of the page shares a fence, and its small reads share a buffer.
+// A fence costs Chrome half a millisecond on some GPUs, and `getBufferSubData` waits for all commands before it, also those
+// behind the fence. So what is asked for in one task of the page shares a fence, and its small reads share a buffer.
 
 import { ContextLost, type Device } from "./device";
 import { pause, yielder } from "./wait";
@@ -25,7 +25,7 @@ interface Copy {
 
 /** What shares a fence. */
 interface Group {
-  /** undefined: there is none yet, so that more may join. */
+  /** undefined: there is none yet, so that more may join; null: the context was lost when it was to be set. */
   fence: WebGLSync | null | undefined;
   copies: Copy[];
   /** The buffer of its small reads, and how much of it they fill. */
@@ -73,8 +73,8 @@ export class Reader {
   }
 
   /**
-   * Resolves when the device has done all that was issued, and what else is issued before the page's next task or `close`.
-   * Until then it gives the same promise.
+   * Resolves when the device has done all that was issued, and what else is issued until the fence is set: by `close`, or
+   * else soon after the current task. Calls before that get the same promise.
    */
   passed(): Promise<void> {
     return this.open().passed;
@@ -132,28 +132,30 @@ export class Reader {
     return { buffer, bytes };
   }
 
-  /** Fences pass in order, so only the first is asked; mostly asleep, since asking would take a core from a software driver. */
   private async poll(): Promise<void> {
+    try {
+      await this.passAll();
+    } catch (error) {
+      for (const each of this.queue.splice(0)) each.reject(error as Error);
+    }
+  }
+
+  /** Fences pass in order, so only the first is asked; mostly asleep, since asking would take a core from a software driver. */
+  private async passAll(): Promise<void> {
     const { gl } = this.device;
     let since = performance.now();
     const yieldIfLate = yielder();
     await pause();
     for (let head = this.queue[0]; head; head = this.queue[0]) {
       const waited = performance.now() - since;
-      if (head.fence === null || this.gone() || waited > LATEST) {
-        for (const each of this.queue.splice(0)) each.reject(new ContextLost());
-        return;
-      }
+      if (head.fence === null || this.gone() || waited > LATEST) throw new ContextLost();
       if (head.fence && gl.getSyncParameter(head.fence, gl.SYNC_STATUS) === gl.SIGNALED) {
         this.between += 0.2 * (Math.min(waited, 50) - this.between);
         since = performance.now();
-        this.copy(head);
-        await yieldIfLate(); // many reads may come at once; still in the queue, so that nobody else begins to ask
-        if (head.copies.some(({ into }) => blank(into))) {
-          // Fences of a lost context are passed and its buffers are zeros, before the page hears of the loss.
-          await this.device.sleep(HEARD);
-          if (this.gone()) continue;
-        }
+        await this.copy(head, yieldIfLate); // still in the queue, so that nobody else begins to ask
+        // Fences of a lost context are passed and its buffers are zeros, before the page hears of the loss.
+        if (head.copies.some(({ into }) => blank(into))) await this.device.sleep(HEARD);
+        if (this.gone()) continue;
         this.queue.shift();
         gl.deleteSync(head.fence);
         this.free.push(...new Set(head.copies.map(({ slot }) => slot)));
@@ -170,22 +172,27 @@ export class Reader {
     return this.device.lost || this.device.generation !== this.generation;
   }
 
-  /** Copies what a group read: small reads at once, since each copy waits for the browser. */
-  private copy({ copies, shared, filled }: Group): void {
-    const { gl } = this.device;
+  /** Copies what a group read: small reads at once, since each copy waits; large ones with frames between them. */
+  private async copy({ copies, shared, filled }: Group, yieldIfLate: () => Promise<void>): Promise<void> {
     const small = new Uint8Array(filled);
     if (shared) this.fetch(shared, small);
     for (const { slot, offset, into } of copies) {
-      if (slot === shared) into.set(small.subarray(offset, offset + into.byteLength));
-      else this.fetch(slot, into);
+      if (slot === shared) {
+        into.set(small.subarray(offset, offset + into.byteLength));
+      } else {
+        await yieldIfLate();
+        if (this.gone()) return;
+        this.fetch(slot, into);
+      }
     }
-    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
+    await yieldIfLate();
   }
 
   private fetch({ buffer }: Slot, into: Uint8Array): void {
     const { gl } = this.device;
     gl.bindBuffer(gl.PIXEL_PACK_BUFFER, buffer);
     gl.getBufferSubData(gl.PIXEL_PACK_BUFFER, 0, into);
+    gl.bindBuffer(gl.PIXEL_PACK_BUFFER, null);
   }
 }
 

@@ -1,4 +1,4 @@
-// How often the page may look at tokens while they come: as often as costs a small share of the time.
+// How often the page may look at tokens while they come, singly or several at once: as often as costs a small share of the time.
 
 const WEIGHT = 0.2; // of the newest value in a running mean
 const SETTLED = 120; // ms after which a look delays no token any more: frames are drawn behind tokens that are under way
@@ -10,6 +10,7 @@ export class Meter {
   private cost = 0; // ms that a look delays all tokens together, running mean
   private last = -Infinity; // when it looked last
   private before: number | null = null; // when the last token came
+  private came = 0; // tokens that were read together with one that follows
   private tokens = 0; // since the last look
   private settled = 0; // of these, those that it did not delay
   private looks = 0; // since `plain` was measured
@@ -22,10 +23,13 @@ export class Meter {
     private readonly slowest: number,
   ) {}
 
-  /** Called when a token has come: whether to look now. */
-  due(now = performance.now()): boolean {
-    if (this.before !== null) this.note(now, now - this.before);
+  /** Called when a token has come: whether to look now. Not where `more` that were read together with it follow. */
+  due(more = 0, now = performance.now()): boolean {
+    this.came++;
+    if (more) return false;
+    if (this.before !== null) this.note(now, now - this.before, this.came);
     this.before = now;
+    this.came = 0;
     const gone = now - this.last;
     const known = this.plain > 0 && this.looks < CHECK;
     const pause = Math.min(this.slowest, Math.max(this.fastest, this.cost / this.share));
@@ -41,14 +45,14 @@ export class Meter {
   rest(): void {
     this.before = null;
     this.last = -Infinity;
-    this.tokens = this.settled = 0;
+    this.tokens = this.settled = this.came = 0;
   }
 
-  private note(now: number, ms: number): void {
-    this.tokens++;
+  private note(now: number, ms: number, tokens: number): void {
+    this.tokens += tokens;
     if (now - ms - this.last < SETTLED) return;
-    this.settled++;
-    this.plain = mean(this.plain, ms);
+    this.settled += tokens;
+    this.plain = mean(this.plain, ms / tokens);
     if (this.settled >= TOKENS) this.looks = 0;
   }
 }

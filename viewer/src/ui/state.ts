@@ -461,7 +461,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
       signal: abort.signal,
       onToken: (token) => {
         list.push({ ...token, label: label(token.id), given: false });
-        if (!meter.due() || waiting) return;
+        if (!meter.due(token.more) || waiting) return;
         waiting = true;
         const read = list.length - glgpt.model.readFrom(list.length);
         listeners.forEach((listen) => listen(read));
