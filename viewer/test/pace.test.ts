@@ -30,7 +30,7 @@ class Drawing {
 
 async function steps(ms: readonly number[], flops: readonly number[], count: number): Promise<Drawing> {
   const drawing = new Drawing(ms);
-  const pace = new Pace(drawing.passed, () => drawing.now);
+  const pace = new Pace(drawing.passed, () => {}, () => drawing.now);
   for (let i = 0; i < count; i++) await pace.play("step", flops, drawing.issue);
   return drawing;
 }
@@ -70,7 +70,7 @@ test("short entries that share a promise are one slice of 12 ms at most", async 
     if (!open) fences++;
     return (open ??= drawing.passed());
   };
-  const pace = new Pace(passed, () => drawing.now, () => (open = null));
+  const pace = new Pace(passed, () => (open = null), () => drawing.now);
   for (let i = 0; i < 12; i++) {
     await pace.play("backward", [1, 1, 1, 1, 1], drawing.issue);
     await pace.play("update", [1, 1, 1], drawing.issue);
@@ -86,7 +86,7 @@ test("a lost context ends it, and the next play begins anew", async () => {
     drawing.passed().then(() => {
     if (lost) throw new Error("lost");
   });
-  const pace = new Pace(passed, () => drawing.now);
+  const pace = new Pace(passed, () => {}, () => drawing.now);
   const flops = [1, 1, 1, 1, 1, 1];
   await expect(
     (async () => {

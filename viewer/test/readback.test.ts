@@ -99,6 +99,22 @@ test("much is read into a buffer of its own, and so is what a shared buffer has 
   expect([drawing.fences.length, drawing.fetches]).toEqual([1, 3]);
 });
 
+test("an error ends what waits, and nothing that is read later", async () => {
+  const drawing = new Drawing();
+  const { getBufferSubData } = drawing.gl;
+  drawing.gl.getBufferSubData = () => {
+    throw new Error("no memory");
+  };
+  const broken = drawing.read(1);
+  const heard = expect(broken).rejects.toThrow("no memory");
+  await drawing.pass();
+  await heard;
+  drawing.gl.getBufferSubData = getBufferSubData;
+  const read = drawing.read(2);
+  await drawing.pass();
+  expect([...new Set(await read)]).toEqual([2]);
+});
+
 test("all that waits hears of a lost context", async () => {
   const drawing = new Drawing();
   const early = drawing.read(1);

@@ -133,7 +133,7 @@ async function measure(
     };
     const repeats = new Map<string, number>();
     for (const [name, player, output] of players) {
-      await run(player, output, 1); // warms up
+      player.play("probe"); // warms up
       const found = await player.read(output, 0, 1);
       device.still(generation); // else these may be the zeros of a lost context
       if (found.every((value) => value === 0)) throw new PageError(`The probe of ${name} computed zeros.`);

@@ -25,9 +25,9 @@ export class Pace {
   constructor(
     /** Resolves when the device has done all that was issued; short slices that get the same promise are one. */
     private readonly passed: () => Promise<void>,
-    private readonly now: () => number = () => performance.now(),
     /** Has `passed` give another promise from now on. */
-    private readonly close: () => void = () => {},
+    private readonly close: () => void,
+    private readonly now: () => number = () => performance.now(),
   ) {}
 
   /**

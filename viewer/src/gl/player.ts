@@ -68,7 +68,7 @@ export class Player {
     check(program, device);
     this.pingPong = new PingPong(program);
     this.reader = reader ?? new Reader(device);
-    this.pace = new Pace(() => this.passed(), undefined, () => this.reader.close());
+    this.pace = new Pace(() => this.passed(), () => this.reader.close());
     this.names = Object.keys(program.scalars);
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
     const { gl } = device;

@@ -23,7 +23,7 @@ interface Copy {
   into: Uint8Array;
 }
 
-/** What shares a fence. */
+/** Reads and waits that share a fence. */
 interface Group {
   /** undefined: there is none yet, so that more may join; null: the context was lost when it was to be set. */
   fence: WebGLSync | null | undefined;
@@ -132,6 +132,7 @@ export class Reader {
     return { buffer, bytes };
   }
 
+  /** Passes all fences; rejects whatever still waits where the context is lost, or anything throws. */
   private async poll(): Promise<void> {
     try {
       await this.passAll();

@@ -25,7 +25,7 @@ export function header(options: Options): string {
 /**
  * Compiles and links fragment texts by name; resolves when all are ready. `onCompiled` hears how many are. A browser
  * without parallel compiling answers no question until it has done all that was issued before: so fences are asked first,
- * which makes nobody wait, and the page stays free.
+ * which blocks nothing, and the page stays free.
  */
 export async function compileAll(
   device: Device,
