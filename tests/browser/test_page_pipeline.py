@@ -26,6 +26,14 @@ ZIP = """async () => {
   for (let i = 0; i < data.length; i += 8192) text += String.fromCharCode(...data.subarray(i, i + 8192));
   return btoa(text);
 }"""
+# The fields of the Train step that moved by themselves since the page was opened.
+MOVED = """() => new Promise((resolve) => {
+  setTimeout(resolve, 1000, []);
+  new PerformanceObserver((list) => resolve(
+    list.getEntries().flatMap((shift) => shift.sources).map(({ node }) => node?.parentElement ?? node)
+      .filter((node) => node?.closest('.settings')).map((node) => node.outerHTML),
+  )).observe({ type: 'layout-shift', buffered: true });
+})"""
 SLOW = 300_000  # ms: two cores may be shared
 
 
@@ -127,6 +135,9 @@ def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) ->
     )
     page = browse(serve(site) + link)
     page.evaluate("glgpt.ready")
+    page.get_by_role("button", name="Start", exact=True).and_(page.locator(":enabled")).wait_for()
+    page.wait_for_function("document.querySelector('.settings').textContent.includes('7 steps, about')")
+    assert page.evaluate(MOVED) == []  # what a visitor presses stays where it is while the tab fills
     page.get_by_text("Schedule", exact=True).click()
     assert page.get_by_role("spinbutton", name="Steps", exact=True).input_value() == "7"
     assert page.get_by_label("Learning rate").input_value() == "0.002"

@@ -88,11 +88,11 @@ function Controls() {
   );
 }
 
-/** What the sizes would cost on this device. */
+/** What the sizes would cost on this device; their place is kept until it is measured, so that nothing below moves. */
 function Costs({ offer }: { offer: Offer }) {
   const rate = train.deviceRate.value;
   const listed = train.index.value!.sizes.filter((s) => s.tokenizer === offer.tokenizer);
-  if (!rate || listed.length < 2) return rate ? <p class="dim">{cost(offer, rate)}</p> : null;
+  if (listed.length < 2) return <p class="dim">{cost(offer, rate, " steps", ", about")}</p>;
   return (
     <table class="costs" aria-label="What each size takes on this device">
       <thead>
@@ -106,8 +106,8 @@ function Costs({ offer }: { offer: Offer }) {
         {listed.map((each) => (
           <tr key={each.name} aria-current={each.name === offer.name ? "true" : undefined}>
             <th scope="row">{each.name}</th>
-            <td>{seconds(each.flops / rate)}</td>
-            <td>{cost(each, rate)}</td>
+            <td>{rate ? seconds(each.flops / rate) : "…"}</td>
+            <td>{cost(each, rate, "", " in")}</td>
           </tr>
         ))}
       </tbody>
@@ -116,9 +116,10 @@ function Costs({ offer }: { offer: Offer }) {
 }
 
 /** The steps of a size and the time that they take: those that are set where it is the one that is chosen. */
-function cost(offer: Offer, rate: number): string {
+function cost(offer: Offer, rate: number, unit: string, relation: string): string {
   const steps = offer.name === train.preset.value ? train.schedule.steps.value : offer.settings.steps;
-  return `${steps.toLocaleString("en")} steps, about ${train.duration((steps * offer.flops) / rate)}`;
+  const count = `${steps.toLocaleString("en")}${unit}`;
+  return rate ? `${count}${relation} ${train.duration((steps * offer.flops) / rate)}` : count;
 }
 
 const seconds = (s: number) => (s < 1 ? `${(1000 * s).toFixed(s < 0.01 ? 1 : 0)} ms` : `${s.toFixed(s < 10 ? 1 : 0)} s`);

@@ -128,17 +128,16 @@ function Buttons() {
         >
           {sure.value ? "Forget the model?" : "Reset"}
         </button>
-        <p class="state" role="status" data-status={found?.status ?? "none"} data-step={at}>
-          {heading(found)}
+        <p class={busy ? "state busy" : "state"} role="status" data-status={found?.status ?? "none"} data-step={at}>
+          {busy ? `${train.preparing.value!.what}…` : heading(found)}
         </p>
       </div>
-      {!busy && found && <progress value={at} max={found.plan.rates.steps} aria-label="Steps taken" />}
-      {busy && (
-        <p role="status" class="busy">
-          {train.preparing.value!.what}…
-          <progress value={train.preparing.value!.share ?? undefined} max={1} aria-label={train.preparing.value!.what} />
-        </p>
-      )}
+      <progress
+        class={busy || found ? "" : "idle"}
+        value={busy ? (train.preparing.value!.share ?? undefined) : at}
+        max={busy ? 1 : found?.plan.rates.steps}
+        aria-label={busy ? train.preparing.value!.what : "Steps taken"}
+      />
     </>
   );
 }
