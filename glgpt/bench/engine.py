@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
+from glgpt.inference.chunks import plan
 from glgpt.inference.model import GPT2
+from glgpt.inference.programs import recorded_sizes
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS
@@ -174,24 +177,23 @@ def model_bench(
         load_s = time.perf_counter() - start
         c, player, info = model.config, model.player, model.info()
         measure, tokens = Measure(model.device, rounds, clock.at(1.0)), Readback(player, ("token",), 2)
-        lengths = [t for t in (64, 512) if f"prefill_{t}" in player.program.entries]
+        lengths = [t for t in (64, 512) if t <= c.n_positions]
         first_s, usual = None, SAMPLERS[USUAL]
         if 64 in lengths and usual.entry:
-            player.play("prefill_64", pos=0, row=63)
+            _prefill(player, 64, c.n_positions)
             player.play(usual.entry, **usual.scalars(64, c.vocab_size))
             tokens.start()
             tokens.take()
             first_s = time.perf_counter() - start
         contexts = [t for t in (64, 900) if t < c.n_positions] or [c.n_positions - 1]
         for t in list(lengths):
-            entry = f"prefill_{t}"
             likely = 5 * c.block_flops * t / rate / 1e9  # seconds: twice at first, and three times in the one round
             if t > 64 and time.monotonic() + likely > clock.at(0.9):
                 report(f"no prefill of {t} tokens: it would take {likely:.0f} s; give more with --seconds")
                 lengths.remove(t)
                 continue
             report(f"measuring a prompt of {t} tokens")
-            measure.add(entry, lambda e=entry, n=t: player.play(e, pos=0, row=n - 1))  # type: ignore[misc]
+            measure.add(f"prefill {t}", partial(_prefill, player, t, c.n_positions))
         for t in contexts:
             report(f"measuring a token after {t} others")
 
@@ -210,7 +212,7 @@ def model_bench(
         host = host_seconds(player, rounds)
         for t in lengths:
             flops = c.block_flops * t + c.head_flops
-            rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill_{t}"], flops, rate, "matmul"))
+            rows.append(_row("prefill", f"{t} tokens", seconds[f"prefill {t}"], flops, rate, "matmul"))
         f32_bytes = 4 * c.parameter_count
         weights = info["bytes_by_role"]["weight"]
         for what in SAMPLERS:
@@ -254,6 +256,13 @@ def forget_peak() -> None:
     """Starts the peak of resident memory anew, where the system can (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
+
+
+def _prefill(player: Player, tokens: int, n_positions: int) -> None:
+    """Plays a prompt of zeros in the chunks that it is cut into."""
+    for chunk in plan(tokens, n_positions, recorded_sizes(player.program)):
+        entry = "decode" if chunk.size == 1 else f"prefill_{chunk.size}"
+        player.play(entry, pos=chunk.start, row=chunk.valid - 1)
 
 
 def peak_resident() -> int:

@@ -17,7 +17,10 @@ from glgpt.program.spec import Limits
 Rows = Sequence[int] | Floats  # what is fed to a model or a part of one: ids, or hidden states [n, n_embd]
 AnyRows = TypeVar("AnyRows", Sequence[int], Floats)
 
-SIZES = (512, 256, 64, 16)
+SIZES = (256, 64, 16)  # 512 at once take as long as twice 256, and memory and shaders of their own
+# Where shaders are compiled before anything can be used, as in a page: 256 at once would save a tenth of a long prompt,
+# and need a fifth more shaders.
+FEW_SIZES = (64, 16)
 ONE_TOKEN = 4  # what a pass of one token costs, in tokens of a chunk: it is bound by reading the weights
 PER_CHUNK = 4  # and what each chunk costs beyond its tokens
 
@@ -35,9 +38,9 @@ class Chunk:
         return x[self.start : self.start + self.valid]
 
 
-def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits) -> tuple[int, ...]:
-    """The chunk sizes recorded for a model, greatest first; one token is always among them."""
-    fit = [s for s in SIZES if s <= config.n_positions and s // tile_rows * config.n_head <= limits.max_texture_size]
+def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits, sizes: Sequence[int] = SIZES) -> tuple[int, ...]:
+    """Those of `sizes` that are recorded for a model, greatest first; one token is always among them."""
+    fit = [s for s in sizes if s <= config.n_positions and s // tile_rows * config.n_head <= limits.max_texture_size]
     return (*fit, 1)
 
 

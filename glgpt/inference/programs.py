@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
-from glgpt.inference.chunks import chunk_sizes
+from glgpt.inference.chunks import SIZES, chunk_sizes
 from glgpt.inference.interventions import Edits
 from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING
 from glgpt.models.network import Network
@@ -65,14 +65,16 @@ def edited_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: s
     return rec.program()
 
 
-def record_generation(network: Network, tail: Network | None = None) -> tuple[int, ...]:
-    """Records the entries of `generation_program`; returns the chunk sizes, greatest first, 1 (`decode`) the last.
+def record_generation(network: Network, tail: Network | None = None, sizes: Sequence[int] = SIZES) -> tuple[int, ...]:
+    """Records the entries of `generation_program` in those of `sizes` that fit.
+
+    Returns the chunk sizes, greatest first, 1 (`decode`) the last.
 
     `tail`, a network of the head alone, adds the entry `head`, which ends a token whose hidden state is in `hidden.1`.
     """
     rec, last = network.rec, tail or network
-    sizes = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits)
-    for size in sizes[:-1]:
+    recorded = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits, sizes)
+    for size in recorded[:-1]:
         with rec.entry(f"prefill_{size}"):
             network.finish(network.prefill(size), "row")
     with rec.entry("prepare"):
@@ -90,7 +92,7 @@ def record_generation(network: Network, tail: Network | None = None) -> tuple[in
     for entry in SAMPLING if last.part.head else ():
         with rec.entry(entry):
             last.sample(nucleus=entry == SAMPLE_NUCLEUS)
-    return sizes
+    return recorded
 
 
 def fitting_program(

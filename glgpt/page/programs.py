@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from glgpt import ops
 from glgpt.inference.batch import ADOPTED, batch_program
-from glgpt.inference.chunks import chunk_sizes
+from glgpt.inference.chunks import FEW_SIZES, chunk_sizes
 from glgpt.inference.programs import record_capture, record_generation
 from glgpt.models.network import Network
 from glgpt.models.part import Part
@@ -118,7 +118,7 @@ def generate_program(
     network = config.network(rec, recording.kernel, dtype, names, part=part)
     network.edits, network.taps = cuts, taps
     head = config.network(rec, recording.kernel, dtype, names, part=Part.head_of(config)) if tail else None
-    sizes = record_generation(network, head)
+    sizes = record_generation(network, head, FEW_SIZES)
     network.taps = False
     for i in network.part.blocks:
         q, k = network.cache(i, "q"), network.cache(i, "k")
@@ -163,7 +163,7 @@ def capture_recording(
             record_capture(head, "head", 1)
         return rec.program()
 
-    sizes = chunk_sizes(config, kernel.tile_rows, limits)
+    sizes = chunk_sizes(config, kernel.tile_rows, limits, FEW_SIZES)
     return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))
 
 

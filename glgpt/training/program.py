@@ -11,6 +11,7 @@ from typing import Any
 
 from glgpt import ops
 from glgpt.errors import GlgptError
+from glgpt.inference.chunks import FEW_SIZES
 from glgpt.inference.programs import record_generation
 from glgpt.models.network import Batch, Network
 from glgpt.models.spec import ModelConfig
@@ -150,7 +151,7 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
         rec.store(norm, "gradient_norm")
         for parameter, (weight, gradient) in zip(config.parameters.values(), gradients.items(), strict=True):
             _step(network, weight, gradient, norm, recipe, recipe.weight_decay if parameter.decayed else 0.0)
-    record_generation(config.network(rec, kernel, role="state"))
+    record_generation(config.network(rec, kernel, role="state"), sizes=FEW_SIZES)
 
 
 def _loss(network: Network, recipe: Recipe) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import FLAGS, find_chromium, wait_without_eval
+from browser import FLAGS, find_chromium, remembering, wait_without_eval
 from playwright.sync_api import sync_playwright
 from training_page import presets_for_tests
 
@@ -95,19 +94,12 @@ def complaints() -> list[str]:
     return []
 
 
-REMEMBER = """
-const get = Storage.prototype.getItem;
-Storage.prototype.getItem = function (key) {
-  return get.call(this, key) ?? (key.startsWith("glgpt probe ") ? %s : null);
-};"""
-
-
 @pytest.fixture(scope="session")
 def remembers(once: Callable[..., Path], exported: Path, serve: Callable[..., str], chromium: str) -> str:
     """A script with which a page finds its kernels measured, as at a second visit.
 
-    Measuring takes longer than most tests. The embedded model's page does it, once for all workers; what another page
-    would measure has the same names. Tests of a device or a format of their own measure for themselves.
+    Else it would measure them when it rests, in the midst of a test. The embedded model's page does it, once for all
+    workers; what another page would measure has the same names.
     """
 
     def fill(folder: Path) -> None:
@@ -115,11 +107,11 @@ def remembers(once: Callable[..., Path], exported: Path, serve: Callable[..., st
             browser = p.chromium.launch(executable_path=chromium, headless=True, args=[*FLAGS])
             page = browser.new_page()
             page.goto(serve(exported) + "#tokens=1")
-            measured = page.evaluate("glgpt.ready.then(() => JSON.stringify(glgpt.model.probe))")
+            measured = page.evaluate("glgpt.warmUp().then(() => JSON.stringify(glgpt.model.probe))")
             (folder / "probe.json").write_text(measured)
             browser.close()
 
-    return REMEMBER % json.dumps((once("probe", fill) / "probe.json").read_text())
+    return remembering((once("probe", fill) / "probe.json").read_text())
 
 
 class Browsers:
@@ -160,8 +152,8 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str], remembers:
     """Opens an address in a fresh profile; fails the test for a complaint but those that match `provokes`.
 
     The profile is in memory and the browser other tests' too, but with `own`: then both are the test's alone, and the
-    profile is on the disk. With `measures`, the page measures its kernels. Nothing moves unless a test asks for it:
-    drawing the frames of an animation takes longer than the text that it accompanies.
+    profile is on the disk. With `measures`, the page has not measured its kernels yet. Nothing moves unless a test asks
+    for it: drawing the frames of an animation takes longer than the text that it accompanies.
     """
     expected = [TAKEN]
     contexts = []

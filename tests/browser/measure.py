@@ -131,6 +131,7 @@ def main() -> None:
         slow_down(page, args.mbit)
         for visit, go in {"first visit": lambda: page.goto(address), "second visit": page.reload}.items():
             figures[visit] = load_figures(page, go, weights)
+            page.evaluate("glgpt.warmUp()")  # as the page does by itself when it rests
         ids = [(7 * i) % model.config.vocab_size for i in range(PROMPT)]
         turns: dict[str, Callable[[], Any]] = {
             "page": lambda: page.evaluate(PAGE_TIMES, [ids, TOKENS, GREEDY]),

@@ -71,7 +71,7 @@ def browse(firefox: str, remembers: str) -> Iterator[Callable[..., Evaluate]]:
     """Opens an address; the answer evaluates JavaScript in the page, awaiting what it promises.
 
     Fails the test for an exception that nobody caught, or an error in the console that has no `provokes` in it.
-    With `measures`, the page measures its kernels.
+    With `measures`, the page has not measured its kernels yet.
     """
     numbers = count(1)
     complaints: list[str] = []
@@ -121,6 +121,8 @@ def test_firefox_says_what_the_desktop_says(
         assert ids == list(desktop.generate_ids(PROMPT, 48, temperature=0))
     parity = evaluate("glgpt.parity()")
     assert parity["pass"] and parity["maxError"] < 1e-4, parity
+    evaluate("glgpt.warmUp()")
+    assert min(evaluate("Object.values(glgpt.model.probe)")) > 0
 
 
 def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(

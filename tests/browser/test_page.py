@@ -132,6 +132,8 @@ def test_poorer_devices(
     info = page.evaluate("glgpt.info()")
     assert {key: info[key] for key in expected} == expected
     assert_same(page, desktop)
+    page.evaluate("glgpt.warmUp()")
+    assert min(page.evaluate("Object.values(glgpt.model.probe)")) > 0
 
 
 def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -165,9 +167,13 @@ KEPT = """async () => {
 
 
 def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(exported), own=True)
+    page = browse(serve(exported), own=True, measures=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
+    assert page.evaluate("[glgpt.info().guessed, glgpt.model.probe]") == [True, None]
+    assert page.evaluate("glgpt.model.complete") is False
+    page.wait_for_function("glgpt.model.probe", timeout=300_000)  # nobody asks for it: the page rests
+    assert page.evaluate("glgpt.model.complete") is True
     (measured,) = page.evaluate("Object.entries(localStorage).filter(([key]) => key.startsWith('glgpt probe '))")
     assert json.loads(measured[1]) == page.evaluate("glgpt.model.probe") != {}
     asked: list[str] = []
@@ -176,6 +182,9 @@ def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: 
     page.evaluate("glgpt.ready")
     assert [url for url in asked if url.endswith(".bin")] == []
     assert page.evaluate("glgpt.info().times.readyMs") < 2000
+    assert page.evaluate("glgpt.info().guessed") is False and page.evaluate("glgpt.model.probe") == json.loads(
+        measured[1]
+    )
 
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -194,10 +203,10 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
     script = """async () => {
-      const { model } = glgpt, whole = model.player.draws('prefill_256');
-      model.wishes.drawFlops = 2e6;
+      const { model } = glgpt, whole = model.player.draws('prefill_16');
+      model.wishes.drawFlops = 5e5;
       await model.build();
-      return [whole, model.player.draws('prefill_256')];
+      return [whole, model.player.draws('prefill_16')];
     }"""
     whole, sliced = page.evaluate(script)
     assert sliced > 4 * whole

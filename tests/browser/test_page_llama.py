@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import preferring
 
 from glgpt.inference.model import GPT2
 from glgpt.page.export import export
@@ -19,8 +20,10 @@ def test_a_llama_passes_parity(
 ) -> None:
     """Shared key heads, rotary positions or another family's names come out otherwise in the page."""
     export(goldens / golden, tmp_path / "page", dtype, device="software")
-    page = browse(serve(tmp_path / "page") + "#tokens=1", measures=dtype == "f16")
+    rows = "strided" if dtype == "f16" else "contiguous"
+    page = browse(serve(tmp_path / "page") + "#tokens=1", preferring(rows), measures=True)
     page.evaluate("glgpt.ready")
+    assert page.evaluate("glgpt.info().rows") == rows
     result = page.evaluate("glgpt.parity()")
     assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None, result
     with GPT2.from_pretrained(goldens / golden, dtype, device="software") as model:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import preferring
 from reference import random_weights, save_checkpoint
 from test_page_views import shows
 
@@ -17,17 +18,21 @@ from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
 
 
-@pytest.mark.parametrize("dtype", ["q8", "q4"])
+@pytest.mark.parametrize(
+    ("dtype", "rows"), [("q8", "strided"), ("q4", "contiguous"), ("q8", "contiguous"), ("q4", "strided")]
+)
 def test_the_page_has_the_desktops_numbers(
-    tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], dtype: str
+    tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], dtype: str, rows: str
 ) -> None:
     """Scales come from another group, panels are cut through them, or a picture shows integers for weights."""
     config = GPT2Config(vocab_size=300, n_positions=300, n_embd=192, n_layer=1, n_head=3)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export(folder, tmp_path / "page", dtype, device="software")
     name = "h.0.mlp.c_proj.weight"  # six groups of rows
-    page = browse(serve(tmp_path / "page") + f"#view=textures&texture={name}&tokens=1", measures=True)
+    address = serve(tmp_path / "page") + f"#view=textures&texture={name}&tokens=1"
+    page = browse(address, preferring(rows), measures=True)
     page.evaluate("glgpt.ready")
+    assert page.evaluate("glgpt.info().rows") == rows
     result = page.evaluate("glgpt.parity()")
     assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None, result
     with GPT2.from_pretrained(folder, dtype, device="software") as model, Checkpoint.open(folder) as checkpoint:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,14 @@ def works(model: GPT2) -> dict[str, Callable[[], None]]:
         "decode, context 900": lambda: decode(900, None),
         "sampled, context 64": lambda: decode(64, usual),
     }
-    for n in (64, 512):
-        if f"prefill_{n}" in player.program.entries:
-            found[f"prefill, {n} tokens"] = lambda n=n: player.play(f"prefill_{n}", pos=0, row=n - 1)  # type: ignore
+
+    def prefill(size: int, count: int) -> None:
+        for i in range(count):
+            player.play(f"prefill_{size}", pos=i * size, row=size - 1)
+
+    for size, count in ((64, 1), (256, 2)):
+        if f"prefill_{size}" in player.program.entries:
+            found[f"prefill, {size * count} tokens"] = partial(prefill, size, count)
     return found
 
 

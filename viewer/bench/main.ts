@@ -1,12 +1,11 @@
 // The page's player beside tfjs on one device: products, and GPT-2 with a cache. `run.py` serves this and takes the results.
 
-import { Glgpt } from "../src/api";
 import { Device } from "../src/gl/device";
 import { Player } from "../src/gl/player";
 import { unpack } from "../src/engine/layout";
 import { parseProgram } from "../src/engine/manifest";
 import { HttpSource } from "../src/engine/source";
-import { bytes, json, median, post, slopes, timer, type Contender } from "./page";
+import { bytes, json, median, post, slopes, timer, warmedUp, type Contender } from "./page";
 import { startTfjs, TfGpt2, TfProduct, type Config } from "./tfjs";
 import { train, type TrainTask } from "./train";
 
@@ -113,8 +112,7 @@ async function load(model: TfGpt2, name: string): Promise<void> {
 }
 
 async function models(task: Task): Promise<{ rows: Row[]; tokens: Record<string, number[]>; info: object }> {
-  const ours = new Glgpt(new HttpSource(new URL(`${task.dtype}/`, location.href)));
-  await ours.ready;
+  const ours = await warmedUp(new HttpSource(new URL(`${task.dtype}/`, location.href)));
   const theirs = new TfGpt2(task.config);
   await load(theirs, "checkpoint/model.safetensors");
   await post("progress", "prefill and decode");

@@ -1,6 +1,5 @@
 // Training steps of the page, tfjs and jax-js by turns, on one device and in one run.
 
-import { Glgpt } from "../src/api";
 import { Player } from "../src/gl/player";
 import type { Model } from "../src/engine/model";
 import { parseProgram, type Offer } from "../src/engine/manifest";
@@ -9,7 +8,7 @@ import { readSafetensors } from "../src/training/files";
 import { Trainer } from "../src/training/trainer";
 import { JaxLearner } from "./jax-train";
 import { firstIds, type Course, type Learner, type Shape, type Weights } from "./learner";
-import { bytes, json, median, peakOf, post, slopes, timer, type Contender } from "./page";
+import { bytes, json, median, peakOf, post, slopes, timer, warmedUp, type Contender } from "./page";
 import { TfLearner } from "./tfjs-train";
 import { startTfjs } from "./tfjs";
 
@@ -150,8 +149,7 @@ async function race(
 
 export async function train(task: TrainTask): Promise<object> {
   await startTfjs();
-  const ours = new Glgpt(new HttpSource(new URL("page/", location.href)));
-  await ours.ready;
+  const ours = await warmedUp(new HttpSource(new URL("page/", location.href)));
   const course = { ids: Uint16Array.from(new Uint8Array(await bytes("text"))), seed: task.seed, lr: task.lr };
   await post("progress", "the multiply-add peak");
   const peak = await Peak.open(ours.model, task.peak_flops);

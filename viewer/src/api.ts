@@ -2,7 +2,7 @@
 
 import { Device } from "./gl/device";
 import { Loader, type Progress } from "./engine/loader";
-import { Queue } from "./gl/wait";
+import { Queue, sleep } from "./gl/wait";
 import { Model, type ModelOptions, type Token } from "./engine/model";
 import { parity, type Parity } from "./engine/parity";
 import { PageError } from "./gl/errors";
@@ -58,6 +58,9 @@ export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
   stopped: Generated["stopped"] | "room";
 };
 
+const REST = 2000; // ms without a call after which a page warms up
+const TRIES = 20; // of that, each of which a call may end
+
 export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "alternatives" | "onToken"> {
   /** Hears of all texts, each time that they have a token more; they are the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
@@ -109,6 +112,38 @@ export class Glgpt {
     }
     this.model = this.own = await Model.load(device, loader, options);
     this.training.listeners.add(() => void this.leave());
+    void this.warmUpAtRest();
+  }
+
+  /** Does what a visit begins without, once nobody asks the device for anything: so nobody waits for it. */
+  private async warmUpAtRest(): Promise<void> {
+    for (let tries = 0; tries < TRIES && !(this.own.complete && this.own.probe); tries++) {
+      do await sleep(REST);
+      while (!this.rests(REST));
+      await this.compileRest().catch(() => {}); // the context may be lost meanwhile
+      if (this.rests(0)) await this.own.measure(() => this.rests(0)).catch(() => {});
+    }
+  }
+
+  private compileRest(): Promise<void> {
+    return this.queue.run(() => this.own.compileRest());
+  }
+
+  /** Whether nothing was asked of the device for so many milliseconds, in a page that is seen. */
+  private rests(ms: number): boolean {
+    const busy = this.queue.restingMs < ms || this.training.session?.status === "running" || this.federation !== null;
+    return !busy && document.visibilityState === "visible";
+  }
+
+  /**
+   * Does at once what a page does by itself when it rests: compiles the shaders of longer prompts, and measures, once per
+   * driver, which kernel this device likes best. Until then a page takes what devices of its kind like; the next visit takes
+   * the fastest.
+   */
+  async warmUp(): Promise<void> {
+    await this.ready;
+    await this.compileRest();
+    await this.own.measure();
   }
 
   /** Calls wait for one another, and begin anew where the context was lost meanwhile. */
@@ -421,6 +456,7 @@ export class Glgpt {
       drawBuffers: model.recording.draw_buffers,
       ...model.options,
       probeMs: model.probe,
+      guessed: model.guessedKernel,
       textureBytes: model.memory(),
       times: model.times,
       contexts: device.generation + 1,

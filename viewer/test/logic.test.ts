@@ -4,7 +4,7 @@ import { describe, expect, it, vi } from "vitest";
 import { plan, sizes } from "../src/engine/chunks";
 import { parseChange, scales, written } from "../src/engine/cuts";
 import { memoryView, statistics } from "../src/engine/field";
-import { pick } from "../src/engine/probe";
+import { guess, pick } from "../src/engine/probe";
 import { fromHalf } from "../src/engine/formats";
 import { blocks, shape, unpack } from "../src/engine/layout";
 import { digest, Loader } from "../src/engine/loader";
@@ -230,6 +230,15 @@ describe("the probe", () => {
     const paying = { ...measured, ...rows, "contiguous textureLod": 0.7 };
     expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
     expect(pick(all, ["texelFetch"], paying, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
+  });
+  it("guesses, until it is measured, what measured devices of its kind chose", () => {
+    const wide = { ...recording("8x4", "contiguous"), draw_buffers: 8 };
+    const narrow = all.slice(0, 2).map((each) => ({ ...each, draw_buffers: 4 }));
+    const known = [...narrow, all[2]!, wide];
+    const llvmpipe = "ANGLE (Mesa/X.org, llvmpipe (LLVM 15.0.6 256 bits), OpenGL ES 3.2)";
+    expect(guess(known, both, llvmpipe)).toEqual({ recording: wide, fetch: "textureLod" });
+    expect(guess(known, both, "ANGLE (NVIDIA, NVIDIA H200)")).toEqual({ recording: all[2], fetch: "texelFetch" });
+    expect(guess(narrow.slice(1), ["textureLod"], "")).toEqual({ recording: narrow[1], fetch: "textureLod" });
   });
   it("takes the first where there was nothing to measure", () => {
     expect(pick([all[1]!], ["textureLod"], {}, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });

@@ -2,9 +2,9 @@
 
 import { ContextLost, Device, type Options } from "../gl/device";
 import { Player } from "../gl/player";
-import { choose } from "./probe";
+import { choose, measure, type Choices, type Measured } from "./probe";
 import { Reader } from "../gl/readback";
-import { pause } from "../gl/wait";
+import { pause, Queue } from "../gl/wait";
 import { Capture, writeState, type Values } from "./capture";
 import { plan, sizes, windowStart, writeIds, writeToken, type Chunk } from "./chunks";
 import { parseChange, patched, resolve, streamBehind, writeCuts, type Change, type Cut } from "./cuts";
@@ -114,7 +114,12 @@ export class Model {
   reader!: Reader;
   /** Milliseconds of each of the tokens that were issued together last; Infinity, and so one at a time, until known. */
   private tokenMs = Infinity;
-  probe: Record<string, number> = {};
+  /** What was measured to choose the recording and the fetch; null: nothing yet, they are a guess. */
+  probe: Measured | null = null;
+  /** Whether the recording and the fetch are a guess, since nothing was measured before this visit. */
+  guessedKernel = false;
+  private choices: Choices | null = null;
+  private readonly measuring = new Queue();
   watcher: Watcher | null = null;
   /** Parts that are cut at present. */
   cuts: readonly string[] = [];
@@ -132,7 +137,10 @@ export class Model {
   private generation = -1;
   private captured: Capture | null = null;
   private several: Several | null = null;
+  /** Chunk sizes whose shaders are compiled. */
   private known: number[] = [];
+  /** Whether these are all that were recorded. */
+  complete = false;
   private seen = ""; // version of the parameters
   private onCompiled = (compiled: number, shaders: number) => this.loader.compiling(compiled, shaders);
   /** Of the last text. */
@@ -216,21 +224,37 @@ export class Model {
     if (manifest.tokenizer) {
       model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
     }
-    const program = async (name: string) => parseProgram(await loader.json(name), name);
-    const storage = () => wishes.storage ?? device.storage;
     await model.kept(async () => {
-      const chosen = await choose(device, fitting, program, storage(), manifest.tuning, wishes.fetch);
+      const storage = wishes.storage ?? device.storage;
+      model.choices = { device, recordings: fitting, storage, tuning: manifest.tuning, forced: wishes.fetch };
+      const chosen = choose(model.choices);
       model.probe = chosen.measured;
+      model.guessedKernel = chosen.measured === null;
       model.recording = chosen.recording;
-      model.options = { fetch: chosen.fetch, storage: storage() };
+      model.options = { fetch: chosen.fetch, storage };
       model.programs = {
-        generate: await program(chosen.recording.generate),
-        capture: await program(chosen.recording.capture),
+        generate: await model.program(chosen.recording.generate),
+        capture: await model.program(chosen.recording.capture),
       };
       await model.build();
     });
     model.times.readyMs = performance.now() - start;
     return model;
+  }
+
+  private async program(name: string): Promise<Program> {
+    return parseProgram(await this.loader.json(name), name);
+  }
+
+  /**
+   * Measures which recording and fetch this device likes best, where that is a guess so far: the next visit takes them. False
+   * where it ended before, since `going` answered no.
+   */
+  measure(going: () => boolean = () => true): Promise<boolean> {
+    return this.measuring.run(async () => {
+      if (!this.probe && this.choices) this.probe = await measure(this.choices, (name) => this.program(name), going);
+      return this.probe !== null;
+    });
   }
 
   /** Another model on this one's device, played with what was chosen for it; `onCompiled` hears of its shaders. */
@@ -258,7 +282,8 @@ export class Model {
     this.cutting = null;
     this.several = null;
     if (this.whole) this.programs.generate = this.whole.generate;
-    this.known = [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
+    this.known = this.complete || this.weights ? this.recorded : this.recorded.slice(-2);
+    this.complete = this.known.length === this.recorded.length;
     this.seen = this.weights?.version() ?? "";
     this.player = new Player(device, this.programs.generate, options, this.weights?.shared(), this.drawFlops, this.reader);
     if (device.full) {
@@ -293,10 +318,25 @@ export class Model {
     if (this.cuts.length) await this.cut(this.cuts);
   }
 
+  /** The chunk sizes that were recorded, greatest first, 1 (`decode`) the last. */
+  private get recorded(): number[] {
+    return [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
+  }
+
   /** Entries that generating plays. */
   private get played(): string[] {
     const drawing = this.split && !this.movable && !this.headHere ? [] : ["sample", "sample_nucleus"]; // else the server draws
     return ["prepare", "decode", ...(this.headHere ? ["head"] : []), ...drawing, ...this.known.slice(0, -1).map((n) => `prefill_${n}`)];
+  }
+
+  /** Compiles the chunk sizes that a visit begins without, since shaders are most of what it waits for. */
+  async compileRest(): Promise<void> {
+    if (this.stale) return;
+    const all = this.recorded;
+    const entries = all.slice(0, -1).map((n) => `prefill_${n}`);
+    for (const made of [this.whole, this.cutting]) await made?.player.prepare(...entries);
+    this.known = all;
+    this.complete = true;
   }
 
   /**

@@ -1,9 +1,10 @@
-// Choosing how texels are fetched and which recording is played, by measuring once per driver.
+// Choosing how texels are fetched and which recording is played: by measuring once per driver, and until then by what
+// devices of its kind like. Nobody waits for the measurement: it is made when the page rests, for the next visit.
 
 import type { Recording, Tuning } from "./manifest";
 import type { Program } from "../gl/program";
 import type { Device, Options } from "../gl/device";
-import { PageError } from "../gl/errors";
+import { must, PageError } from "../gl/errors";
 import { Player } from "../gl/player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
@@ -16,44 +17,109 @@ const VERSION = 9; // of what a remembered probe means
 
 type Fetch = Options["fetch"];
 
+/** Milliseconds of the probes by "kernel fetch", "kernel-contiguous fetch" and "rows fetch"; of those that leave a choice. */
+export type Measured = Readonly<Record<string, number>>;
+
 export interface Chosen {
   recording: Recording;
   fetch: Fetch;
-  /** Milliseconds of the probes by "kernel fetch", "kernel-contiguous fetch" and "rows fetch"; of those that leave a choice. */
-  measured: Record<string, number>;
+  /** Null: the choice is a guess. */
+  measured: Measured | null;
+}
+
+/** What a device may choose among, and where it remembers what it measured. */
+export interface Choices {
+  device: Device;
+  recordings: readonly Recording[];
+  storage: Options["storage"];
+  tuning: Tuning;
+  forced: Fetch | undefined;
 }
 
 /** How one-row products take their columns (by `tuning.panels_pay`), then the fastest kernel recorded for that and its fetch. */
-export async function choose(
-  device: Device,
-  recordings: readonly Recording[],
-  load: (file: string) => Promise<Program>,
-  storage: Options["storage"],
-  tuning: Tuning,
-  forced?: Fetch,
-): Promise<Chosen> {
-  const fetches = forced ? [forced] : FETCHES;
-  const key = `glgpt probe ${VERSION} ${device.renderer} ${storage} ${recordings.map(label).join()}`;
-  const measured = remembered(key);
-  const complete = async (files: ReadonlyMap<string, string>): Promise<void> => {
-    const names = [...files.keys()].flatMap((name) => fetches.map((fetch) => `${name} ${fetch}`));
-    if (names.length === 1 || names.every((name) => typeof measured[name] === "number")) return;
-    Object.assign(measured, await measure(device, files, load, storage, fetches, tuning.steady));
-  };
-  const rows = new Map(recordings.map((r) => [r.rows, r.row]));
-  if (rows.size > 1) await complete(rows);
-  await complete(new Map(suiting(recordings, fetches, measured, tuning.panels_pay).map((r) => [label(r), r.product])));
-  try {
-    localStorage.setItem(key, JSON.stringify(measured));
-  } catch {
-    // a browser that keeps nothing only measures again
+export function choose(choices: Choices): Chosen {
+  const { device, recordings, tuning } = choices;
+  const fetches = fetchesOf(choices);
+  const measured = remembered(keyOf(choices));
+  if (!missing(recordings, fetches, measured, tuning.panels_pay).size) {
+    return { ...pick(recordings, fetches, measured, tuning.panels_pay), measured };
   }
-  return { ...pick(recordings, fetches, measured, tuning.panels_pay), measured };
+  return { ...guess(recordings, fetches, device.renderer), measured: null };
 }
 
-const label = ({ kernel, rows }: Recording) => kernel + (rows === "contiguous" ? "-contiguous" : "");
+/**
+ * Measures what is not remembered, and remembers it. Null where `going` answered no meanwhile: whoever uses the device for
+ * something else disturbs the measurement, and is disturbed by it.
+ */
+export async function measure(
+  choices: Choices,
+  load: (file: string) => Promise<Program>,
+  going: () => boolean = () => true,
+): Promise<Measured | null> {
+  const { recordings, tuning } = choices;
+  const fetches = fetchesOf(choices);
+  const measured = { ...remembered(keyOf(choices)) };
+  const check = () => {
+    if (!going()) throw new Interrupted();
+  };
+  for (;;) {
+    const files = missing(recordings, fetches, measured, tuning.panels_pay);
+    if (!files.size) return measured;
+    try {
+      Object.assign(measured, await times(choices, files, load, check));
+    } catch (error) {
+      if (error instanceof Interrupted) return null;
+      throw error;
+    }
+    try {
+      localStorage.setItem(keyOf(choices), JSON.stringify(measured));
+    } catch {
+      // a browser that keeps nothing only measures again
+    }
+  }
+}
 
-type Measured = Readonly<Record<string, number>>;
+/** The files of the probes that the choice still needs, by name: first those of one-row products, then of the kernels that suit. */
+function missing(
+  recordings: readonly Recording[],
+  fetches: readonly Fetch[],
+  measured: Measured,
+  panelsPay: number,
+): ReadonlyMap<string, string> {
+  const lack = (files: ReadonlyMap<string, string>) =>
+    files.size * fetches.length > 1 && [...files.keys()].some((name) => fetches.some((fetch) => measured[`${name} ${fetch}`] === undefined));
+  const rows = new Map(recordings.map((r) => [r.rows, r.row]));
+  if (rows.size > 1 && lack(rows)) return rows;
+  const products = new Map(suiting(recordings, fetches, measured, panelsPay).map((r) => [label(r), r.product]));
+  return lack(products) ? products : new Map();
+}
+
+class Interrupted extends Error {}
+
+const MESA_SOFTWARE = /llvmpipe|softpipe/i;
+
+/**
+ * What a device that has measured nothing most likely likes: what measured ones chose. Mesa's software drivers take contiguous
+ * columns and `textureLod`; all others strided columns, the kernel of most draw buffers, and either fetch.
+ */
+export function guess(recordings: readonly Recording[], fetches: readonly Fetch[], renderer: string): Pick<Chosen, "recording" | "fetch"> {
+  const mesa = MESA_SOFTWARE.test(renderer);
+  const rows = mesa ? "contiguous" : "strided";
+  const suited = recordings.filter((r) => r.rows === rows);
+  const among = suited.length ? suited : recordings;
+  const fetch = mesa ? "textureLod" : "texelFetch";
+  return {
+    recording: among.reduce((a, b) => (b.draw_buffers > a.draw_buffers ? b : a)),
+    fetch: fetches.includes(fetch) ? fetch : fetches[0]!,
+  };
+}
+
+const fetchesOf = ({ forced }: Choices): readonly Fetch[] => (forced ? [forced] : FETCHES);
+
+const keyOf = ({ device, storage, recordings }: Choices) =>
+  `glgpt probe ${VERSION} ${device.renderer} ${storage} ${recordings.map(label).join()}`;
+
+const label = ({ kernel, rows }: Recording) => kernel + (rows === "contiguous" ? "-contiguous" : "");
 
 /** The recordings whose one-row products are faster. */
 function suiting(
@@ -81,9 +147,10 @@ export function pick(
   return all.reduce((a, b) => (product(b) < product(a) ? b : a));
 }
 
-function remembered(key: string): Record<string, number> {
+function remembered(key: string): Measured {
   try {
-    return { ...(JSON.parse(localStorage.getItem(key) ?? "null") as Record<string, number> | null) };
+    const kept = Object.entries((JSON.parse(localStorage.getItem(key) ?? "null") ?? {}) as object);
+    return Object.fromEntries(kept.filter((entry): entry is [string, number] => typeof entry[1] === "number"));
   } catch {
     return {};
   }
@@ -98,70 +165,100 @@ function fill(player: Player): void {
   }
 }
 
-async function measure(
-  device: Device,
+/** One probe with one fetch, and how long its runs took: those of one play, and those of `repeats` more. */
+interface Probe {
+  name: string;
+  player: Player;
+  output: string;
+  repeats: number;
+  once: number[];
+  more: number[];
+}
+
+/** Milliseconds of each of these probes with each fetch; `check` is called between runs, and may throw. */
+async function times(
+  choices: Choices,
   files: ReadonlyMap<string, string>,
   load: (file: string) => Promise<Program>,
-  storage: Options["storage"],
-  fetches: readonly Fetch[],
-  steadyRatio: number,
-): Promise<Record<string, number>> {
-  const times: Record<string, number> = {};
+  check: () => void,
+): Promise<Measured> {
+  const { device, tuning } = choices;
   const { generation } = device;
-  const players: [string, Player, string][] = [];
-  const shared = new Map<string, ReadonlyMap<string, WebGLTexture>>(); // inputs, by the shapes that they have
+  const probes: Probe[] = [];
   try {
-    for (const [name, file] of files) {
-      const program = await load(file);
-      const form = JSON.stringify(Object.values(program.textures).filter((t) => t.role === "state"));
-      for (const fetch of fetches) {
-        const player = new Player(device, program, { fetch, storage }, shared.get(form));
-        if (!shared.has(form)) {
-          shared.set(form, player.shared(["state"]));
-          fill(player);
-        }
-        await player.prepare("probe");
-        players.push([`${name} ${fetch}`, player, Object.values(program.entries["probe"]!.outputs)[0]!.texture]);
-      }
-    }
-    const run = async (player: Player, output: string, repeats: number): Promise<number> => {
-      await player.read(output, 0, 1);
-      const start = performance.now();
-      for (let i = 0; i < repeats; i++) player.play("probe");
-      await player.read(output, 0, 1);
-      return performance.now() - start;
-    };
-    const repeats = new Map<string, number>();
-    for (const [name, player, output] of players) {
-      player.play("probe"); // warms up
-      const found = await player.read(output, 0, 1);
-      device.still(generation); // else these may be the zeros of a lost context
-      if (found.every((value) => value === 0)) throw new PageError(`The probe of ${name} computed zeros.`);
-      let n = 4;
-      const once = Math.min(await run(player, output, 1), await run(player, output, 1));
-      const fills = async () => (await run(player, output, 1 + n)) - once >= FILL;
-      while (n < MOST && !((await fills()) && (await fills()))) n *= 2; // weights may come meanwhile, which holds a run up
-      repeats.set(name, n);
+    await open(choices, files, load, probes, check);
+    for (const probe of probes) {
+      await calibrate(probe, device);
+      check();
     }
     // Other work only ever adds time: the least of each length, and only then their difference, which leaves out what
     // a read costs. The least difference would be that of a short run which was held up.
-    const runs = players.map(() => ({ once: [] as number[], more: [] as number[] }));
     for (let round = 0, steady = false; round < ROUNDS || (round < MOST_ROUNDS && !steady); round++) {
-      for (const [i, [name, player, output]] of players.entries()) {
-        runs[i]!.once.push(await run(player, output, 1));
-        runs[i]!.more.push(await run(player, output, 1 + repeats.get(name)!));
+      for (const probe of probes) {
+        probe.once.push(await run(probe, 1));
+        probe.more.push(await run(probe, 1 + probe.repeats));
+        check();
       }
-      steady = runs.every(({ more }) => {
+      steady = probes.every(({ more }) => {
         const [least, second] = more.sort((a, b) => a - b);
-        return second! < steadyRatio * least!;
+        return second! < tuning.steady * least!;
       });
     }
-    for (const [i, [name]] of players.entries()) {
-      const { once, more } = runs[i]!;
-      times[name] = Math.max(0.0001, (Math.min(...more) - Math.min(...once)) / repeats.get(name)!);
-    }
+    return Object.fromEntries(
+      probes.map(({ name, once, more, repeats }) => [name, Math.max(0.0001, (Math.min(...more) - Math.min(...once)) / repeats)]),
+    );
   } finally {
-    for (const [, player] of players.reverse()) player.close();
+    if (!device.lost && generation === device.generation) for (const { player } of probes.reverse()) player.close();
   }
-  return times;
+}
+
+/** Adds the probes to a list, so that whoever has it closes them; those of equal shapes share their inputs. */
+async function open(
+  choices: Choices,
+  files: ReadonlyMap<string, string>,
+  load: (file: string) => Promise<Program>,
+  probes: Probe[],
+  check: () => void,
+): Promise<void> {
+  const { device, storage } = choices;
+  const shared = new Map<string, ReadonlyMap<string, WebGLTexture>>();
+  for (const [name, file] of files) {
+    const program = await load(file);
+    const form = JSON.stringify(Object.values(program.textures).filter((t) => t.role === "state"));
+    const output = Object.values(must(program.entries["probe"], "entry probe").outputs)[0]!.texture;
+    for (const fetch of fetchesOf(choices)) {
+      check();
+      const player = new Player(device, program, { fetch, storage }, shared.get(form));
+      probes.push({ name: `${name} ${fetch}`, player, output, repeats: 0, once: [], more: [] });
+      if (!shared.has(form)) {
+        shared.set(form, player.shared(["state"]));
+        fill(player);
+      }
+      await player.prepare("probe");
+    }
+  }
+}
+
+/** Finds how many repeats add so much time to a run that waiting for it hides none of that. */
+async function calibrate(probe: Probe, device: Device): Promise<void> {
+  const { generation } = device;
+  const { name, player, output } = probe;
+  player.play("probe"); // warms up
+  const found = await player.read(output, 0, 1);
+  device.still(generation); // else these may be the zeros of a lost context
+  if (found.every((value) => value === 0)) throw new PageError(`The probe of ${name} computed zeros.`);
+  const once = Math.min(await run(probe, 1), await run(probe, 1));
+  let n = 4;
+  const fills = async () => (await run(probe, 1 + n)) - once >= FILL;
+  while (n < MOST && !((await fills()) && (await fills()))) n *= 2; // twice in a row, since other work may hold a run up
+  probe.repeats = n;
+}
+
+/** Milliseconds of so many plays, from one read to the next. */
+async function run({ player, output }: Probe, plays: number): Promise<number> {
+  await player.read(output, 0, 1);
+  const start = performance.now();
+  for (let i = 0; i < plays; i++) player.play("probe");
+  await player.read(output, 0, 1);
+  return performance.now() - start;
 }

@@ -47,10 +47,21 @@ function tick(ms: number): Promise<void> {
 export class Queue {
   /** Resolves when all that has been asked for is done, whatever came of it. */
   idle: Promise<unknown> = Promise.resolve();
+  private waiting = 0;
+  private since = performance.now();
 
   run<T>(work: () => Promise<T>): Promise<T> {
-    const mine = this.idle.then(work);
+    this.waiting++;
+    const mine = this.idle.then(work).finally(() => {
+      this.waiting--;
+      this.since = performance.now();
+    });
     this.idle = mine.catch(() => {});
     return mine;
+  }
+
+  /** Milliseconds since it has had nothing to do; -1 while it has. */
+  get restingMs(): number {
+    return this.waiting ? -1 : performance.now() - this.since;
   }
 }

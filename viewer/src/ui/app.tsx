@@ -196,10 +196,9 @@ function CopyLink() {
 
 const mib = (bytes: number) => (bytes / 2 ** 20).toFixed(1);
 
-/** What the page waits for: bytes, then the measurement of the device, then shaders. */
+/** What the page waits for: bytes, then shaders. */
 function waitingFor({ done, total, compiled, shaders }: Progress): { what: string; share: number | undefined } {
   if (!total || done < total) return { what: "Fetching the model", share: total ? done / total : 0 };
-  if (!shaders) return { what: "Measuring this device", share: undefined };
   if (compiled < shaders) return { what: "Compiling shaders", share: compiled / shaders };
   return { what: "Starting", share: undefined };
 }

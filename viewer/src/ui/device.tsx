@@ -13,7 +13,7 @@ const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 export function DeviceView() {
   const info = engine().info();
   const { generate, capture } = engine().model.programs;
-  const probes = Object.entries(info.probeMs).sort((a, b) => a[1] - b[1]);
+  const probes = Object.entries(info.probeMs ?? {}).sort((a, b) => a[1] - b[1]);
   const passes = (name: string) => generate.entries[name]?.passes.length ?? 0;
   const rows: [string, string][] = [
     ["GPU", info.renderer],
@@ -21,6 +21,7 @@ export function DeviceView() {
     ["Draw buffers", `${info.limits.drawBuffers}, of which ${info.drawBuffers} are used`],
     ["Kernel", `${info.kernel} values per fragment; products of one row take ${ROWS[info.rows]}`],
     ["Fetch", info.fetch],
+    ["Chosen by", chosenBy(info.guessed, info.probeMs !== null)],
     ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, floats bit for bit"],
     ["Weights", `${info.dtype}, ${engine().model.borrows ? "in the training's own textures: nothing is copied" : mib(info.textureBytes["weight"] ?? 0)}`],
     ["Caches", mib(info.textureBytes["state"] ?? 0)],
@@ -53,7 +54,7 @@ export function DeviceView() {
         </table>
         {probes.length > 0 && (
           <details>
-            <summary>What was measured to choose them</summary>
+            <summary>What was measured</summary>
             <table>
               <tbody>
                 {probes.map(([name, ms]) => (
@@ -69,6 +70,12 @@ export function DeviceView() {
       </div>
     </section>
   );
+}
+
+/** Why this kernel and this fetch. */
+function chosenBy(guessed: boolean, measured: boolean): string {
+  if (!guessed) return "what was measured here";
+  return `what devices of its kind like; ${measured ? "measured since" : "measured while the page rests"}, for the next visit`;
 }
 
 function ParityPanel() {
