@@ -361,6 +361,10 @@ class GPT2:
         """What was chosen and what it takes: kernels, passes, bytes by role."""
         return programs.describe(self.player.program) | {"dtype": self.dtype, "choice": as_dict(self.choice)}
 
+    def release_captures(self) -> None:
+        """Releases the textures that looking inside took; they come again when they are asked for."""
+        self._captures.close()
+
     def close(self) -> None:
         """Releases every GL object of this model. Closing twice is harmless."""
         for extra in self._extras:

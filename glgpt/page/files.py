@@ -13,12 +13,14 @@ import numpy as np
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
+from glgpt.models.spec import LOGITS
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.program.layout import Layout
 from glgpt.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 REFERENCE_TOKENS = 48
+BLOCKS_AT_ONCE = 12  # whose activations are in memory together
 LOGIT_VALUES = 1 << 18  # the most logits a reference keeps; beyond, those of its last token
 
 
@@ -104,7 +106,14 @@ def reference_json(model: GPT2, prompt: str | None, names: list[str]) -> dict[st
     else:
         ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
-    logits, found = model.run_with_cache(ids, names)
+    groups: dict[int, list[str]] = {}
+    for name in names:
+        groups.setdefault((config.activations[name].layer or 0) // BLOCKS_AT_ONCE, []).append(name)
+    last: dict[str, str] = {}
+    for group in groups.values():
+        logits, found = model.run_with_cache(ids, group)
+        last |= {name: _floats(_last(name, found[name])) for name in group if name != LOGITS}
+        model.release_captures()
     first = 0 if logits.size <= LOGIT_VALUES else len(ids) - 1
     atol, rtol = FORMATS[model.dtype].tolerance
     return {
@@ -116,7 +125,7 @@ def reference_json(model: GPT2, prompt: str | None, names: list[str]) -> dict[st
         "atol": atol,
         "rtol": rtol,
         "logits": {"first": first, "data": _floats(logits[first:])},
-        "activations": {name: _floats(_last(name, found[name])) for name in names if name != "logits"},
+        "activations": {name: last[name] for name in names if name != LOGITS},
     }
 
 

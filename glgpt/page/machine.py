@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import EMBED, LOGITS, SCORES, ModelConfig, in_block, part_of
+from glgpt.page.files import BLOCKS_AT_ONCE
 from glgpt.plots.cells import REACH, folded
 from glgpt.program.formats import Floats
 
 CELL = (24, 8)  # texels across and down of a cell in a recorded picture
 ASPECT = 5.0  # of a cell on the page, about
 PICTURES = 6  # of the recorded run
-AT_ONCE = 12  # blocks whose activations are in memory together
 
 
 def stages(config: ModelConfig, block: int) -> list[tuple[str, list[str]]]:
@@ -63,8 +63,8 @@ def recorded_machine(model: GPT2, ids: Sequence[int], given: int, logits: Floats
             place = picture[top : top + rows, column * wide : (column + 1) * wide]
             place[:] = _bytes(rows_of(found, names, t - 1), wide, rows)  # of what went in before token t came out
 
-    for first in range(0, config.n_layer, AT_ONCE):
-        blocks = {i: stages(config, i) for i in range(first, min(first + AT_ONCE, config.n_layer))}
+    for first in range(0, config.n_layer, BLOCKS_AT_ONCE):
+        blocks = {i: stages(config, i) for i in range(first, min(first + BLOCKS_AT_ONCE, config.n_layer))}
         wanted = [n for cells in blocks.values() for _, names in cells for n in names]
         _, found = model.run_with_cache(ids, [EMBED, *wanted])
         for block, cells in blocks.items():
