@@ -6,6 +6,9 @@
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
+#ifndef PAD
+#define PAD 0
+#endif
 // A plain loop with a constant bound: drivers unroll it better than a hand does.
 vec4 sum_of_partial_sums(int c4) {
 #if SHARED > 1
@@ -22,7 +25,7 @@ vec4 sum_of_partial_sums(int c4) {
   layer = layer * SHARED + c4 / TILE % SHARED;
 #endif
   layer += BATCH_ROW / ROW_GROUPS * PARTIAL_SUMS_TC;
-  ivec2 at = ivec2(column / (4 * BY) * 4 + column % 4, BATCH_ROW % ROW_GROUPS * (SPLIT_K * BY) + column / 4 % BY);
+  ivec2 at = ivec2(column / (4 * BY) * 4 + column % 4, PAD + BATCH_ROW % ROW_GROUPS * (SPLIT_K * BY) + column / 4 % BY);
   vec4 sum = vec4(0.0);
   for (int s = 0; s < SPLIT_K; s++) sum += PARTIAL_SUMS(layer, s * BY + at.y, at.x);
   return sum;

@@ -23,6 +23,8 @@ MANY_SUMS = 60_000  # texels of partial sums of integers on a GPU; with so many,
 PANEL = 8  # fragments that read a panel's row: software GL runs so many together
 WRITTEN_OUT = 8  # segments of K, each within one tile of both factors; with more, the shader loops over them
 LEAST_SLICE = 24  # texels of K: shorter slices save less than adding them up costs
+FULL = 1024  # columns of fragments that fill the bins of all threads
+ROW_PIXELS = 12  # of a product of integers on software GL, at least; narrower ones take longer
 BIN = 64  # pixels of a side of what software GL hands out to a thread
 NARROW = 128  # columns of fragments of a one-row product; with fewer, slices of K are shorter
 WIDE = 4096  # texels across a one-row product, enough to give a GPU fragments of one column each
@@ -229,8 +231,12 @@ def matvec(
     contiguous, texels, columns = columns_of(w, contiguous)
     by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout)
     split_k, stride = -(-k4 // slice_texels), columns
-    y = rec.scratch(name, Layout(split_k * by, 16 * texels * shared * -(-columns // (4 * by)), (1, texels * shared)))
+    pad = _pad(split_k * by, rec.limits.max_texture_size) if _integers_in_panels(w.layout) and columns < FULL else 0
+    width = 16 * texels * shared * -(-columns // (4 * by))
+    y = rec.scratch(name, Layout(pad + split_k * by, width, (1, texels * shared)))
     place: dict[str, int | float | str] = {"BY": by, "STRIDE": stride, "CONTIGUOUS": contiguous}
+    if pad:
+        place["PAD"] = pad
     at_once = INTEGERS[1] if _integers_on_a_gpu(w.layout) else 1
     defines = place | {"K4": k4, "SLICE": slice_texels, "AT_ONCE": at_once}
     if isinstance(x, AttendedRow):
@@ -255,11 +261,22 @@ def _integers_on_a_gpu(w: Layout) -> bool:
     return w.format.quantised and not w.panel
 
 
+def _integers_in_panels(w: Layout) -> bool:
+    return w.format.quantised and w.panel > 0
+
+
 def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: Layout) -> tuple[int, int]:
     """(rows of a block of pixels, texels of K in a slice) of a one-row product of `columns` columns of fragments."""
     by, limit = 2, rec.limits.max_texture_size
+    if slice_texels is None and _integers_in_panels(w):
+        slice_texels = w.format.group // 4  # scaled once, with half of the registers
+        by = next((b for b in range(columns // ROW_PIXELS // 2 * 2, 2, -2) if columns % (4 * b) == 0), by)
+        by = by if columns < FULL and by * -(-k4 // slice_texels) <= limit else 2
+        while columns > limit * by:
+            by *= 2
+        return by, slice_texels
     least = INTEGERS[0] if _integers_on_a_gpu(w) else SLICE
-    if slice_texels is None and w.stack > 1 and columns < 1024:
+    if slice_texels is None and w.stack > 1 and columns < FULL:
         # Software GL draws bins of 64 x 64 pixels: two of them, no block cut off, and slices no shorter than pays
         most = 2 * BIN // -(-k4 // (2 * SLICE))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
@@ -275,6 +292,12 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
     while columns > limit * by or (columns < 1024 and 2 * split_k * by <= min(200, limit) and by < 16):
         by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target should be high, not wide
     return by, slice_texels
+
+
+def _pad(rows: int, limit: int) -> int:
+    """Rows to leave empty so that the middle of `rows` others is the edge of a bin: two threads share them evenly."""
+    pad = -(rows // 2) % BIN // 4 * 4
+    return pad if pad + rows <= limit else 0
 
 
 def combine(
