@@ -87,6 +87,7 @@ def export(
     split: SplitPage | None = None,
     site: str | None = None,
     source: str | None = None,
+    context: int | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -100,6 +101,9 @@ def export(
 
     `site` is the address at which the page will be: links to it then show a picture of the model at work. `source` is
     the address of its source, to which the page's first lines then link.
+
+    `context` is the most tokens that the page reads at once (default: the model's context): its caches, of keys, values
+    and queries of each position, take memory by it.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -120,6 +124,8 @@ def export(
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must be between 64 KiB and 100 MB")
     check_sizes(train)
+    if split and context is not None:
+        raise GlgptError("a split page has its server's context: --context excludes --split and --server")
     if split:
         with Checkpoint.open(name_or_path) as checkpoint:
             split.part(checkpoint.config)
@@ -138,8 +144,9 @@ def export(
         with Checkpoint.open(name_or_path) as checkpoint:
             about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
             reading = reading or Reading()
+            held = _shortened(checkpoint, context)
             wishes = _Wishes(dtype, shard_size, prompt, train, precision, about, reading, split, site, source)
-            manifest = _write(checkpoint, folder, wishes, progress, options)
+            manifest = _write(held, folder, wishes, progress, options)
             if train and not embed:
                 reading.allow(folder / "index.html")
             if split:
@@ -153,6 +160,16 @@ def export(
             checked_out(given, single_file)  # again: others may have written there meanwhile
             _swap(folder, out, work / "old")
     return manifest
+
+
+def _shortened(checkpoint: Checkpoint, context: int | None) -> Checkpoint:
+    """The model with this context. Raises GlgptError where it has no such."""
+    most = checkpoint.config.n_positions
+    if context is None:
+        return checkpoint
+    if not 1 <= context <= most:
+        raise GlgptError(f"{checkpoint.path}: the context is {context}; it must be between 1 and the model's {most}")
+    return checkpoint.shortened(context)
 
 
 def _clean_up(work: Path, made: Sequence[Path]) -> None:

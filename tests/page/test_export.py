@@ -258,6 +258,21 @@ def test_a_module_comes_without_a_page_and_missing_folders_are_made(goldens: Pat
     assert (out / "assets").is_dir() and not (out / "glgpt.js").exists()
 
 
+def test_a_shorter_context_has_smaller_caches(goldens: Path, tmp_path: Path) -> None:
+    """The page's caches, its limits or the reference run keep the model's own context."""
+    found = {}
+    for context in (None, 12):
+        manifest = export(goldens / "dhead3-relu", tmp_path / "out", context=context)
+        program = Program.from_json((tmp_path / "out" / manifest["recordings"][0]["generate"]).read_text())
+        cache = program.views["h.0.attn.k"]
+        found[manifest["config"]["n_positions"]] = cache.rows, manifest["shards"][0]["bytes"]
+    (whole, (rows, weights)), (short, (fewer, narrower)) = found.items()
+    assert (rows, fewer, short) == (whole, 12, 12) and whole > 12 and narrower < weights  # positions nobody can have
+    for context, what in ((0, "the context is 0"), (whole + 1, f"between 1 and the model's {whole}")):
+        with pytest.raises(GlgptError, match=what):
+            export(goldens / "dhead3-relu", tmp_path / "out", context=context)
+
+
 def test_bad_input_is_refused(goldens: Path, tmp_path: Path) -> None:
     with pytest.raises(GlgptError, match=r"\.html"):
         export(goldens / "one-f16", tmp_path / "out", single_file=True)

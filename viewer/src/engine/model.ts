@@ -13,7 +13,7 @@ import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
 import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
 import { must, PageError } from "../gl/errors";
-import { textureBytes, type Dtype, type Program } from "../gl/program";
+import { textureBytes, type Program } from "../gl/program";
 import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
 import { draft } from "./drafts";
 import { Forgotten, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS, Split, type Ask, type Crossing, type Stepped } from "./split";
@@ -288,7 +288,7 @@ export class Model {
     this.player = new Player(device, this.programs.generate, options, this.weights?.shared(), this.drawFlops, this.reader);
     if (device.full) {
       this.player.close();
-      throw new PageError(noMemory(this.programs.generate, this.manifest.dtype, this.weights === null));
+      throw new PageError(noMemory(this.programs.generate, this.manifest, this.weights === null));
     }
     this.player.onCompiled = (compiled, shaders) => this.onCompiled(compiled, shaders);
     const start = performance.now();
@@ -1036,7 +1036,7 @@ export class Model {
 }
 
 /** What a visitor reads where the device had no memory for the textures of a model of this dtype. */
-function noMemory(program: Program, dtype: Dtype, exported: boolean): string {
+function noMemory(program: Program, { dtype, config }: Manifest, exported: boolean): string {
   const all = textureBytes(program);
   const weights = textureBytes(program, ["weight"]);
   const size = (bytes: number) => (bytes < 1e9 ? `${Math.ceil(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
@@ -1046,8 +1046,10 @@ function noMemory(program: Program, dtype: Dtype, exported: boolean): string {
     const share = FORMATS[dtype].columnTiles / FORMATS[name].columnTiles;
     return `about ${size(all - weights + weights * share)} with --dtype ${name}`;
   });
+  const caches = textureBytes(program, ["state"]);
+  const shorter = `about ${size(all - caches / 2)} with --context ${Math.ceil(config.n_positions / 2)}`;
   return (
     `This device has no memory for the ${size(all)} of textures that the model takes in ${dtype}. ` +
-    (instead.length ? `Whoever made this page can export it with less: ${instead.join(", ")}.` : "A smaller model may fit.")
+    (exported ? `Whoever made this page can export it with less: ${[...instead, shorter].join(", ")}.` : "A smaller model may fit.")
   );
 }
