@@ -199,6 +199,28 @@ def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Br
     assert page.evaluate("glgpt.parity().then((r) => r.pass)")
 
 
+STRANGER = """
+const get = WebGL2RenderingContext.prototype.getParameter;
+WebGL2RenderingContext.prototype.getParameter = function (name) {
+  return name === 0x9246 ? "a GPU that nobody knows" : get.call(this, name);
+};"""
+
+
+def test_what_was_measured_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A first visit guesses another recording than the one that is measured: whose files nothing has asked for."""
+    page = browse(serve(exported), STRANGER, own=True, measures=True)
+    page.evaluate("glgpt.ready")
+    assert page.evaluate("glgpt.info().rows") == "strided"
+    page.evaluate(KEPT)
+    page.evaluate("glgpt.warmUp()")
+    page.context.set_offline(True)
+    page.reload()
+    page.evaluate("glgpt.ready")
+    assert page.evaluate("glgpt.info().rows") == "contiguous"  # as llvmpipe likes it
+    assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5}).then((r) => r.ids.length)") == 5
+    page.evaluate("glgpt.cut(['h.0.mlp'])")
+
+
 def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")

@@ -64,7 +64,7 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
 def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """Of a large model, as this one says it is: of a small one the first shard comes while the device is measured."""
+    """Of a large model, as this one says it is: of a small one the first shard comes while programs are read."""
 
     def enlarged(route: Any) -> None:
         manifest = json.loads((exported / "manifest.json").read_text())
@@ -79,7 +79,7 @@ def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     page.goto(serve(exported))
     page.get_by_role("alert").wait_for()
     said = page.get_by_role("alert").inner_text()
-    assert "no memory for the" in said and "MB with --dtype q8" in said
+    assert "no memory for the" in said and "MB with --dtype q8" in said and "MB with --context 128." in said
     assert not [url for url in fetched if "weights" in url]
 
 

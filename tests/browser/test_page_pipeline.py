@@ -130,10 +130,11 @@ def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: 
 
 
 def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) -> None:
+    """And nothing moves while the tab fills, whose figures wait until the device is measured."""
     link = (
         "#tokens=1&view=train&step=train&set=sorting&vocabulary=bpe:300&steps=7&lr=0.002&train-seed=4&schedule=linear"
     )
-    page = browse(serve(site) + link)
+    page = browse(serve(site) + link, measures=True)
     page.evaluate("glgpt.ready")
     page.get_by_role("button", name="Start", exact=True).and_(page.locator(":enabled")).wait_for()
     page.wait_for_function("document.querySelector('.settings').textContent.includes('7 steps, about')")

@@ -55,11 +55,12 @@ def test_products_of_halves_fill_their_own_texels() -> None:
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("panels", "slice_texels"), [(True, None), (False, 13)])
-def test_one_row(device: Device, name: str, limits: str, panels: bool, slice_texels: int | None) -> None:
+@pytest.mark.parametrize("cols", [150, 1536])
+def test_one_row(device: Device, name: str, limits: str, panels: bool, slice_texels: int | None, cols: int) -> None:
     """A slice of K that begins within a group takes the scales of another, or sums of two groups share one."""
 
     def record(b: Bench) -> list[Want]:
-        x, w = b.normal("x", 1, ROWS), b.weight("w", ROWS, 150, panels)
+        x, w = b.normal("x", 1, ROWS), b.weight("w", ROWS, cols, panels)
         y = ops.combine(b, ops.matvec(b, x, w, "sums", slice_texels, contiguous=4 * panels), "y")
         return [Want(y, ref.matmul(b.held["x"], b.held["w"]))]
 
@@ -83,6 +84,29 @@ def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, p
     (want, matrix, _), (_, single, _) = play(device, bench(name, LIMITS[limits]), record)
     ref.within(matrix, want.expected, 1e-4, 8 * EPS)
     assert np.array_equal(matrix[3], single[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "inner", "cols", "by", "rows"),
+    [("q8", 768, 2304, 12, 72), ("q8", 768, 3072, 16, 96), ("q8", 3072, 768, 4, 96), ("q4", 768, 768, 2, 12)],
+)
+def test_two_threads_share_a_row_of_integers(name: str, inner: int, cols: int, by: int, rows: int) -> None:
+    """One thread of software GL draws two thirds of a product while the other waits, or slices cross groups."""
+    b = bench(name, Limits())
+    with b.entry("test"):
+        sums = ops.matvec(b, b.normal("x", 1, inner), b.weight("w", inner, cols, panels=True), "sums", contiguous=4)
+    place = sums.defines
+    assert (place["BY"], place["SPLIT_K"]) == (by, inner // FORMATS[name].group)
+    assert place["BY"] * place["SPLIT_K"] == rows
+    assert (place["PAD"] + rows // 2) % 64 in (0, 62)  # two bins of 64 pixels meet in the middle, or two rows beside it
+    assert sums.tensor.layout.height == place["PAD"] + rows
+
+
+def test_rows_that_do_not_fit_are_not_padded() -> None:
+    b = bench("q8", Limits(max_texture_size=32))
+    with b.entry("test"):
+        sums = ops.matvec(b, b.normal("x", 1, 12), b.weight("w", 12, 30, panels=True), "sums", contiguous=4)
+    assert "PAD" not in sums.defines and sums.tensor.layout.height <= 32
 
 
 @pytest.mark.parametrize("name", NAMES)

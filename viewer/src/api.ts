@@ -1,10 +1,11 @@
 // What the console, an embedding page and the tests drive: `globalThis.glgpt`.
 
-import { Device } from "./gl/device";
+import { ContextLost, Device } from "./gl/device";
 import { Loader, type Progress } from "./engine/loader";
 import { Queue, sleep } from "./gl/wait";
 import { Model, type ModelOptions, type Token } from "./engine/model";
 import { parity, type Parity } from "./engine/parity";
+import { canRemember } from "./engine/probe";
 import { PageError } from "./gl/errors";
 import { connections, EmbeddedSource, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
@@ -59,7 +60,7 @@ export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
 };
 
 const REST = 2000; // ms without a call after which a page warms up
-const TRIES = 20; // of that, each of which a call may end
+const ATTEMPTS = 20; // at that; a call ends one
 
 export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "alternatives" | "onToken"> {
   /** Hears of all texts, each time that they have a token more; they are the same objects each time. */
@@ -84,7 +85,8 @@ export class Glgpt {
   onModel: () => void = () => {};
   private readonly store = new Store(folder().pathname);
   /** What `train` drives; the sessions that the page shows. */
-  readonly training = new Training(() => this.own, this.store);
+  readonly training = new Training(() => this.own, this.store, () => this.warmedUp);
+  private warmedUp: Promise<void> = Promise.resolve();
   private played: Session | null = null; // whose model is used
   onProgress: (progress: Progress) => void = () => {};
   /** Hears of the recorded generation, while the model is on its way. */
@@ -112,26 +114,33 @@ export class Glgpt {
     }
     this.model = this.own = await Model.load(device, loader, options);
     this.training.listeners.add(() => void this.leave());
-    void this.warmUpAtRest();
+    this.warmedUp = this.warmUpAtRest().catch((error: unknown) => console.warn("warming up:", error));
   }
 
-  /** Does what a visit begins without, once nobody asks the device for anything: so nobody waits for it. */
+  /** Does what a visit begins without, once nobody asks the device for anything. */
   private async warmUpAtRest(): Promise<void> {
-    for (let tries = 0; tries < TRIES && !(this.own.complete && this.own.probe); tries++) {
+    const done = () => this.own.complete && (this.own.probe || !canRemember());
+    for (let attempts = 0; attempts < ATTEMPTS && !done(); attempts++) {
       do await sleep(REST);
       while (!this.rests(REST));
-      await this.compileRest().catch(() => {}); // the context may be lost meanwhile
-      if (this.rests(0)) await this.own.measure(() => this.rests(0)).catch(() => {});
+      try {
+        await this.compileRest();
+        if (canRemember() && this.rests(0)) await this.own.measure((recording) => this.later(recording), () => this.rests(0));
+      } catch (error) {
+        if (!(error instanceof ContextLost) && !this.own.stale) throw error;
+      }
     }
   }
 
-  private compileRest(): Promise<void> {
-    return this.queue.run(() => this.own.compileRest());
+  private async compileRest(): Promise<void> {
+    await this.own.compileRest();
+    await this.queue.run(() => this.own.completed());
   }
 
   /** Whether nothing was asked of the device for so many milliseconds, in a page that is seen. */
   private rests(ms: number): boolean {
-    const busy = this.queue.restingMs < ms || this.training.session?.status === "running" || this.federation !== null;
+    const together = this.federation !== null && !["over", "failed"].includes(this.federation.status);
+    const busy = this.queue.restingMs < ms || this.training.busy || together;
     return !busy && document.visibilityState === "visible";
   }
 
@@ -143,7 +152,7 @@ export class Glgpt {
   async warmUp(): Promise<void> {
     await this.ready;
     await this.compileRest();
-    await this.own.measure();
+    await this.own.measure((recording) => this.later(recording));
   }
 
   /** Calls wait for one another, and begin anew where the context was lost meanwhile. */
@@ -203,9 +212,11 @@ export class Glgpt {
   }
 
   /** Files that a later call may ask for on this device. */
-  async later(): Promise<string[]> {
-    const { manifest, recording } = this.own;
-    return [manifest.reference, ...[recording.cut, recording.several].filter((name) => name !== undefined), ...(manifest.training ? [manifest.training, ...(await this.training.files())] : [])];
+  async later(recording = this.own.recording): Promise<string[]> {
+    const { manifest } = this.own;
+    const more = [recording.cut, recording.several].filter((name) => name !== undefined);
+    const training = manifest.training ? [manifest.training, ...(await this.training.files(recording))] : [];
+    return [manifest.reference, ...more, ...training];
   }
 
   encode(text: string): number[] {
@@ -455,8 +466,8 @@ export class Glgpt {
       rows: model.recording.rows,
       drawBuffers: model.recording.draw_buffers,
       ...model.options,
-      probeMs: model.probe,
-      guessed: model.guessedKernel,
+      probeMs: this.own.probe,
+      guessed: this.own.guessedKernel,
       textureBytes: model.memory(),
       times: model.times,
       contexts: device.generation + 1,

@@ -219,7 +219,7 @@ export class Model {
       const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
       throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
     }
-    // Weights come while the device is measured and programs are read; those of a model that it may have no memory for, later.
+    // Weights come while programs are read; those of a model that it may have no memory for, later.
     if (loader.progress.total < LARGE) loader.begin();
     if (manifest.tokenizer) {
       model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
@@ -247,12 +247,14 @@ export class Model {
   }
 
   /**
-   * Measures which recording and fetch this device likes best, where that is a guess so far: the next visit takes them. False
-   * where it ended before, since `going` answered no.
+   * Measures which recording and fetch this device likes best, where that is a guess so far: the next visit takes them, with
+   * the files that `later` names, and needs no network for them. False where it ended before, since `going` answered no.
    */
-  measure(going: () => boolean = () => true): Promise<boolean> {
+  measure(later: (recording: Recording) => Promise<string[]>, going: () => boolean = () => true): Promise<boolean> {
     return this.measuring.run(async () => {
-      if (!this.probe && this.choices) this.probe = await measure(this.choices, (name) => this.program(name), going);
+      const keep = async (recording: Recording) =>
+        this.loader.keep([recording.generate, recording.capture, ...(await later(recording))]);
+      if (!this.probe && this.choices) this.probe = await measure(this.choices, (name) => this.program(name), keep, going);
       return this.probe !== null;
     });
   }
@@ -261,7 +263,7 @@ export class Model {
   async beside(about: Beside, onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<Model> {
     const model = new Model(this.device, this.loader, this.wishes, about.manifest, about.weights);
     const start = performance.now();
-    Object.assign(model, { tokenizer: about.tokenizer, probe: this.probe, recording: about.recording, options: this.options });
+    Object.assign(model, { tokenizer: about.tokenizer, recording: about.recording, options: this.options });
     model.programs = about.programs;
     model.onCompiled = onCompiled;
     await model.kept(() => model.build());
@@ -329,14 +331,24 @@ export class Model {
     return ["prepare", "decode", ...(this.headHere ? ["head"] : []), ...drawing, ...this.known.slice(0, -1).map((n) => `prefill_${n}`)];
   }
 
-  /** Compiles the chunk sizes that a visit begins without, since shaders are most of what it waits for. */
+  /**
+   * Compiles the chunk sizes that a visit begins without, since shaders are most of what it waits for; texts may be generated
+   * meanwhile. `completed` then uses them.
+   */
   async compileRest(): Promise<void> {
+    if (!this.stale) await this.whole?.player.prepare(...this.prefills);
+  }
+
+  /** Takes what `compileRest` has compiled. Nothing else may use the model meanwhile. */
+  async completed(): Promise<void> {
     if (this.stale) return;
-    const all = this.recorded;
-    const entries = all.slice(0, -1).map((n) => `prefill_${n}`);
-    for (const made of [this.whole, this.cutting]) await made?.player.prepare(...entries);
-    this.known = all;
+    for (const made of [this.whole, this.cutting]) await made?.player.prepare(...this.prefills);
+    this.known = this.recorded;
     this.complete = true;
+  }
+
+  private get prefills(): string[] {
+    return this.recorded.slice(0, -1).map((n) => `prefill_${n}`);
   }
 
   /**
@@ -1036,7 +1048,7 @@ export class Model {
 }
 
 /** What a visitor reads where the device had no memory for the textures of a model of this dtype. */
-function noMemory(program: Program, { dtype, config }: Manifest, exported: boolean): string {
+function noMemory(program: Program, { dtype, config, split }: Manifest, exported: boolean): string {
   const all = textureBytes(program);
   const weights = textureBytes(program, ["weight"]);
   const size = (bytes: number) => (bytes < 1e9 ? `${Math.ceil(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
@@ -1047,9 +1059,9 @@ function noMemory(program: Program, { dtype, config }: Manifest, exported: boole
     return `about ${size(all - weights + weights * share)} with --dtype ${name}`;
   });
   const caches = textureBytes(program, ["state"]);
-  const shorter = `about ${size(all - caches / 2)} with --context ${Math.ceil(config.n_positions / 2)}`;
+  if (!split) instead.push(`about ${size(all - caches / 2)} with --context ${Math.ceil(config.n_positions / 2)}`);
   return (
     `This device has no memory for the ${size(all)} of textures that the model takes in ${dtype}. ` +
-    (exported ? `Whoever made this page can export it with less: ${[...instead, shorter].join(", ")}.` : "A smaller model may fit.")
+    (exported && instead.length ? `Whoever made this page can export it with less: ${instead.join(", ")}.` : "A smaller model may fit.")
   );
 }

@@ -13,7 +13,7 @@ const MOST_ROUNDS = 10; // on a machine that is not steady
 const FILL = 20; // milliseconds that repeats should add, since a wait for the device may end up to 4 too late
 const MOST = 2048;
 const BITS = 0x3c003c00; // of what is multiplied: not zero in any format
-const VERSION = 9; // of what a remembered probe means
+const VERSION = 10; // of what a remembered probe means
 
 type Fetch = Options["fetch"];
 
@@ -48,13 +48,14 @@ export function choose(choices: Choices): Chosen {
 }
 
 /**
- * Measures what is not remembered, and remembers it. Null where `going` answered no meanwhile: whoever uses the device for
- * something else disturbs the measurement, and is disturbed by it.
+ * Measures what is not remembered, and remembers it once `keep` has what the next visit then plays. Null where `going`
+ * answered no meanwhile: whoever uses the device for something else disturbs the measurement, and is disturbed by it.
  */
 export async function measure(
   choices: Choices,
   load: (file: string) => Promise<Program>,
-  going: () => boolean = () => true,
+  keep: (recording: Recording) => Promise<void>,
+  going: () => boolean,
 ): Promise<Measured | null> {
   const { recordings, tuning } = choices;
   const fetches = fetchesOf(choices);
@@ -62,20 +63,29 @@ export async function measure(
   const check = () => {
     if (!going()) throw new Interrupted();
   };
-  for (;;) {
-    const files = missing(recordings, fetches, measured, tuning.panels_pay);
-    if (!files.size) return measured;
-    try {
+  try {
+    for (;;) {
+      const files = missing(recordings, fetches, measured, tuning.panels_pay);
+      if (!files.size) break;
       Object.assign(measured, await times(choices, files, load, check));
-    } catch (error) {
-      if (error instanceof Interrupted) return null;
-      throw error;
     }
-    try {
-      localStorage.setItem(keyOf(choices), JSON.stringify(measured));
-    } catch {
-      // a browser that keeps nothing only measures again
-    }
+  } catch (error) {
+    if (error instanceof Interrupted) return null;
+    throw error;
+  }
+  await keep(pick(recordings, fetches, measured, tuning.panels_pay).recording);
+  if (canRemember()) localStorage.setItem(keyOf(choices), JSON.stringify(measured));
+  return measured;
+}
+
+/** Whether this browser keeps what is measured; one that keeps nothing begins each visit with a guess. */
+export function canRemember(): boolean {
+  try {
+    localStorage.setItem("glgpt kept", "");
+    localStorage.removeItem("glgpt kept");
+    return true;
+  } catch {
+    return false;
   }
 }
 
@@ -100,7 +110,8 @@ const MESA_SOFTWARE = /llvmpipe|softpipe/i;
 
 /**
  * What a device that has measured nothing most likely likes: what measured ones chose. Mesa's software drivers take contiguous
- * columns and `textureLod`; all others strided columns, the kernel of most draw buffers, and either fetch.
+ * columns and `textureLod`; all others strided columns and `texelFetch`. Of kernels, the first of those that take the most
+ * draw buffers.
  */
 export function guess(recordings: readonly Recording[], fetches: readonly Fetch[], renderer: string): Pick<Chosen, "recording" | "fetch"> {
   const mesa = MESA_SOFTWARE.test(renderer);
@@ -237,6 +248,7 @@ async function open(
       await player.prepare("probe");
     }
   }
+  if (device.full) throw new PageError("This device has no memory to measure its kernels.");
 }
 
 /** Finds how many repeats add so much time to a run that waiting for it hides none of that. */

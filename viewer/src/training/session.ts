@@ -224,6 +224,11 @@ export class Session {
     });
   }
 
+  /** Whether it uses the device. */
+  get busy(): boolean {
+    return this.queue.restingMs < 0;
+  }
+
   /** Does `work` when all that was asked for before is done. */
   private enqueue(work: () => Promise<void>): Promise<void> {
     return this.queue.run(() => {

@@ -2,7 +2,7 @@
 
 import { check } from "../gl/player";
 import { pause, Queue } from "../gl/wait";
-import { parseProgram, parseTraining, type Manifest, type Offer, type Schedule, type TrainingIndex } from "../engine/manifest";
+import { parseProgram, parseTraining, type Manifest, type Offer, type Recording, type Schedule, type TrainingIndex } from "../engine/manifest";
 import type { Beside, Model, Weights } from "../engine/model";
 import { must, PageError } from "../gl/errors";
 import type { Program } from "../gl/program";
@@ -100,7 +100,14 @@ export class Training {
   constructor(
     private readonly model: () => Model,
     private readonly store: Store,
+    /** Resolves when the page has measured its device, or no longer tries to. */
+    private readonly measured: () => Promise<void>,
   ) {}
+
+  /** Whether it uses the device. */
+  get busy(): boolean {
+    return this.queue.restingMs < 0 || (this.session?.busy ?? false);
+  }
 
   /** Reads what is offered, once. */
   async ready(): Promise<TrainingIndex> {
@@ -312,9 +319,8 @@ export class Training {
 
   /** Operations a second that a training will get out of this device, judged by the probe of products; 0: it has none. */
   async rate(): Promise<number> {
-    const model = this.model();
-    await model.measure(() => this.session?.status !== "running");
-    const { loader, probe, recording, options } = model;
+    if (!this.model().probe) await this.measured();
+    const { loader, probe, recording, options } = this.model();
     const products = Object.entries(probe ?? {}).filter(([name]) => !/^(strided|contiguous) /.test(name));
     if (!products.length) return 0;
     const own = products.find(([name]) => name.startsWith(recording.kernel) && name.endsWith(options.fetch));
@@ -336,10 +342,10 @@ export class Training {
     return (await this.model().loader.packed(found.file)) as string;
   }
 
-  /** The files of the programs that `create` would play here, and of the sets. */
-  async files(): Promise<string[]> {
+  /** The files of the programs that `create` would play here, or where this recording is played, and of the sets. */
+  async files({ kernel }: Recording = this.model().recording): Promise<string[]> {
     const { sizes, texts } = await this.ready();
-    const played = sizes.map((offer) => this.suiting(offer));
+    const played = sizes.map((offer) => this.suiting(offer, kernel));
     return [...played.flatMap(({ file, generate, capture, cut }) => [file, generate, capture, cut]), ...texts.map(({ file }) => file)];
   }
 

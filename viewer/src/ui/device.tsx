@@ -75,7 +75,7 @@ export function DeviceView() {
 /** Why this kernel and this fetch. */
 function chosenBy(guessed: boolean, measured: boolean): string {
   if (!guessed) return "what was measured here";
-  return `what devices of its kind like; ${measured ? "measured since" : "measured while the page rests"}, for the next visit`;
+  return `what devices of its kind like${measured ? "; it was measured since, for the next visit" : ""}`;
 }
 
 function ParityPanel() {

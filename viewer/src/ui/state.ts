@@ -219,7 +219,7 @@ export function start(instance: Glgpt): void {
       const { model: own } = glgpt;
       glgpt.onModel = another;
       own.device.onLost = (now) => (lost.value = now);
-      if (!own.tokenizer && !address().has("prompt")) prompt.value = "1 2 3";
+      if (!address().has("prompt")) prompt.value = own.tokenizer ? shorter(prompt.value) : "1 2 3";
       fit();
       batch(() => {
         tokens.value = [];
@@ -641,7 +641,7 @@ function another(): void {
 /** The last lines of a prompt, within half the context, so that there is room to write. */
 function shorter(text: string): string {
   const ids = glgpt.encode(text);
-  const most = Math.floor(glgpt.model.manifest.config.n_positions / 2);
+  const most = Math.max(1, Math.floor(glgpt.model.manifest.config.n_positions / 2));
   return ids.length > most ? glgpt.decode(ids.slice(-most)).replace(/^[^\n]*\n+(?=.)/, "") : text;
 }
 
