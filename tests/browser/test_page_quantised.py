@@ -48,3 +48,17 @@ def test_the_page_has_the_desktops_numbers(
         shows(page, name, layout.unpack(layout.pack(checkpoint.read(name))))
     page.get_by_label("as it lies in memory").check()
     page.wait_for_function("/texel (sixteen bytes|32 numbers)/.test(document.body.textContent)")
+
+
+@pytest.mark.parametrize("dtype", ["q8", "q4"])
+def test_products_of_integers_are_measured(
+    tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], dtype: str
+) -> None:
+    """The probe reads rows of a product that are empty, and takes them for a product of zeros."""
+    config = GPT2Config(vocab_size=300, n_positions=30, n_embd=192, n_layer=1, n_head=3)
+    folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
+    export(folder, tmp_path / "page", dtype, device="software")
+    page = browse(serve(tmp_path / "page") + "#tokens=1", measures=True)
+    page.evaluate("glgpt.warmUp()")
+    measured = page.evaluate("glgpt.model.probe")
+    assert {"strided texelFetch", "contiguous textureLod"} <= set(measured) and min(measured.values()) > 0

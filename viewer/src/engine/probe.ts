@@ -181,6 +181,8 @@ interface Probe {
   name: string;
   player: Player;
   output: string;
+  /** Of the output, one that is computed: the first ones may be empty (PAD in `matvec.frag`). */
+  row: number;
   repeats: number;
   once: number[];
   more: number[];
@@ -240,7 +242,8 @@ async function open(
     for (const fetch of fetchesOf(choices)) {
       check();
       const player = new Player(device, program, { fetch, storage }, shared.get(form));
-      probes.push({ name: `${name} ${fetch}`, player, output, repeats: 0, once: [], more: [] });
+      const row = must(program.textures[output], `texture ${output}`).height - 1;
+      probes.push({ name: `${name} ${fetch}`, player, output, row, repeats: 0, once: [], more: [] });
       if (!shared.has(form)) {
         shared.set(form, player.shared(["state"]));
         fill(player);
@@ -254,9 +257,9 @@ async function open(
 /** Finds how many repeats add so much time to a run that waiting for it hides none of that. */
 async function calibrate(probe: Probe, device: Device): Promise<void> {
   const { generation } = device;
-  const { name, player, output } = probe;
+  const { name, player, output, row } = probe;
   player.play("probe"); // warms up
-  const found = await player.read(output, 0, 1);
+  const found = await player.read(output, row, 1);
   device.still(generation); // else these may be the zeros of a lost context
   if (found.every((value) => value === 0)) throw new PageError(`The probe of ${name} computed zeros.`);
   const once = Math.min(await run(probe, 1), await run(probe, 1));
@@ -267,10 +270,10 @@ async function calibrate(probe: Probe, device: Device): Promise<void> {
 }
 
 /** Milliseconds of so many plays, from one read to the next. */
-async function run({ player, output }: Probe, plays: number): Promise<number> {
-  await player.read(output, 0, 1);
+async function run({ player, output, row }: Probe, plays: number): Promise<number> {
+  await player.read(output, row, 1);
   const start = performance.now();
   for (let i = 0; i < plays; i++) player.play("probe");
-  await player.read(output, 0, 1);
+  await player.read(output, row, 1);
   return performance.now() - start;
 }
