@@ -145,7 +145,8 @@ def export(
             about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
             reading = reading or Reading()
             held = _shortened(checkpoint, context)
-            wishes = _Wishes(dtype, shard_size, prompt, train, precision, about, reading, split, site, source)
+            count = checkpoint.config.parameter_count  # of the whole model, however long its context is here
+            wishes = _Wishes(dtype, shard_size, prompt, train, precision, about, reading, count, split, site, source)
             manifest = _write(held, folder, wishes, progress, options)
             if train and not embed:
                 reading.allow(folder / "index.html")
@@ -244,6 +245,7 @@ class _Wishes:
     precision: str
     trained_on: str | None
     reading: Reading
+    parameters: int
     split: SplitPage | None = None
     site: str | None = None
     source: str | None = None
@@ -295,7 +297,7 @@ def _write(
         "glgpt": _version(),
         "model": checkpoint.path.name,
         "dtype": dtype,
-        "parameters": config.parameter_count,
+        "parameters": wishes.parameters,
         "trained_on": wishes.trained_on,
         "source": wishes.source,
         "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # those that the page has

@@ -266,6 +266,8 @@ def test_a_shorter_context_has_smaller_caches(goldens: Path, tmp_path: Path) -> 
         program = Program.from_json((tmp_path / "out" / manifest["recordings"][0]["generate"]).read_text())
         cache = program.views["h.0.attn.k"]
         found[manifest["config"]["n_positions"]] = cache.rows, manifest["shards"][0]["bytes"]
+        with Checkpoint.open(goldens / "dhead3-relu") as checkpoint:
+            assert manifest["parameters"] == checkpoint.config.parameter_count
     (whole, (rows, weights)), (short, (fewer, narrower)) = found.items()
     assert (rows, fewer, short) == (whole, 12, 12) and whole > 12 and narrower < weights  # positions nobody can have
     for context, what in ((0, "the context is 0"), (whole + 1, f"between 1 and the model's {whole}")):

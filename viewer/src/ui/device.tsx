@@ -1,6 +1,7 @@
 // What this device is and chose, and whether it computes what the desktop did.
 
 import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import type { Parity } from "../engine/parity";
 import { textureBytes } from "../gl/program";
 import { engine } from "./state";
@@ -11,6 +12,12 @@ const OWN = ["state", "input", "scratch"]; // roles of textures beside the weigh
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 export function DeviceView() {
+  const looked = useSignal(0);
+  useEffect(() => {
+    const timer = setInterval(() => engine().info().probeMs && (clearInterval(timer), looked.value++), 1000); // once it is measured
+    return () => clearInterval(timer);
+  }, []);
+  void looked.value;
   const info = engine().info();
   const { generate, capture } = engine().model.programs;
   const probes = Object.entries(info.probeMs ?? {}).sort((a, b) => a[1] - b[1]);

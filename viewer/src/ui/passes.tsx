@@ -235,7 +235,9 @@ function Sheet({ entry, at, choose }: SheetProps) {
         }
         const view = memoryView(model.player.spec(texture));
         model.player.play(entry.name, i, i + 1);
-        const shown = { rows: view.rows, first: 0, height: view.rows / view.tiles[0], range: null, palette: PALETTES[0] };
+        const empty = emptyRows(model, entry.passes[i]!);
+        const height = view.rows / view.tiles[0] - empty;
+        const shown = { rows: height * view.tiles[0], first: empty, height, range: null, palette: PALETTES[0] };
         painter.matrix(canvases[i]!, model.player.texture(texture), view, shown, ...THUMB);
       }
       painted.current.upTo = at;
@@ -447,6 +449,12 @@ export async function playTo(model: Model, entry: Entry, last: number): Promise<
   await model.player.prepare(entry.name);
   model.rewind(state.readIds.value, entry.name);
   if (last >= 0) model.player.play(entry.name, 0, last + 1);
+}
+
+/** Rows that a product of one row leaves empty above its sums (`matvec.frag`): for software drivers. */
+function emptyRows(model: Model, { shader }: Pass): number {
+  const text = shader.startsWith("matvec") ? (model.programs.generate.shaders[shader] ?? "") : "";
+  return Number(/#define PAD (\d+)/.exec(text)?.[1] ?? 0);
 }
 
 /** What the rows and columns stand for of what a pass left in a texture, where it is an activation or a cache. */
