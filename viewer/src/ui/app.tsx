@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { AttentionView } from "./attention";
 import { BlocksView } from "./blocks";
 import { DeviceView } from "./device";
@@ -38,6 +38,10 @@ export function App() {
   const trains = Boolean(manifest?.training);
   const view = state.view.value === "train" && phase === "ready" && !trains ? "text" : state.view.value;
   const View = VIEWS[view];
+  const tabs = useRef<HTMLElement>(null);
+  useEffect(() => {
+    tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone some are out of sight
+  }, [phase]);
   return (
     <>
       <div class="band">
@@ -53,7 +57,7 @@ export function App() {
           <p class="about">{<About />}</p>
         </header>
         <div class="tabs">
-          <nav aria-label="Views">
+          <nav aria-label="Views" ref={tabs}>
             {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
               <button
                 key={name}
