@@ -9,7 +9,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
-from glgpt.inference.chunks import plan
+from glgpt.inference.chunks import Chunk, plan
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import recorded_sizes
 from glgpt.inference.sampling import Sampler
@@ -178,9 +178,10 @@ def model_bench(
         c, player, info = model.config, model.player, model.info()
         measure, tokens = Measure(model.device, rounds, clock.at(1.0)), Readback(player, ("token",), 2)
         lengths = [t for t in (64, 512) if t <= c.n_positions]
+        chunks = {t: plan(t, c.n_positions, recorded_sizes(player.program)) for t in lengths}
         first_s, usual = None, SAMPLERS[USUAL]
         if 64 in lengths and usual.entry:
-            _prefill(player, 64, c.n_positions)
+            _prefill(player, chunks[64])
             player.play(usual.entry, **usual.scalars(64, c.vocab_size))
             tokens.start()
             tokens.take()
@@ -193,7 +194,7 @@ def model_bench(
                 lengths.remove(t)
                 continue
             report(f"measuring a prompt of {t} tokens")
-            measure.add(f"prefill {t}", partial(_prefill, player, t, c.n_positions))
+            measure.add(f"prefill {t}", partial(_prefill, player, chunks[t]))
         for t in contexts:
             report(f"measuring a token after {t} others")
 
@@ -258,11 +259,10 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _prefill(player: Player, tokens: int, n_positions: int) -> None:
-    """Plays a prompt of zeros in the chunks that it is cut into."""
-    for chunk in plan(tokens, n_positions, recorded_sizes(player.program)):
-        entry = "decode" if chunk.size == 1 else f"prefill_{chunk.size}"
-        player.play(entry, pos=chunk.start, row=chunk.valid - 1)
+def _prefill(player: Player, chunks: Sequence[Chunk]) -> None:
+    """Plays a prompt of zeros."""
+    for chunk in chunks:
+        player.play(chunk.entry, pos=chunk.start, row=chunk.valid - 1)
 
 
 def peak_resident() -> int:

@@ -33,6 +33,11 @@ class Chunk:
     valid: int
     size: int
 
+    @property
+    def entry(self) -> str:
+        """The entry that plays it."""
+        return "decode" if self.size == 1 else f"prefill_{self.size}"
+
     def of(self, x: AnyRows) -> AnyRows:
         """This chunk's share of all rows."""
         return x[self.start : self.start + self.valid]

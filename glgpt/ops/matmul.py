@@ -23,7 +23,7 @@ MANY_SUMS = 60_000  # texels of partial sums of integers on a GPU; with so many,
 PANEL = 8  # fragments that read a panel's row: software GL runs so many together
 WRITTEN_OUT = 8  # segments of K, each within one tile of both factors; with more, the shader loops over them
 LEAST_SLICE = 24  # texels of K: shorter slices save less than adding them up costs
-FULL = 1024  # columns of fragments that fill the bins of all threads
+MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads
 ROW_PIXELS = 12  # of a product of integers on software GL, at least; narrower ones take longer
 BIN = 64  # pixels of a side of what software GL hands out to a thread
 NARROW = 128  # columns of fragments of a one-row product; with fewer, slices of K are shorter
@@ -231,7 +231,11 @@ def matvec(
     contiguous, texels, columns = columns_of(w, contiguous)
     by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout)
     split_k, stride = -(-k4 // slice_texels), columns
-    pad = _pad(split_k * by, rec.limits.max_texture_size) if _integers_in_panels(w.layout) and columns < FULL else 0
+    pad = (
+        _pad(split_k * by, rec.limits.max_texture_size)
+        if _integers_in_panels(w.layout) and columns < MANY_COLUMNS
+        else 0
+    )
     width = 16 * texels * shared * -(-columns // (4 * by))
     y = rec.scratch(name, Layout(pad + split_k * by, width, (1, texels * shared)))
     place: dict[str, int | float | str] = {"BY": by, "STRIDE": stride, "CONTIGUOUS": contiguous}
@@ -271,12 +275,12 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
     if slice_texels is None and _integers_in_panels(w):
         slice_texels = w.format.group // 4  # scaled once, with half of the registers
         by = next((b for b in range(columns // ROW_PIXELS // 2 * 2, 2, -2) if columns % (4 * b) == 0), by)
-        by = by if columns < FULL and by * -(-k4 // slice_texels) <= limit else 2
+        by = by if columns < MANY_COLUMNS and by * -(-k4 // slice_texels) <= limit else 2
         while columns > limit * by:
             by *= 2
         return by, slice_texels
     least = INTEGERS[0] if _integers_on_a_gpu(w) else SLICE
-    if slice_texels is None and w.stack > 1 and columns < FULL:
+    if slice_texels is None and w.stack > 1 and columns < MANY_COLUMNS:
         # Software GL draws bins of 64 x 64 pixels: two of them, no block cut off, and slices no shorter than pays
         most = 2 * BIN // -(-k4 // (2 * SLICE))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)

@@ -102,8 +102,8 @@ def export(
     `site` is the address at which the page will be: links to it then show a picture of the model at work. `source` is
     the address of its source, to which the page's first lines then link.
 
-    `context` is the most tokens that the page reads at once (default: the model's context): its caches, of keys, values
-    and queries of each position, take memory by it.
+    `context` is the number of positions of the page's context (default: the model's). Its caches hold keys, values and
+    queries of each position, so that fewer take less memory.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 

@@ -124,17 +124,21 @@ export class Glgpt {
       do await sleep(REST);
       while (!this.rests(REST));
       try {
-        await this.compileRest();
-        if (canRemember() && this.rests(0)) await this.own.measure((recording) => this.later(recording), () => this.rests(0));
+        await this.compilePrefills();
+        if (canRemember() && this.rests(0)) await this.measure(() => this.rests(0));
       } catch (error) {
         if (!(error instanceof ContextLost) && !this.own.stale) throw error;
       }
     }
   }
 
-  private async compileRest(): Promise<void> {
-    await this.own.compileRest();
-    await this.queue.run(() => this.own.completed());
+  private async compilePrefills(): Promise<void> {
+    await this.own.compilePrefills();
+    await this.queue.run(() => this.own.usePrefills());
+  }
+
+  private measure(going?: () => boolean): Promise<boolean> {
+    return this.own.measure((recording) => this.later(recording), going);
   }
 
   /** Whether nothing was asked of the device for so many milliseconds, in a page that is seen. */
@@ -151,8 +155,8 @@ export class Glgpt {
    */
   async warmUp(): Promise<void> {
     await this.ready;
-    await this.compileRest();
-    await this.own.measure((recording) => this.later(recording));
+    await this.compilePrefills();
+    await this.measure();
   }
 
   /** Calls wait for one another, and begin anew where the context was lost meanwhile. */

@@ -117,7 +117,7 @@ class Stage:
         """Runs rows pos.. and returns their hidden states `[n, n_embd]`; with the head, readies the last logits."""
         found = []
         for chunk in plan(len(x), self.config.n_positions - pos, self.sizes):
-            entry = "decode" if chunk.size == 1 else f"prefill_{chunk.size}"
+            entry = chunk.entry
             self._write(x[chunk.start : chunk.start + chunk.valid], chunk.size)
             self.player.play(entry, pos=pos + chunk.start, row=chunk.valid - 1)
             if not self.part.head:

@@ -139,8 +139,6 @@ export class Model {
   private several: Several | null = null;
   /** Chunk sizes whose shaders are compiled. */
   private known: number[] = [];
-  /** Whether these are all that were recorded. */
-  complete = false;
   private seen = ""; // version of the parameters
   private onCompiled = (compiled: number, shaders: number) => this.loader.compiling(compiled, shaders);
   /** Of the last text. */
@@ -285,7 +283,6 @@ export class Model {
     this.several = null;
     if (this.whole) this.programs.generate = this.whole.generate;
     this.known = this.complete || this.weights ? this.recorded : this.recorded.slice(-2);
-    this.complete = this.known.length === this.recorded.length;
     this.seen = this.weights?.version() ?? "";
     this.player = new Player(device, this.programs.generate, options, this.weights?.shared(), this.drawFlops, this.reader);
     if (device.full) {
@@ -325,6 +322,11 @@ export class Model {
     return [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
   }
 
+  /** Whether the shaders of all chunk sizes are compiled. */
+  get complete(): boolean {
+    return this.known.length === this.recorded.length;
+  }
+
   /** Entries that generating plays. */
   private get played(): string[] {
     const drawing = this.split && !this.movable && !this.headHere ? [] : ["sample", "sample_nucleus"]; // else the server draws
@@ -333,18 +335,17 @@ export class Model {
 
   /**
    * Compiles the chunk sizes that a visit begins without, since shaders are most of what it waits for; texts may be generated
-   * meanwhile. `completed` then uses them.
+   * meanwhile. `usePrefills` then uses them.
    */
-  async compileRest(): Promise<void> {
+  async compilePrefills(): Promise<void> {
     if (!this.stale) await this.whole?.player.prepare(...this.prefills);
   }
 
-  /** Takes what `compileRest` has compiled. Nothing else may use the model meanwhile. */
-  async completed(): Promise<void> {
+  /** Uses all chunk sizes from now on. Nothing else may use the model meanwhile. */
+  async usePrefills(): Promise<void> {
     if (this.stale) return;
     for (const made of [this.whole, this.cutting]) await made?.player.prepare(...this.prefills);
     this.known = this.recorded;
-    this.complete = true;
   }
 
   private get prefills(): string[] {

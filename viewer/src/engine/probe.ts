@@ -158,6 +158,13 @@ export function pick(
   return all.reduce((a, b) => (product(b) < product(a) ? b : a));
 }
 
+/** Milliseconds of the product that was measured of this recording, else of the fastest one; 0: none was measured. */
+export function productMs(measured: Measured, recording: Recording, fetch: Fetch): number {
+  const products = Object.entries(measured).filter(([name]) => !/^(strided|contiguous) /.test(name));
+  const fastest = products.length ? Math.min(...products.map(([, ms]) => ms)) : 0;
+  return measured[`${label(recording)} ${fetch}`] ?? fastest;
+}
+
 function remembered(key: string): Measured {
   try {
     const kept = Object.entries((JSON.parse(localStorage.getItem(key) ?? "null") ?? {}) as object);

@@ -4,6 +4,7 @@ import { check } from "../gl/player";
 import { pause, Queue } from "../gl/wait";
 import { parseProgram, parseTraining, type Manifest, type Offer, type Recording, type Schedule, type TrainingIndex } from "../engine/manifest";
 import type { Beside, Model, Weights } from "../engine/model";
+import { productMs } from "../engine/probe";
 import { must, PageError } from "../gl/errors";
 import type { Program } from "../gl/program";
 import { checkRate, type Ids, type Rates } from "./batches";
@@ -321,10 +322,8 @@ export class Training {
   async rate(): Promise<number> {
     if (!this.model().probe) await this.measured();
     const { loader, probe, recording, options } = this.model();
-    const products = Object.entries(probe ?? {}).filter(([name]) => !/^(strided|contiguous) /.test(name));
-    if (!products.length) return 0;
-    const own = products.find(([name]) => name.startsWith(recording.kernel) && name.endsWith(options.fetch));
-    const ms = own?.[1] ?? Math.min(...products.map(([, each]) => each));
+    const ms = productMs(probe ?? {}, recording, options.fetch);
+    if (!ms) return 0;
     const { entries } = parseProgram(await loader.json(recording.product), recording.product);
     const flops = entries["probe"]!.passes.reduce((sum, p) => sum + p.flops, 0);
     return (SHARE * flops) / (ms / 1000);

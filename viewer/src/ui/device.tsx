@@ -12,12 +12,11 @@ const OWN = ["state", "input", "scratch"]; // roles of textures beside the weigh
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 export function DeviceView() {
-  const looked = useSignal(0);
+  const measured = useSignal(engine().own.probe !== null);
   useEffect(() => {
-    const timer = setInterval(() => engine().info().probeMs && (clearInterval(timer), looked.value++), 1000); // once it is measured
+    const timer = setInterval(() => (measured.value = engine().own.probe !== null), 1000);
     return () => clearInterval(timer);
   }, []);
-  void looked.value;
   const info = engine().info();
   const { generate, capture } = engine().model.programs;
   const probes = Object.entries(info.probeMs ?? {}).sort((a, b) => a[1] - b[1]);
@@ -28,7 +27,7 @@ export function DeviceView() {
     ["Draw buffers", `${info.limits.drawBuffers}, of which ${info.drawBuffers} are used`],
     ["Kernel", `${info.kernel} values per fragment; products of one row take ${ROWS[info.rows]}`],
     ["Fetch", info.fetch],
-    ["Chosen by", chosenBy(info.guessed, info.probeMs !== null)],
+    ["Chosen by", chosenBy(info.guessed, measured.value)],
     ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, floats bit for bit"],
     ["Weights", `${info.dtype}, ${engine().model.borrows ? "in the training's own textures: nothing is copied" : mib(info.textureBytes["weight"] ?? 0)}`],
     ["Caches", mib(info.textureBytes["state"] ?? 0)],
