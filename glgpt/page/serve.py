@@ -22,6 +22,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
@@ -43,6 +44,16 @@ TYPES = {
     ".wasm": "application/wasm",
     ".webmanifest": "application/manifest+json",
 }  # of others: bytes
+COMPRESSED = (
+    ".js",
+    ".mjs",
+    ".css",
+    ".json",
+    ".html",
+    ".txt",
+    ".svg",
+    "/",
+)  # by the end of a path; weights hardly shrink
 HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -137,6 +148,20 @@ class Headers:
         await self.app(scope, receive, send_more if scope["type"] == "http" else send)
 
 
+class Compression:
+    """Sends texts gzipped to clients that accept it; weights and ranges of bytes are sent as they are."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._gzip = GZipMiddleware(app, compresslevel=6)
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Answers a request."""
+        text = scope["type"] == "http" and scope["path"].lower().endswith(COMPRESSED)
+        ranged = text and any(name == b"range" for name, _ in scope["headers"])
+        await (self._gzip if text and not ranged else self.app)(scope, receive, send)
+
+
 class Names:
     """Refuses requests that name a host other than this machine: an address, `localhost`, its own names, or `more`.
 
@@ -181,7 +206,7 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True, names: Co
         raise FileError(f"{name} holds no index.html; make one with glgpt export --out {name}")
     files = Files(directory=str(folder), html=True, follow_symlink=False)
     files.policy = policy
-    return Headers(Names(Starlette(routes=[*routes, Mount("/", files)]), names))
+    return Headers(Names(Compression(Starlette(routes=[*routes, Mount("/", files)])), names))
 
 
 def bound_socket(host: str, port: int, option: str) -> socket.socket:

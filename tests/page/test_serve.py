@@ -88,6 +88,22 @@ def test_ranges(port: int, asked: str | None, status: int, expected: bytes | Non
     assert parsed(ask(port, request("/a.bin")))[0] == 200
 
 
+def test_texts_are_compressed_and_weights_are_not(site: Path, port: int) -> None:
+    """A page's script shrinks to a third; weights keep their length, which the page shows progress by."""
+    script = b"let text = 'to be or not to be';\n" * 1000
+    (site / "large.js").write_bytes(script)
+    (site / "large.bin").write_bytes(bytes(100_000))
+    status, headers, body = parsed(ask(port, request("/large.js", "Accept-Encoding: gzip, br")))
+    assert (status, headers["content-encoding"], headers["vary"]) == (200, "gzip", "Accept-Encoding")
+    assert len(body) < len(script) / 3
+    status, headers, body = parsed(ask(port, request("/large.js")))
+    assert (status, body) == (200, script) and "content-encoding" not in headers
+    status, headers, body = parsed(ask(port, request("/large.js", "Accept-Encoding: gzip", "Range: bytes=0-9")))
+    assert (status, body) == (206, script[:10]) and "content-encoding" not in headers
+    status, headers, body = parsed(ask(port, request("/large.bin", "Accept-Encoding: gzip")))
+    assert (status, len(body), headers["content-length"]) == (200, 100_000, "100000")
+
+
 def test_a_head_with_a_range_leaves_the_connection_whole(port: int) -> None:
     both = ask(port, request("/a.bin", "Range: bytes=0-9", method="HEAD", close=False), request("/a.bin"))
     head, rest = both.split(b"\r\n\r\n", 1)
