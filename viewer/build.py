@@ -28,6 +28,7 @@ SOURCES = (
     "index.html",
     "package-lock.json",
     "vite.config.ts",
+    "types.config.ts",
     "tsconfig.json",
 )
 OLDEST_NODE = (20, 19)

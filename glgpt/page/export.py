@@ -65,7 +65,7 @@ LARGEST_FILE = 100_000_000  # what a plain static host takes
 TRAINED_ON = "the plays of Shakespeare"  # the embedded model
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 WRITTEN = re.compile(  # by any export, directly in its folder
-    r"assets|index\.html|preview\.png|sw\.js|glgpt\.js|(manifest|recorded|reference|tokenizer|training)\.json"
+    r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|(capture|probe|program)-[\w-]+\.json|(cut|several|training|weights)-[\w-]+\.bin"
 )
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page

@@ -363,9 +363,21 @@ def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Br
     page.goto(address + "own.html")
     script = """async () => {
       const {open} = await import('./module/glgpt.js');
-      const heard = [], glgpt = await open({folder: 'module', onProgress: (p) => heard.push(p.done)});
+      const heard = [], glgpt = await open({folder: 'module', onProgress: (p) => heard.push(p)});
       const {text} = await glgpt.generate({prompt: 'To be, or not to be', tokens: 8, temperature: 0});
-      return [text, heard.length > 0, (await glgpt.parity()).pass, (await glgpt.activation('h.0.attn.pattern')).shape];
+      const same = (await glgpt.parity()).pass, shape = (await glgpt.activation('h.0.attn.pattern')).shape;
+      const failure = (promise) => promise.then(() => '', (error) => error.message);
+      const wrong = await failure(glgpt.generate({prompt: 'To be', max_tokens: 8}));
+      const short = await glgpt.generate('To be');
+      const {device} = glgpt.own;
+      let running;
+      await new Promise((onToken) => running = glgpt.generate({prompt: 'To be', tokens: 500, onToken}));
+      await glgpt.dispose();
+      const {stopped} = await running, after = await failure(glgpt.generate('To be'));
+      return {text, heard, same, shape, wrong, short: short.ids.length, stopped, after, lost: device.lost};
     }"""
-    text, heard, same, shape = page.evaluate(script)
-    assert text and heard and same and shape[0] == 8
+    found = page.evaluate(script)
+    assert found["text"] and found["same"] and found["shape"][0] == 8 and found["short"] > 1
+    assert found["heard"][0]["done"] < found["heard"][-1]["done"]  # each call has an object of its own
+    assert found["wrong"] == "generate has no option max_tokens: did you mean tokens?"
+    assert (found["stopped"], found["lost"]) == ("aborted", True) and "disposed" in found["after"]

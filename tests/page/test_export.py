@@ -33,6 +33,7 @@ def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "assets").mkdir(parents=True)
     (folder / "embed").mkdir()
     (folder / "embed" / "glgpt.js").write_text("export const open = 0;")
+    (folder / "embed" / "glgpt.d.ts").write_text("export declare const open: 0;")
     (folder / "embed" / "index.html").write_text("<script>")
     (folder / "assets" / "a.js").write_text("const end = '</script>';")
     (folder / "assets" / "a.css").write_text("body { margin: 0 }")
@@ -253,7 +254,7 @@ def test_a_module_comes_without_a_page_and_missing_folders_are_made(goldens: Pat
     out = tmp_path / "a" / "b"
     manifest = export(goldens / "one-f16", out, embed=True)
     files = {*manifest["files"], *(shard["file"] for shard in manifest["shards"])}
-    assert set(tree(out)) == files | {"manifest.json", "glgpt.js", "index.html"}
+    assert set(tree(out)) == files | {"manifest.json", "glgpt.js", "glgpt.d.ts", "index.html"}
     export(goldens / "one-f16", out)  # it counts as an earlier export
     assert (out / "assets").is_dir() and not (out / "glgpt.js").exists()
 

@@ -4,6 +4,7 @@ import { ContextLost, Device } from "./gl/device";
 import { Loader, type Progress } from "./engine/loader";
 import { Queue, sleep } from "./gl/wait";
 import { Model, type ModelOptions, type Token } from "./engine/model";
+import { checkOptions, type Names } from "./engine/options";
 import { parity, type Parity } from "./engine/parity";
 import { canRemember } from "./engine/probe";
 import { PageError } from "./gl/errors";
@@ -43,6 +44,11 @@ export interface GenerateOptions {
   signal?: AbortSignal;
 }
 
+const GENERATE: Names<GenerateOptions> = {
+  prompt: true, ids: true, tokens: true, temperature: true, topK: true, topP: true, minP: true, repetitionPenalty: true, logitBias: true,
+  eos: true, seed: true, drawn: true, stop: true, alternatives: true, onToken: true, signal: true,
+};
+
 export interface Generated {
   ids: number[];
   text: string;
@@ -69,6 +75,11 @@ export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "a
   onCompiled?: (compiled: number, shaders: number) => void;
 }
 
+const CONTINUATIONS: Names<ContinuationsOptions> = {
+  prompt: true, ids: true, tokens: true, temperature: true, topK: true, topP: true, minP: true, repetitionPenalty: true, logitBias: true,
+  eos: true, seed: true, stop: true, signal: true, onTexts: true, onCompiled: true,
+};
+
 /** Which model is used: the page's own, the one in training, or one from files. */
 export type Used = "own" | "mine" | "file";
 
@@ -93,6 +104,7 @@ export class Glgpt {
   onRecorded: (recorded: Recorded, manifest: Manifest) => void = () => {};
   private last: number[] = [];
   private readonly queue = new Queue(); // there is one set of caches
+  private disposed = false;
 
   constructor(
     source: Source = EmbeddedSource.here() ?? new HttpSource(folder()),
@@ -102,10 +114,37 @@ export class Glgpt {
     this.ready.catch(() => {}); // whoever awaits it hears of it
   }
 
+  /** Resolves when the model can be used. Rejects where it cannot be loaded, and after `dispose`. */
+  private async usable(): Promise<void> {
+    if (!this.disposed) await this.ready;
+    if (this.disposed) throw new PageError("This model was disposed of; open another.");
+  }
+
+  /**
+   * Stops what is under way and releases the model's textures, its training and its WebGL context; other calls reject from
+   * then on. Resolves when all is released. A training is saved first, as `pause` saves it.
+   */
+  async dispose(): Promise<void> {
+    if (this.disposed) return;
+    this.disposed = true;
+    this.federation?.leave();
+    await this.training.settled();
+    await this.training.session?.close();
+    await this.queue.idle;
+    const loaded = await this.ready.then(() => true, () => false);
+    if (loaded) this.release();
+  }
+
+  private release(): void {
+    for (const model of new Set([this.model, this.own])) model.close();
+    this.own.split?.leave();
+    this.own.device.release();
+  }
+
   private async open(source: Source, options: ModelOptions): Promise<void> {
     const device = new Device(HOST);
     const loader = await Loader.open(source);
-    loader.onProgress = (p) => this.onProgress(p);
+    loader.onProgress = (p) => this.onProgress({ ...p }); // a copy, which the caller may keep
     const { recorded } = loader.manifest;
     if (recorded) {
       // before the weights, which would hold it up; without it the page shows less, and still opens
@@ -113,6 +152,7 @@ export class Glgpt {
       if (document) this.onRecorded(parseRecorded(document, recorded), loader.manifest);
     }
     this.model = this.own = await Model.load(device, loader, options);
+    if (this.disposed) this.release();
     this.training.listeners.add(() => void this.leave());
     this.warmedUp = this.warmUpAtRest().catch((error: unknown) => console.warn("warming up:", error));
   }
@@ -154,14 +194,14 @@ export class Glgpt {
    * the fastest.
    */
   async warmUp(): Promise<void> {
-    await this.ready;
+    await this.usable();
     await this.compilePrefills();
     await this.measure();
   }
 
   /** Calls wait for one another, and begin anew where the context was lost meanwhile. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
-    await this.ready;
+    await this.usable();
     return this.queue.run(() =>
       this.lent(async () => {
         for (;;) {
@@ -189,7 +229,7 @@ export class Glgpt {
    * before held besides its weights is released.
    */
   async use(which: Used, files: readonly File[] = [], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
-    await this.ready;
+    await this.usable();
     await this.training.settled();
     return this.queue.run(async () => {
       if (which === "own") {
@@ -233,8 +273,14 @@ export class Glgpt {
     return this.model.tokenizer ? this.model.tokenizer.decode(ids) : Array.from(ids).join(" ");
   }
 
-  async generate(options: GenerateOptions = {}): Promise<Generated> {
-    await this.ready;
+  /**
+   * Continues a prompt. A string is short for `{ prompt }`. Rejects for options that mean nothing, and where the model
+   * cannot be used.
+   */
+  async generate(asked: GenerateOptions | string = {}): Promise<Generated> {
+    const options = typeof asked === "string" ? { prompt: asked } : asked;
+    checkOptions("generate", options, GENERATE);
+    await this.usable();
     let begun = false;
     const done = this.queue.run(() => {
       begun = true;
@@ -282,11 +328,12 @@ export class Glgpt {
           stopped = "text";
           break;
         }
+        if (this.disposed) break;
       }
     });
     const end = performance.now();
     if (stopped !== "text") text += decoder?.flush() ?? "";
-    if (signal?.aborted) stopped = "aborted";
+    if (signal?.aborted || this.disposed) stopped = "aborted";
     else if (stopped === "tokens" && ids.length < tokens) stopped = "eos";
     return { ids, text, prefillMs: (ids.length ? first : end) - start, decodeMs: last - first, seed, stopped };
   }
@@ -297,7 +344,8 @@ export class Glgpt {
    * where the context or the room for several does.
    */
   async continuations(options: ContinuationsOptions = {}): Promise<Continuation[]> {
-    await this.ready;
+    checkOptions("continuations", options, CONTINUATIONS);
+    await this.usable();
     return this.queue.run(() => this.lent(() => this.sideBySide(options)));
   }
 
@@ -329,10 +377,11 @@ export class Glgpt {
         over.add(i);
       }
       onTexts?.(texts);
+      if (this.disposed) break;
     }
     texts.forEach((text, i) => {
       if (text.stopped !== "text") text.text += decoders[i]?.flush() ?? "";
-      if (text.stopped === "tokens" && text.ids.length < tokens) text.stopped = signal?.aborted ? "aborted" : "room";
+      if (text.stopped === "tokens" && text.ids.length < tokens) text.stopped = signal?.aborted || this.disposed ? "aborted" : "room";
     });
     return texts;
   }
@@ -384,7 +433,7 @@ export class Glgpt {
 
   /** Trains a model of one of the sizes that the page was exported with; resolves when all steps are done. */
   async train(options: TrainOptions): Promise<Trained> {
-    await this.ready;
+    await this.usable();
     const session = await this.training.create(options);
     return new Promise((resolve, reject) => {
       session.onEnd = () => {
@@ -414,7 +463,7 @@ export class Glgpt {
    * one's own text, which stays here; else the session's.
    */
   async federate(options: FederateOptions): Promise<void> {
-    await this.ready;
+    await this.usable();
     this.federation?.leave();
     this.federation = new Federation(options, this.training, this.store);
     this.onFederation();
@@ -423,7 +472,7 @@ export class Glgpt {
 
   /** Pauses the training under way; resolves when its checkpoint is kept. */
   async pause(): Promise<void> {
-    await this.ready;
+    await this.usable();
     await this.training.settled();
     await this.training.current().pause();
   }
@@ -433,7 +482,7 @@ export class Glgpt {
    * A training that failed goes back to its last checkpoint first.
    */
   async resume({ lr }: { lr?: number } = {}): Promise<void> {
-    await this.ready;
+    await this.usable();
     await this.training.settled();
     const session = this.training.session ?? (await this.training.restore()) ?? this.training.current();
     if (lr !== undefined) session.setRate(lr);
@@ -443,7 +492,7 @@ export class Glgpt {
 
   /** The trained model's score, as `glgpt eval --suite` gives it; also while it trains. */
   async score(progress: ScoreProgress = () => {}): Promise<Score> {
-    await this.ready;
+    await this.usable();
     const session = this.training.current();
     const own = async () => {
       if (this.own.stale) await this.own.recover();

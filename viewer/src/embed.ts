@@ -3,9 +3,17 @@
 import { Glgpt } from "./api";
 import type { Progress } from "./engine/loader";
 import type { ModelOptions } from "./engine/model";
+import { checkOptions, type Names } from "./engine/options";
 import { HttpSource } from "./engine/source";
 
 export { Glgpt };
+export type { Continuation, ContinuationsOptions, Generated, GenerateOptions } from "./api";
+export type { Values } from "./engine/capture";
+export type { Progress } from "./engine/loader";
+export type { Token } from "./engine/model";
+export type { Candidate } from "./engine/sampling";
+export type { Federation, FederateOptions } from "./training/federate";
+export type { Trained, TrainOptions } from "./training/training";
 export { PageError } from "./gl/errors";
 
 export interface OpenOptions extends ModelOptions {
@@ -14,8 +22,12 @@ export interface OpenOptions extends ModelOptions {
   onProgress?: (progress: Progress) => void;
 }
 
+const OPEN: Names<OpenOptions> = { folder: true, onProgress: true, fetch: true, drawFlops: true, drawBuffers: true, storage: true };
+
 /** Fetches the model and gives the object once it can be used; rejects with a message for people. */
-export async function open({ folder, onProgress, ...options }: OpenOptions = {}): Promise<Glgpt> {
+export async function open(asked: OpenOptions = {}): Promise<Glgpt> {
+  checkOptions("open", asked, OPEN);
+  const { folder, onProgress, ...options } = asked;
   const base = folder ? new URL(folder, document.baseURI) : new URL(/* @vite-ignore */ ".", import.meta.url);
   const glgpt = new Glgpt(new HttpSource(base.href.endsWith("/") ? base : new URL(`${base.href}/`)), options);
   if (onProgress) glgpt.onProgress = onProgress;

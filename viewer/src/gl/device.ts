@@ -87,6 +87,11 @@ export class Device {
     return this.gl.isContextLost();
   }
 
+  /** Gives the context back to the browser, which allows a page only some 16. Nothing can be drawn with it afterwards. */
+  release(): void {
+    this.gl.getExtension("WEBGL_lose_context")?.loseContext();
+  }
+
   /** Throws where the context that had this number is gone; to be asked after every wait, before its objects are used. */
   still(generation: number): void {
     if (this.lost || generation !== this.generation) throw new ContextLost();

@@ -1,0 +1,30 @@
+// Checks the options that a caller passes to the scriptable object.
+
+import { PageError } from "../gl/errors";
+
+/** The names of a method's options. Its type makes the compiler refuse a list that misses one. */
+export type Names<T> = Record<keyof Required<T>, true>;
+
+/**
+ * Throws a PageError for an option that `method` does not have, naming the option that was probably meant: `max_tokens`
+ * would otherwise be ignored, and the caller wonder about 100 tokens.
+ */
+export function checkOptions<T extends object>(method: string, options: T, names: Names<T>): void {
+  if (typeof options !== "object" || (options as T | null) === null) {
+    throw new PageError(`${method} takes an object of options; this is a ${typeof options}.`);
+  }
+  const known = Object.keys(names);
+  const unknown = Object.keys(options).find((name) => !known.includes(name));
+  if (unknown === undefined) return;
+  const meant = closest(unknown, known);
+  const help = meant ? `did you mean ${meant}?` : `it takes ${known.join(", ")}.`;
+  throw new PageError(`${method} has no option ${unknown}: ${help}`);
+}
+
+const plain = (name: string) => name.replace(/[_-]/g, "").toLowerCase();
+
+/** The known name that differs in case and underscores only, or that is part of the unknown one. */
+function closest(unknown: string, known: readonly string[]): string | undefined {
+  const wanted = plain(unknown);
+  return known.find((name) => plain(name) === wanted) ?? known.find((name) => wanted.includes(plain(name)));
+}

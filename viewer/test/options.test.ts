@@ -1,0 +1,21 @@
+// Options that a caller passes to the scriptable object.
+
+import { describe, expect, it } from "vitest";
+import { checkOptions } from "../src/engine/options";
+
+const NAMES = { prompt: true, tokens: true, topK: true } as const;
+
+describe("options", () => {
+  it("are accepted by their names", () => {
+    expect(() => checkOptions("generate", {}, {})).not.toThrow();
+    expect(() => checkOptions("generate", { prompt: "a", tokens: 1 }, { ...NAMES })).not.toThrow();
+  });
+
+  it("that do not exist are refused with the one that was probably meant", () => {
+    const refusal = (options: object) => () => checkOptions("generate", options, NAMES);
+    expect(refusal({ max_tokens: 1 })).toThrow("generate has no option max_tokens: did you mean tokens?");
+    expect(refusal({ top_k: 1 })).toThrow("generate has no option top_k: did you mean topK?");
+    expect(refusal({ colour: 1 })).toThrow("generate has no option colour: it takes prompt, tokens, topK.");
+    expect(() => checkOptions("generate", 5 as unknown as object, NAMES)).toThrow("generate takes an object of options; this is a number.");
+  });
+});

@@ -1,0 +1,8 @@
+// The types of the scriptable object, for pages and editors that use TypeScript.
+import { dts } from "rolldown-plugin-dts";
+
+export default {
+  input: { glgpt: "src/embed.ts" },
+  plugins: [dts({ emitDtsOnly: true })],
+  output: { dir: "dist/embed" },
+};
