@@ -178,4 +178,6 @@ def test_a_saved_model_is_opened_beside_the_pages_own(site: Path, serve: Serve, 
     ):
         page.locator(".models input[type=file]").set_input_files([str(folder / name) for name in names])
         page.get_by_text(said).wait_for()
+    page.get_by_role("button", name="Dismiss the message").click()
+    assert not page.get_by_text(said).count()
     assert page.evaluate("glgpt.used") == "file"

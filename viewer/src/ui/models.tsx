@@ -62,6 +62,11 @@ export function ModelSwitch() {
       <span class="dim" role="status">
         {switching.value || state.refused.value}
       </span>
+      {state.refused.value && !switching.value && (
+        <button class="quiet" aria-label="Dismiss the message" title="Dismiss" onClick={() => (state.refused.value = "")}>
+          ✕
+        </button>
+      )}
     </div>
   );
 }
