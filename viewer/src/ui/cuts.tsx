@@ -1,4 +1,4 @@
-// Cutting parts of the model: the buttons, what is cut at present, and the text before and after.
+// Changing parts of the model: the buttons, what is changed at present, and the text before and after.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -177,7 +177,7 @@ function useWeighed(whole: readonly state.Tok[] | null): void {
   }, [still, whole, state.applied.value, state.view.value]);
 }
 
-/** Where the texts of the whole and of the cut model part, in words, on the views that do not show them. */
+/** Where the texts of the whole and of the changed model part, in words, on the views that do not show them. */
 function Parting() {
   const [whole, now] = [state.before.value, state.tokens.value];
   useWeighed(whole);
@@ -201,27 +201,27 @@ function Parting() {
   );
 }
 
-/** The first token that is another in the cut model's text; -1: none. */
+/** The first token that differs in the changed model's text; -1: none. */
 const parting = (whole: readonly state.Tok[], now: readonly state.Tok[]) => whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
 
-/** What is cut, over every view. */
+/** Lists the changes above every view. */
 export function CutBar() {
   const parts = state.cuts.value;
   if (!parts.length && !state.cutting.value) return null;
   return (
     <div class="cut-bar" role="status">
-      <span>{state.cutting.value || "This is not the whole model:"}</span>
+      <span>{state.cutting.value || "Changed model:"}</span>
       {parts.map((part) => (
         <span key={part} class="change">
-          <button class="quiet" title="Restore it" onClick={() => void state.toggleCut(part)}>
-            ✂ {cutName(part)} <span aria-hidden="true">✕</span>
+          <button class="quiet" title="Undo this change" onClick={() => void state.toggleCut(part)}>
+            {scales(part) && parseChange(part).factor === 0 && "✂ "}{cutName(part)} <span aria-hidden="true">✕</span>
           </button>
           {!parseChange(part).patch && !parseChange(part).pattern && <Strength of={part} />}
         </span>
       ))}
       {parts.length > 1 && (
         <button class="quiet" onClick={() => void state.setCuts([])}>
-          Restore all
+          Undo all
         </button>
       )}
       <Parting />
@@ -229,7 +229,7 @@ export function CutBar() {
   );
 }
 
-/** The whole model's text, and where the cut one first says something else. */
+/** The whole model's text, and where the changed one first differs. */
 export function Compared() {
   const whole = state.before.value;
   const still = bothWritten();
@@ -238,18 +238,18 @@ export function Compared() {
   const apart = parting(whole, now);
   const at = apart >= 0 ? apart : whole.findIndex((tok, i) => !tok.given && now[i]?.top);
   const sides = [
-    { title: "Whole", tok: whole[at] },
-    { title: "Cut", tok: now[at] },
+    { title: "Original", tok: whole[at] },
+    { title: "Changed", tok: now[at] },
   ];
   return (
-    <section class="panel compared" aria-label="Before and after the cut">
+    <section class="panel compared" aria-label="Before and after the change">
       {state.shifts.value && (
         <p class="words">
           <Verdict whole={whole} differs={apart >= 0} />
         </p>
       )}
       <div>
-        <h2>Without the cut</h2>
+        <h2>Original</h2>
         <p class="stream still">
           {whole.map((tok, i) => {
             const shift = shiftOf(tok, i);
@@ -268,11 +268,11 @@ export function Compared() {
           <span class="more" style={{ "--shift": 1 }}>
             more likely
           </span>{" "}
-          with the cut, by {MOST_SHIFT} nats or more, after the same words. {!state.shifts.value && "Weighing…"}
+          in the changed model, by {MOST_SHIFT} nats or more, after the same words. {!state.shifts.value && "Weighing…"}
         </p>
       </div>
       <div>
-        <h2>With the cut</h2>
+        <h2>Changed</h2>
         <p class="stream changed" tabIndex={0}>
           {still
             ? now.map((tok, i) => (
@@ -282,7 +282,7 @@ export function Compared() {
               ))
             : "Writing…"}
         </p>
-        <p class="dim">{apart >= 0 ? "Framed: the first word that differs. From there on each text goes its own way." : still && "The cut changes no word of this text."}</p>
+        <p class="dim">{apart >= 0 ? "Framed: the first word that differs. From there on each text goes its own way." : still && "The change alters no word of this text."}</p>
       </div>
       <div class="words">
         <h2>{apart >= 0 ? `The first word that differs, token ${apart}` : "The first word"}</h2>
@@ -343,10 +343,10 @@ function Verdict({ whole, differs }: { whole: readonly state.Tok[]; differs: boo
   );
 }
 
-/** How much less or more likely the cut made the whole model's word: the logit difference, but for a constant. */
+/** Returns how much less or more likely the change made the whole model's word: the logit difference, but for a constant. */
 function changed(whole: state.Tok | undefined, now: state.Tok | undefined): string {
   const p = now?.top?.find((c) => c.id === whole?.id)?.p;
   if (!whole?.p || !p) return "";
   const by = Math.log(p / whole.p);
-  return `The cut changed the log-probability of ${whole.label} by ${signed(by)} nats.`;
+  return `The change moved the log-probability of ${whole.label} by ${signed(by)} nats.`;
 }
