@@ -5,6 +5,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { lens, type Block } from "../engine/lens";
 import { parts } from "./names";
 import { CutButtons } from "./cuts";
+import { cell, walkCells } from "./roving";
 import * as state from "./state";
 import { percent, short, useDevice } from "./tools";
 
@@ -17,6 +18,9 @@ type Show = "token" | "norm" | "change";
 
 const known = new Map<string, Block[]>(); // by the text up to a token
 let knownOf = ""; // the model and its parameters
+
+/** The numbers from `first` up to and without `end`. */
+const range = (first: number, end: number) => Array.from({ length: Math.max(0, end - first) }, (_, i) => first + i);
 
 export function BlocksView() {
   const busy = state.running.value;
@@ -42,8 +46,9 @@ export function BlocksView() {
       const of = `${state.model.value} ${model.version}`;
       if (of !== knownOf) known.clear(); // a training has changed them
       knownOf = of;
-      for (let t = first; t < last; t++) {
-        if (known.has(key(t))) continue;
+      const chosenFirst = chosen.value?.[0] ?? last - 1;
+      for (const t of [chosenFirst, ...range(first, last).reverse()]) {
+        if (t < first || t >= last || known.has(key(t))) continue;
         if (known.size >= KEPT) known.clear();
         known.set(key(t), await lens(model, ids, t));
         done.value++;
@@ -53,6 +58,7 @@ export function BlocksView() {
     [busy, first, last, total ? key(total - 1) : ""],
     (why) => (problem.value = why),
   );
+  const missing = busy ? 0 : columns.filter((c) => !c.blocks).length;
   const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
   useLayoutEffect(() => {
@@ -96,6 +102,14 @@ export function BlocksView() {
           <span class="dim">
             tokens {first + 1} to {last} of {total}
           </span>
+          <span class="dim waiting" role="status">
+            {missing > 0 && !problem.value && (
+              <>
+                <progress value={columns.length - missing} max={columns.length} aria-label="Columns computed" /> computing{" "}
+                {columns.length - missing} of {columns.length}
+              </>
+            )}
+          </span>
         </div>
         {problem.value && (
           <p class="problem" role="alert">
@@ -103,7 +117,7 @@ export function BlocksView() {
           </p>
         )}
         <div class="lens" ref={box}>
-          <table style={{ "--lines": names.length + 2 }}>
+          <table style={{ "--lines": names.length + 2 }} onKeyDown={walkCells}>
             <thead>
               <tr>
                 <th scope="col">after</th>
@@ -127,6 +141,7 @@ export function BlocksView() {
                     return (
                       <td key={t}>
                         <button
+                          {...cell(t, b, t === ct && b === cb)}
                           class={`${right ? "right" : ""} ${t === ct && b === cb ? "on" : ""}`}
                           style={{ "--amount": amount.toFixed(3) }}
                           title={best ? `${state.label(best.id)} ${percent(best.p)}` : ""}

@@ -1,0 +1,40 @@
+// Grids and lists of buttons with one tab stop each: arrow keys move within them, Tab leaves them.
+
+const STEPS: Record<string, readonly [number, number]> = {
+  ArrowLeft: [-1, 0],
+  ArrowRight: [1, 0],
+  ArrowUp: [0, -1],
+  ArrowDown: [0, 1],
+};
+
+/** Attributes of a cell at (column, row): the one with `stop` is what Tab reaches. */
+export function cell(column: number, row: number, stop: boolean): { "data-cell": string; tabIndex: number } {
+  return { "data-cell": `${column} ${row}`, tabIndex: stop ? 0 : -1 };
+}
+
+/** Moves the focus to the nearest cell in an arrow key's direction; a handler of `keydown` for the element around the cells. */
+export function walkCells(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
+  const step = STEPS[event.key];
+  const from = (event.target as HTMLElement).closest<HTMLElement>("[data-cell]");
+  if (!step || !from) return;
+  const [dx, dy] = step;
+  const [x, y] = place(from);
+  let next: HTMLElement | null = null;
+  let least = Infinity;
+  for (const other of event.currentTarget.querySelectorAll<HTMLElement>("[data-cell]")) {
+    const [ox, oy] = place(other);
+    const along = (ox - x) * dx + (oy - y) * dy;
+    const across = Math.abs((ox - x) * dy) + Math.abs((oy - y) * dx);
+    const distance = along + across / 1000; // along the arrow first; of equally near ones the one least off its line
+    if (along <= 0 || distance >= least) continue;
+    [next, least] = [other, distance];
+  }
+  if (!next) return;
+  event.preventDefault();
+  next.focus();
+}
+
+function place(of: HTMLElement): [number, number] {
+  const [x = 0, y = 0] = (of.dataset["cell"] ?? "").split(" ").map(Number);
+  return [x, y];
+}
