@@ -174,3 +174,41 @@ def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, brow
             if wrong := [*page.evaluate(SMALL), *named]:
                 found[f"{title}, {width}"] = wrong
     assert not found
+
+
+def test_few_tab_stops_lead_to_the_prompt_and_arrow_keys_move_in_the_machine(
+    exported: Path, serve: Serve, browse: Browse
+) -> None:
+    """A cell of the machine each would be 190 tab stops in a model of 30 blocks."""
+    page = browse(serve(exported) + "#tokens=1")
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(f"{DONE} && document.querySelector('.cells').dataset.drawn > 0")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the prompt"
+    reached: list[str] = []
+    while len(reached) < 25 and "TEXTAREA" not in reached:
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.innerText || document.activeElement.tagName"))
+    assert reached[-1] == "TEXTAREA", reached
+    page.locator(".machine .stage[tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.ariaLabel") == "scores of block 0: open its pass"
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.matches('.prompt textarea')")
+
+
+def test_a_link_names_what_the_page_does_not_know(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported) + "#tokens=1&colour=red&view=blocks")
+    page.evaluate("glgpt.ready")
+    bar = page.locator(".unknown")
+    assert "The link sets colour, which this page does not know." in bar.inner_text()
+    bar.get_by_role("button", name="Dismiss").click()
+    assert not bar.count()
+    # The last column, which is the one described, comes first, with the number of those to come.
+    page.evaluate("location.hash = '#prompt=To be, or not to be, that is the question&tokens=8&view=blocks'")
+    page.wait_for_function("/computing \\d+ of/.test(document.querySelector('.blocks .waiting').textContent)")
+    page.wait_for_function("document.querySelector('.lens td button[title]:not([title=\"\"])')")
+    assert page.locator(".lens tbody tr").first.locator("td button").last.get_attribute("title")
+    page.wait_for_function("!document.querySelector('.blocks .waiting').textContent")

@@ -95,3 +95,26 @@ def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None
     )
     assert paint < 1000 + script and interactive < 2000 + script, (paint, interactive, script)
     page.evaluate("glgpt.ready")
+
+
+def test_the_recorded_text_stays_until_the_model_has_written_as_much(
+    exported: Path, serve: Serve, browse: Browse
+) -> None:
+    """Nothing moves when the model is ready, and no text is taken away that the visitor is reading."""
+    page = browse("about:blank#", SLOW_SHADERS)
+    page.add_init_script("""
+      globalThis.counts = [];
+      new MutationObserver(() => {
+        const count = document.querySelectorAll('.token').length;
+        if (count !== counts.at(-1)) counts.push(count);
+      }).observe(document, {subtree: true, childList: true});""")
+    page.goto(serve(exported))
+    page.wait_for_function("document.querySelector('.recorded .token')")
+    tops = "['.tabs', '.machine canvas', '.stream'].map((q) => document.querySelector(q).getBoundingClientRect().top)"
+    before = page.evaluate(tops)
+    page.evaluate("glgpt.ready")
+    page.wait_for_function("!document.querySelector('.recorded')")
+    assert page.evaluate(tops) == before
+    page.wait_for_function(f"document.querySelectorAll('.token').length > {TOKENS + 60}")
+    counts = page.evaluate("counts.filter(Boolean)")
+    assert counts == sorted(counts)

@@ -44,10 +44,14 @@ export function App() {
   }, [phase]);
   return (
     <>
+      <button class="skip" onClick={skip}>
+        {view === "text" ? "Skip to the prompt" : "Skip to the view"}
+      </button>
       <div class="band">
         <header>
           <Mark />
           <h1>glgpt</h1>
+          {phase === "loading" && state.recorded.value && <Loading />}
           {phase === "ready" && <CopyLink />}
           {phase === "ready" && state.tour.value === 0 && (
             <button class="quiet take" title="Ten cards beside the views" onClick={() => openCard(1)}>
@@ -79,8 +83,29 @@ export function App() {
       </div>
       <Lost />
       {split && <SplitStrip model={state.engine().model} />}
-      <main>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View key={view === "train" ? "" : state.model.value} /><Tour /></> : <Coming view={view} />}</main>
+      <UnknownLink />
+      <main tabIndex={-1}>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View key={view === "train" ? "" : state.model.value} /><Tour /></> : <Coming view={view} />}</main>
     </>
+  );
+}
+
+/** Moves the focus past the header and the machine, whose buttons would come first. */
+function skip(): void {
+  const main = document.querySelector("main");
+  (main?.querySelector<HTMLElement>(".prompt textarea") ?? main)?.focus();
+}
+
+/** What a link sets that this page does not know: an older or newer page may have made it. */
+function UnknownLink() {
+  const unknown = state.unknown.value;
+  if (!unknown.length) return null;
+  return (
+    <p class="unknown" role="status">
+      The link sets {unknown.join(", ")}, which this page does not know. The rest of it is shown.{" "}
+      <button class="quiet" onClick={() => (state.unknown.value = [])}>
+        Dismiss
+      </button>
+    </p>
   );
 }
 
@@ -212,7 +237,7 @@ function Coming({ view }: { view: state.ViewName }) {
   const Recorded = state.recorded.value && RECORDED[view];
   return (
     <>
-      <Loading />
+      {!state.recorded.value && <Loading />}
       {Recorded && <Recorded />}
     </>
   );

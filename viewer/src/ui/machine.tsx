@@ -1,12 +1,13 @@
 // The machine: the whole model as it computes, a column a block, a cell a stage, each the texture that its pass wrote.
 
 import { useSignal, type Signal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { fromBase64 } from "../engine/base64";
 import { parseChange } from "../engine/cuts";
 import { BLUE, ORANGE } from "./drawing/palettes";
 import { Strip, stages, type Stage } from "./drawing/strip";
 import { inBlock, meaning, parts, STAGES } from "./names";
+import { cell, walkCells } from "./roving";
 import * as split from "./split/state";
 import * as state from "./state";
 import { drawing, percent, useDevice } from "./tools";
@@ -14,6 +15,8 @@ import { drawing, percent, useDevice } from "./tools";
 const ENTRY = "decode";
 const COARSE = 3; // pixels of the page that are one of the picture: it costs as much less
 const WORDS = 4; // alternatives below the word
+const LABELLED = 12; // blocks that all have room for a label
+const EVERY = 5; // of more, the blocks that are labelled
 
 export function Machine() {
   const open = state.machine;
@@ -39,9 +42,11 @@ function Cells() {
   const there = () => canvas.current;
   const strip = useRef<Strip | null>(null);
   const width = useSignal(0);
+  const drawn = useSignal(false); // whether there is a picture of this run
   const shown = useSignal(0); // pictures drawn, which lights the cells up anew
   const list = useRef(stages(model, entry)).current;
   const columns = 2 + model.manifest.config.n_layer;
+  const stop = useSignal(0); // the cell that Tab reaches
   const busy = state.running.value;
   useEffect(() => {
     const frame = canvas.current!;
@@ -67,6 +72,7 @@ function Cells() {
       const made = new Strip(m, painter, list, target, [width.value, height]);
       made.live = () => state.running.value;
       made.onDrawn = () => {
+        drawn.value = true;
         if (!state.running.value) shown.value++; // while text comes, the picture alone changes
       };
       m.watcher = strip.current = made;
@@ -84,10 +90,17 @@ function Cells() {
     <div class="strip-frame" style={{ "--columns": columns, "--lines": STAGES.length }}>
       <StageNames />
       <div class="cells" data-drawn={shown.value}>
+        {!drawn.value && state.recorded.value && <RecordedPicture at={Infinity} />}
         <canvas ref={canvas} aria-hidden="true" />
-        <div class={`over${busy ? " busy" : ""}`} key={busy ? -1 : shown.value}>
+        <div
+          class={`over${busy ? " busy" : ""}`}
+          key={busy ? -1 : shown.value}
+          role="toolbar"
+          aria-label="Stages of the model; arrow keys move between them"
+          onKeyDown={walkCells}
+        >
           {list.map((s, i) => (
-            <CellButton key={i} stage={s} at={i} />
+            <CellButton key={i} stage={s} at={i} stop={stop} />
           ))}
         </div>
         <BlockNames columns={columns} />
@@ -99,20 +112,17 @@ function Cells() {
 
 /** The machine before it runs: its cells as they were recorded, and the recorded words, one after the other. */
 export function RecordedMachine({ at }: { at: Signal<number> }) {
-  const { machine } = state.recorded.value!;
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const newest = Math.max(0, machine.at.findLastIndex((t) => t <= at.value));
-  const bytes = useMemo(() => fromBase64(machine.pictures[newest]!), [newest]);
-  const height = STAGES.length * machine.cell[1];
-  const width = bytes.length / height;
-  const columns = width / machine.cell[0]; // of a split model too, whose other blocks are elsewhere
-  useLayoutEffect(() => canvas.current?.getContext("2d")?.putImageData(recordedPicture(bytes, width, height), 0, 0), [bytes]);
+  const [width] = recordedSize();
+  const columns = width / state.recorded.value!.machine.cell[0]; // of a split model too, whose other blocks are elsewhere
   return (
     <section class="machine" aria-label="The machine">
+      <button class="quiet fold" disabled>
+        Hide the machine
+      </button>
       <div class="strip-frame" style={{ "--columns": columns, "--lines": STAGES.length }}>
         <StageNames />
         <div class="cells" aria-hidden="true">
-          <canvas ref={canvas} width={width} height={height} />
+          <RecordedPicture at={at.value} />
           <div class="over busy">
             {Array.from({ length: columns }, (_, column) =>
               (column % (columns - 1) ? STAGES : [null]).map((_, line) => (
@@ -130,6 +140,26 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
       </div>
     </section>
   );
+}
+
+/** The recorded picture of all cells at token `at`, or at the last one before it that has a picture. */
+function RecordedPicture({ at }: { at: number }) {
+  const { machine } = state.recorded.value!;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const newest = Math.max(0, machine.at.findLastIndex((t) => t <= at));
+  const [width, height] = recordedSize();
+  useLayoutEffect(() => {
+    const bytes = fromBase64(machine.pictures[newest]!);
+    canvas.current?.getContext("2d")?.putImageData(recordedPicture(bytes, width, height), 0, 0);
+  }, [newest]);
+  return <canvas class="was" ref={canvas} width={width} height={height} aria-hidden="true" />;
+}
+
+/** Width and height of a recorded picture in pixels. */
+function recordedSize(): [number, number] {
+  const { machine } = state.recorded.value!;
+  const height = STAGES.length * machine.cell[1];
+  return [fromBase64(machine.pictures[0]!).length / height, height];
 }
 
 /** A picture of the machine from its bytes. */
@@ -152,24 +182,36 @@ function StageNames() {
   );
 }
 
+/** Names below the columns: of more blocks than have room for them, every fifth. */
 function BlockNames({ columns }: { columns: number }) {
+  const blocks = columns - 2;
+  const every = blocks > LABELLED ? EVERY : 1;
+  const shown = Array.from({ length: blocks }, (_, block) => block).filter((block) => block % every === 0);
+  const wide = every > 1 ? 2 : 1; // columns that the names at the ends take
+  const name = (text: string, column: number, span: number) => (
+    <span key={column} style={{ "--column": column + 1, "--span": span }}>
+      {text}
+    </span>
+  );
   return (
     <div class="block-names" aria-hidden="true">
-      {Array.from({ length: columns }, (_, i) => (
-        <span key={i}>{i === 0 ? "embed" : i === columns - 1 ? "logits" : `block ${i - 1}`}</span>
-      ))}
+      {name("embed", 0, wide)}
+      {shown.filter((block) => block + 1 >= wide).map((block) => name(`block ${block}`, block + 1, every))}
+      {name("logits", columns - wide, wide)}
     </div>
   );
 }
 
-function CellButton({ stage, at }: { stage: Stage; at: number }) {
+function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signal<number> }) {
   const block = parts(stage.label)[0];
   const where = block < 0 ? stage.name : `${stage.name} of block ${block}`;
   const there = isThere(stage);
   return (
     <button
       class={`stage${isCut(stage) ? " cut" : ""}${there ? " there" : ""}`}
+      {...cell(stage.column, stage.line, at === stop.value)}
       style={{ "--column": stage.column + 1, "--line": stage.line < 0 ? "1 / -1" : stage.line + 1, "--at": at }}
+      onFocus={() => (stop.value = at)}
       title={`${where}: ${meaning(stage.label) || stage.label}. ${there ? "The server runs it, so that this picture is from before. " : ""}Open its pass, texture and shader.`}
       aria-label={`${where}: open its pass`}
       onClick={() => {

@@ -66,6 +66,8 @@ export const settings = {
   seed: signal(0),
   stop: signal(""),
 };
+/** Keys of the link that the page was opened with which it does not know. */
+export const unknown = signal<readonly string[]>([]);
 /** Where in a view one is; a link carries it. */
 export const place = {
   layer: signal(0),
@@ -104,9 +106,16 @@ function numberIn(link: URLSearchParams, key: string, otherwise: number): number
   return text !== null && text !== "" && Number.isFinite(Number(text)) ? Number(text) : otherwise;
 }
 
+const KEYS = new Set([
+  ...["view", "prompt", "tokens", "temperature", "k", "p", "minp", "penalty", "seed", "stop", "tour", "cut"],
+  ...["layer", "head", "kind", "beside", "texture", "entry", "pass", "step", "join", "boundary", "server"],
+  ...Object.values(LESSON).flat(),
+]);
+
 /** Takes the view and the place in it from what stands behind an address's `#`. */
 function readPlace(link: URLSearchParams): void {
   const whole = (key: string) => Math.max(0, Math.floor(numberIn(link, key, 0)));
+  unknown.value = [...new Set(link.keys())].filter((key) => !KEYS.has(key));
   view.value = VIEWS.find((v) => v === link.get("view")) ?? "text";
   place.layer.value = whole("layer");
   place.head.value = link.get("head") === "mean" ? MEAN : whole("head");
@@ -222,7 +231,6 @@ export function start(instance: Glgpt): void {
       if (!address().has("prompt")) prompt.value = own.tokenizer ? shorter(prompt.value) : "1 2 3";
       fit();
       batch(() => {
-        tokens.value = [];
         chosen.value = null;
         phase.value = "ready";
       });
@@ -371,8 +379,9 @@ export async function write(): Promise<void> {
   await attempt(async () => {
     const list = promptIds();
     glgpt.model.check(list);
-    tokens.value = given(list);
-    await go(settings.tokens.value);
+    const start = given(list);
+    tokens.value = [...start, ...recordedAfter(start)];
+    await go(settings.tokens.value, start.length);
   });
 }
 
@@ -394,7 +403,7 @@ export async function setCuts(parts: readonly string[], again = true): Promise<v
   await stop();
   if (parts.length && !before.value) before.value = tokens.value;
   cuts.value = parts;
-  cutting.value = parts.length ? "Cutting…" : "";
+  cutting.value = parts.length ? "Changing the model…" : "";
   try {
     await glgpt.cut(parts, (compiled, shaders) => (cutting.value = `Compiling shaders ${compiled} of ${shaders}`));
     cutting.value = "";
@@ -432,7 +441,7 @@ export async function go(count: number, from?: number, instead?: number): Promis
     }
     if (!kept.length) return;
     batch(() => {
-      tokens.value = kept;
+      tokens.value = [...kept, ...recordedAfter(kept)];
       chosen.value = null;
       running.value = true;
       note.value = "";
@@ -449,7 +458,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
   meter.rest();
   const shown = () => {
     waiting = false;
-    tokens.value = [...list];
+    tokens.value = [...list, ...recordedAfter(list)];
   };
   try {
     const result = await glgpt.generate({
@@ -483,10 +492,17 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
     };
     note.value = ends[result.stopped];
   } finally {
+    recorded.value = null; // the model's own text has taken its place
     shown();
     running.value = false;
     abort = null;
   }
+}
+
+/** How the recorded text goes on after these tokens: it stays in sight until the model has written as much; else nothing. */
+function recordedAfter(list: readonly Tok[]): readonly Tok[] {
+  const all = recorded.value?.tokens ?? [];
+  return list.every((tok, i) => tok.id === all[i]?.id) ? all.slice(list.length).map((tok) => ({ ...tok, given: false })) : [];
 }
 
 /** Writes several continuations of the prompt, beside the text that is there. */

@@ -52,6 +52,7 @@ export function RecordedText() {
   return (
     <section class="text recorded" aria-label="Text" ref={self}>
       <RecordedMachine at={at} />
+      <Invitations />
       <Text />
       <div class="panel controls side">
         <p class="dim">
@@ -69,17 +70,18 @@ function Invitations() {
     await state.go(1);
     if (!matchMedia(WIDE).matches) document.querySelector(".sampling")?.scrollIntoView({ block: "nearest" }); // else it is in sight
   };
+  const ready = state.phase.value === "ready"; // until then they take their place, so that the text does not move
   return (
     <div class="invitations" role="group" aria-label="To begin with">
       <span class="dim">To begin with:</span>
-      <button disabled={state.running.value || !state.tokens.value.length} onClick={() => void draw()}>
+      <button disabled={!ready || state.running.value || !state.tokens.value.length} onClick={() => void draw()}>
         <b>1</b> Draw the next word
       </button>
-      <button onClick={() => openCard(CARD.attention, true)}>
+      <button disabled={!ready} onClick={() => openCard(CARD.attention, true)}>
         <b>2</b> See what it looks at
       </button>
-      {state.engine().model.recording.cut && (
-        <button onClick={() => openCard(CARD.cut, true)}>
+      {(!ready || state.engine().model.recording.cut) && (
+        <button disabled={!ready} onClick={() => openCard(CARD.cut, true)}>
           <b>3</b> Cut a head, see the text change
         </button>
       )}
