@@ -77,6 +77,7 @@ def run_bench(
     quick: bool = False,
     seconds: float = SECONDS,
     report: Report = lambda _: None,
+    context: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """The whole bench; its schema is documented in docs/performance.md. `model` None is a random-weight GPT-2 124M.
@@ -104,7 +105,8 @@ def run_bench(
         took = time.monotonic() - begun
     report("loading the model")
     rate = max(r["gflops"] for r in rows if r["name"] == _product_name(dtype))
-    model_rows, figures = model_bench(model, peaks, rate, rounds, dtype, clock, report, settings)
+    loading = partial(_load, model, dtype, settings, context)
+    model_rows, figures = model_bench(loading, peaks, rate, rounds, clock, report)
     return {
         "schema": 1,
         "device": {"renderer": opened.renderer, "version": opened.version, "choice": as_dict(choice)} | peaks,
@@ -157,28 +159,25 @@ def product_player(
     return player
 
 
+def _load(name: str | None, dtype: str, settings: DeviceSettings, context: int | None) -> GPT2:
+    checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.family(models.DEFAULT)())
+    return GPT2(checkpoint, None, dtype, settings=settings, context=context)
+
+
 def model_bench(
-    name: str | None,
-    peaks: dict[str, float],
-    rate: float,
-    rounds: int,
-    dtype: str,
-    clock: Clock,
-    report: Report,
-    settings: DeviceSettings,
+    loading: Callable[[], GPT2], peaks: dict[str, float], rate: float, rounds: int, clock: Clock, report: Report
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Prefill and decode of a model, and what it takes in memory and passes."""
     gc.collect()
     forget_peak()
-    checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.family(models.DEFAULT)())
     start = time.perf_counter()
     rows = []
-    with GPT2(checkpoint, None, dtype, settings=settings) as model:
+    with loading() as model:
         load_s = time.perf_counter() - start
         c, player, info = model.config, model.player, model.info()
         measure, tokens = Measure(model.device, rounds, clock.at(1.0)), Readback(player, ("token",), 2)
-        lengths = [t for t in (64, 512) if t <= c.n_positions]
-        chunks = {t: plan(t, c.n_positions, recorded_sizes(player.program)) for t in lengths}
+        lengths = [t for t in (64, 512) if t <= c.context]
+        chunks = {t: plan(t, c.context, recorded_sizes(player.program)) for t in lengths}
         first_s, usual = None, SAMPLERS[USUAL]
         if 64 in lengths and usual.entry:
             _prefill(player, chunks[64])
@@ -186,7 +185,7 @@ def model_bench(
             tokens.start()
             tokens.take()
             first_s = time.perf_counter() - start
-        contexts = [t for t in (64, 900) if t < c.n_positions] or [c.n_positions - 1]
+        contexts = [t for t in (64, 900) if t < c.context] or [c.context - 1]
         for t in list(lengths):
             likely = 5 * c.block_flops * t / rate / 1e9  # seconds: twice at first, and three times in the one round
             if t > 64 and time.monotonic() + likely > clock.at(0.9):
@@ -221,7 +220,7 @@ def model_bench(
                 rows.append(_read_row(what, f"context {t}", seconds[f"{what} {t}"], weights, peaks["read_gbs"]))
         figures = {
             "name": model.name,
-            "dtype": dtype,
+            "dtype": model.dtype,
             "load_s": load_s,
             "passes": info["passes"],
             "host_pass_us": 1e6 * host / info["passes"]["decode"] - peaks["empty_pass_us"],

@@ -29,12 +29,13 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
     """
     try:
         _ready_streams()
-        from glgpt.cli.parser import build_parser  # here, since an interrupt may come while it loads
+        from glgpt.cli.log import log_on_stderr  # here, since an interrupt may come while it loads
+        from glgpt.cli.parser import build_parser
 
         args = build_parser().parse_args(argv)
         if getattr(args, "hint", None):
             print(f"glgpt: hint: {args.hint}", file=sys.stderr)
-        with unwinding(leave):
+        with unwinding(leave), log_on_stderr():
             code: int = args.run(args)
             with named_errors(Path("stdout")):
                 sys.stdout.flush()

@@ -124,7 +124,7 @@ def run_generate(args: argparse.Namespace) -> int:
         finally:
             show("\n")
         figures = run.figures()
-        figures["context"] = model.config.n_positions
+        figures["context"] = model.context
         split = split_figures(model)
         figures |= {"split": split} if split else {}
     if args.json:
@@ -154,11 +154,11 @@ def _samples(args: argparse.Namespace, model: GPT2, ids: list[int], start: str, 
     seconds = time.perf_counter() - begun
     if args.json:
         samples = [{"text": run.text, "ids": run.ids, **run.figures()} for run in runs]
-        report(args, {"prompt": start, "seconds": seconds, "context": model.config.n_positions, "samples": samples}, "")
+        report(args, {"prompt": start, "seconds": seconds, "context": model.context, "samples": samples}, "")
     else:
         tokens = sum(len(run.ids) for run in runs)
         slides = sum(run.stats.slides for run in runs)
-        beyond = _beyond(slides, model.config.n_positions)
+        beyond = _beyond(slides, model.context)
         print(f"{beyond}{args.samples} samples, {tokens} tokens at {tokens / seconds:.1f}/s", file=sys.stderr)
     return 0
 
@@ -272,6 +272,8 @@ def run_bench(args: argparse.Namespace) -> int:
 
         options = device_options(args)
         options["precision"] = options.pop("dtype", None) or "f32"
+        if options.pop("context") is not None:
+            raise GlgptError("--context is of a model that runs; with --train the preset names the shape")
         if options["precision"] not in PRECISIONS:
             raise GlgptError(f"--dtype {options['precision']} is of inference; with --train take f32 or f16")
         result = bench_train.run_bench_train(args.train, **how, **options)
@@ -296,12 +298,12 @@ def run_export(args: argparse.Namespace) -> int:
         raise GlgptError("--books and --fetch-from are for the page's Train tab; give --train with them")
     out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
-    wanted |= {"trained_on": args.trained_on, "site": args.site, "source": args.source, "context": args.context}
+    wanted |= {"trained_on": args.trained_on, "site": args.site, "source": args.source}
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
     wanted["precision"] = args.precision or "f32"
     wanted["reading"] = Reading(args.books, args.fetch_from or ())
     wanted["split"] = split_page(args)
-    options = wanted | device_options(args)
+    options = wanted | device_options(args)  # the page's context among them
     options["dtype"] = args.dtype or ("f32" if args.model or wanted["split"] else "f16")  # a server stores f32 too
     with progress("exporting", "B") as show:
         manifest = export(args.model, args.out, progress=show, **options)

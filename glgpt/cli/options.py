@@ -170,6 +170,9 @@ def device(text: str) -> str:
     return text
 
 
+CONTEXT = "tokens that the model's caches hold (default: as many as it has, but 2048 at most"
+
+
 def add_device_options(parser: argparse.ArgumentParser, memory: bool = True, dtype: str | None = "f32") -> None:
     """What every subcommand that draws takes; `memory`: it may refuse a model that needs too much.
 
@@ -191,6 +194,7 @@ def add_device_options(parser: argparse.ArgumentParser, memory: bool = True, dty
         "--fetch", choices=("auto", "texelFetch", "textureLod"), default="auto", help="how texels are got"
     )
     group.add_argument("--storage", choices=("auto", "float", "uint"), default="auto", help="RGBA32F or RGBA32UI")
+    group.add_argument("--context", type=positive, metavar="N", help=f"{CONTEXT}, more where a prompt needs them)")
     if memory:
         text = "refuse a model that needs more, say 2GiB"
         group.add_argument("--max-texture-memory", type=size, metavar="SIZE", help=text)
@@ -198,5 +202,5 @@ def add_device_options(parser: argparse.ArgumentParser, memory: bool = True, dty
 
 def device_options(args: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of `GPT2.from_pretrained` that `add_device_options` filled in."""
-    names = ("device", "dtype", "kernel", "fetch", "storage", "max_texture_memory")
+    names = ("device", "dtype", "kernel", "fetch", "storage", "context", "max_texture_memory")
     return {name: getattr(args, name) for name in names if hasattr(args, name)}

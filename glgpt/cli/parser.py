@@ -217,8 +217,6 @@ def _export(add: Add) -> None:
     _model(p)
     p.add_argument("--out", required=True, metavar="DIR", help="folder to write, or an .html file with --single-file")
     p.add_argument("--shard-size", type=size, default=24 << 20, metavar="SIZE", help="of a weight file (24MiB)")
-    text = "positions of the page's context (default: the model's): fewer take less graphics memory; not with --server"
-    p.add_argument("--context", type=positive, metavar="N", help=text)
     p.add_argument("--single-file", action="store_true", help="one HTML file that opens from disk, for small models")
     p.add_argument("--embed", action="store_true", help="no page, but a module glgpt.js for pages of one's own")
     p.add_argument("--trained-on", metavar="TEXT", help="what the model was trained on, for the page's first line")

@@ -20,9 +20,9 @@ def run_suite(args: argparse.Namespace) -> int:
     if args.csv and args.json:
         raise GlgptError("--csv and --json exclude each other; give one of them")
     if args.window is not None:
-        raise GlgptError("--window goes without --suite, which takes the model's whole context")
+        raise GlgptError("--window goes without --suite, which takes the model's whole context (--context)")
     texts = _texts(args)
-    with open_model(args) as model, GPT2.from_pretrained(None, **device_options(args)) as embedded:
+    with open_model(args) as model, GPT2.from_pretrained(None, **device_options(args) | {"context": None}) as embedded:
         other = None if model.path == embedded.path else embedded
         with progress("scoring") as show:
             found = score(

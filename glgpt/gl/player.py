@@ -41,7 +41,7 @@ class Player:
         draw_flops: int = DRAW_FLOPS,
     ) -> None:
         check(program, device.limits)
-        self.device, self.program, self.options = device, program, options or Options()
+        self.device, self.options = device, options or Options()
         self.draw_flops = draw_flops
         self._parent: Player | None = None  # whose shaders this one plays
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
@@ -50,25 +50,47 @@ class Player:
         self._shaders: dict[str, moderngl.VertexArray] = {}
         self._framebuffers: dict[object, moderngl.Framebuffer] = {}
         self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
+        self._arrange(program)
+
+    def _arrange(self, program: Program) -> None:
+        """Makes what a program needs beyond the textures that are there."""
+        self.program = program
         pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.ping_pong)
         self._pairs = {name: i for i, pair in enumerate(pairs) for name in pair}
         self._swapped = [False] * len(pairs)
         self._touched = {name: sorted(self._pairs_of(e)) for name, e in program.entries.items()}
         self.scalars: dict[str, float] = dict.fromkeys(program.scalars, 0)
         self._scalar_struct = struct.Struct("<" + "".join(SCALAR_FORMATS[k] for k in program.scalars.values()))
-        device.use()
+        self.device.use()
         try:
             self._block = self.buffer(max(16, -(-4 * len(program.scalars) // 16) * 16), "uniform block")
             for t in program.textures.values():
                 if t.name not in self.textures:
                     kind = "float" if t.format == "float" and self.options.storage == "float" else "uint"
-                    self.textures[t.name] = device.texture(t.name, t.width, t.height, t.layers, kind)
+                    self.textures[t.name] = self.device.texture(t.name, t.width, t.height, t.layers, kind)
                     self._own.append(self.textures[t.name])
                     if t.role == "state":
                         self.clear(t.name)
         except BaseException:
             self.close()
             raise
+
+    def replace(self, program: Program) -> None:
+        """Plays another program from now on: weights of the same shape and compiled shaders stay, all else is new.
+
+        Raises GlgptError if it does not fit the device; one that runs out of memory closes the player.
+        """
+        self.use()
+        check(program, self.device.limits)
+        old = self.program.textures
+        kept = {n for n, t in program.textures.items() if t.role == "weight" and n in self.textures and old[n] == t}
+        textures = (t for name, t in self.textures.items() if name not in kept)
+        gone = {id(x) for x in (*textures, *self._framebuffers.values(), self._block)}
+        self.device.release(*(x for x in reversed(self._own) if id(x) in gone))
+        self._own[:] = [x for x in self._own if id(x) not in gone]
+        self.textures = {name: t for name, t in self.textures.items() if name in kept}
+        self._framebuffers, self._commands = {}, {}
+        self._arrange(program)
 
     # -- data ---------------------------------------------------------------------------------------------------
 

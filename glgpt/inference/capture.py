@@ -10,6 +10,7 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk, Rows, plan, upload_hidden, upload_ids
+from glgpt.inference.context import grown_context
 from glgpt.inference.interventions import Edits
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
 from glgpt.models.part import HIDDEN, Part
@@ -31,13 +32,15 @@ class RawTexture:
     start: int
 
 
+SHORTEST = 16  # positions of the caches at least
 ONE_CAPTURED = 16  # what a chunk of one token costs when every name is kept: as much as the smallest chunk
 
 
 class Captures:
     """Programs that look inside a model, recorded for the names and chunk sizes that are asked for.
 
-    They share the weights of the model's own player; `most` bounds the bytes of all textures together.
+    They share the weights of the model's own player, and have caches of the length that the ids need, a power of two.
+    `most` bounds the bytes of all textures together.
     """
 
     def __init__(
@@ -53,7 +56,12 @@ class Captures:
         self.player, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
         self.part, self.edits = part or Part.whole(config), edits
         self.end = LOGITS if self.part.head else HIDDEN
-        self._players: dict[tuple[frozenset[str], tuple[int, ...]], Player] = {}
+        self._players: dict[tuple[frozenset[str], tuple[int, ...], int], Player] = {}
+
+    def config_for(self, tokens: int) -> ModelConfig:
+        """The model with the context that its caches get for this many tokens."""
+        limits = self.player.device.limits
+        return self.config.with_context(grown_context(self.config, limits, max(tokens, SHORTEST)))
 
     def play(self, x: Rows, names: Sequence[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:
         """Plays ids, or hidden states `[T, n_embd]`, chunk by chunk and yields the texture of every name after each.
@@ -74,16 +82,17 @@ class Captures:
 
     def _fitting(self, tokens: int, names: frozenset[str]) -> tuple[Player, list[Chunk]]:
         """A player for the largest chunks that fit the memory, and the chunks."""
-        known = recorded_sizes(self.player.program)
+        config = self.config_for(tokens)
+        known = tuple(size for size in recorded_sizes(self.player.program) if size <= config.context)
         needed = 0
         for first in range(len(known)):
-            chunks = plan(tokens, self.config.n_positions, known[first:], ONE_CAPTURED)
-            key = (names, tuple(sorted({c.size for c in chunks}, reverse=True)))
+            chunks = plan(tokens, config.context, known[first:], ONE_CAPTURED)
+            key = (names, tuple(sorted({c.size for c in chunks}, reverse=True)), config.context)
             if key in self._players:
                 return self._players[key], chunks
             device = self.player.device
             kept = names | self.edits.names if self.edits else names
-            how = (self.config, device.limits, self.kernel, self.dtype, kept, key[1])
+            how = (config, device.limits, self.kernel, self.dtype, kept, key[1])
             program = capture_program(*how, part=self.part, edits=self.edits)
             needed = self.player.program.nbytes() + own_bytes(program)
             if self.most is None or needed <= self.most:

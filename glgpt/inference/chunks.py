@@ -45,21 +45,21 @@ class Chunk:
 
 def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits, sizes: Sequence[int] = SIZES) -> tuple[int, ...]:
     """Those of `sizes` that are recorded for a model, greatest first; one token is always among them."""
-    fit = [s for s in sizes if s <= config.n_positions and s // tile_rows * config.n_head <= limits.max_texture_size]
+    fit = [s for s in sizes if s <= config.context and s // tile_rows * config.n_head <= limits.max_texture_size]
     return (*fit, 1)
 
 
-def window_start(tokens: int, n_positions: int) -> int:
+def window_start(tokens: int, context: int) -> int:
     """Where the part of a text of so many tokens begins that the next one is computed from.
 
     A text longer than the context loses half a context of its first tokens at a time, and the rest is read anew, from
     position 0: keys hold their positions, and cannot be moved.
     """
-    half = max(1, n_positions // 2)
-    return max(0, -(-(tokens - n_positions) // half)) * half
+    half = max(1, context // 2)
+    return max(0, -(-(tokens - context) // half)) * half
 
 
-def plan(tokens: int, n_positions: int, known: tuple[int, ...], one: int = ONE_TOKEN) -> list[Chunk]:
+def plan(tokens: int, context: int, known: tuple[int, ...], one: int = ONE_TOKEN) -> list[Chunk]:
     """The cheapest chunks of `known` sizes that cover `tokens` from position 0; only the last may be padded.
 
     Padding writes rows beyond the prompt into the caches, where later tokens overwrite them before any reads them, so
@@ -69,7 +69,7 @@ def plan(tokens: int, n_positions: int, known: tuple[int, ...], one: int = ONE_T
     for at in range(tokens - 1, -1, -1):
         left = tokens - at
         best[at] = min(
-            ((one if s == 1 else PER_CHUNK + s) + best[at + min(s, left)][0], s) for s in known if at + s <= n_positions
+            ((one if s == 1 else PER_CHUNK + s) + best[at + min(s, left)][0], s) for s in known if at + s <= context
         )
     chunks: list[Chunk] = []
     at = 0

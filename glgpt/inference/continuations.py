@@ -34,8 +34,8 @@ class Continuations:
     Each is continued as `Decoder.generate` does it for one prompt, and gives the same tokens.
     """
 
-    def __init__(self, decoder: BatchDecoder, rows: Sequence[Row], n_positions: int, eos: int | None) -> None:
-        self.decoder, self.n_positions, self.eos = decoder, n_positions, eos
+    def __init__(self, decoder: BatchDecoder, rows: Sequence[Row], context: int, eos: int | None) -> None:
+        self.decoder, self.context, self.eos = decoder, context, eos
         self._waiting = deque(row for row in rows if not row.ended)
         self._live: list[Row] = []
         needed = sorted(len(row.ids) + self._left(row) for row in self._waiting)[-MOST_ROWS:]
@@ -102,7 +102,7 @@ class Continuations:
     def _left(self, row: Row) -> int:
         """The most tokens of a row that are still to be decoded."""
         known = len(row.text.ids) if row.text else len(row.ids)
-        return min(row.wanted, self.n_positions - known)
+        return min(row.wanted, self.context - known)
 
     def _take(self, row: Row, token: int | None) -> None:
         """A row's next token; None where the logits are not finite."""
@@ -117,13 +117,13 @@ class Continuations:
         row.ready.append(token)
         if not row.wanted or (row.watch and row.watch(token)):
             row.ended = True
-        elif row.text and len(row.text.ids) == self.n_positions:
+        elif row.text and len(row.text.ids) == self.context:
             self._slide(row, row.text, token)
 
     def _slide(self, row: Row, text: Text, token: int) -> None:
         """Has a row whose context is full begin anew with the later part of its text."""
         row.ids = list(text.ids)
-        row.run.slide(row.ids, token, self.n_positions)
+        row.run.slide(row.ids, token, self.context)
         self.decoder.end(text)
         row.text = None
         self._live.remove(row)

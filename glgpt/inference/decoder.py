@@ -12,6 +12,7 @@ from glgpt.inference import programs
 from glgpt.inference.chunks import plan, upload_ids, upload_token
 from glgpt.inference.generation import Run, continuation
 from glgpt.inference.sampling import NOT_FINITE, Sampler
+from glgpt.program.spec import Program
 
 
 class Decoder:
@@ -21,13 +22,20 @@ class Decoder:
     each token. The device chooses, and a token is read while the next one is under way.
     """
 
-    def __init__(self, player: Player, n_positions: int, check: Callable[[], None]) -> None:
-        self.player, self.n_positions = player, n_positions
+    def __init__(self, player: Player, context: int, check: Callable[[], None]) -> None:
+        self.player, self.context = player, context
         self._check = weakref.WeakMethod(check)  # of the model or trainer that holds this decoder
         self._sizes = programs.recorded_sizes(player.program)
         self._turn: object = None  # the generation whose tokens the caches hold
         self._chosen = Readback(player, ("token",), 2)
         self._logits = player.program.views["logits"]
+
+    def replace(self, program: Program, context: int) -> None:
+        """Plays a program with caches of another length; generations under way refill them."""
+        self.player.replace(program)
+        self.player.play("prepare")
+        self.context, self._sizes = context, programs.recorded_sizes(program)
+        self.forget()
 
     def forget(self) -> None:
         """Says that the weights have changed: the caches hold nothing of use."""
@@ -53,7 +61,7 @@ class Decoder:
                 self._chosen.drop()  # what another generation left
             return self._next(ids, refilled, wanted, sampler, tokens - wanted), refilled
 
-        return continuation(ids, tokens, eos, self.n_positions, run, ready, following)
+        return continuation(ids, tokens, eos, self.context, run, ready, following)
 
     def first(self, ids: list[int], samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int]:
         """The token behind `ids`, a text's token `step`, for each of some samplers.
@@ -80,7 +88,7 @@ class Decoder:
         else:
             if not len(self._chosen):
                 self._play_ahead(len(ids) - 1, sampler, step)
-            if wanted > 1 and len(ids) < self.n_positions:
+            if wanted > 1 and len(ids) < self.context:
                 self._play_ahead(len(ids), sampler, step + 1)
         token, _, broken, undecided = self._chosen.take()[0][0, 0, 0]
         if broken:
@@ -110,7 +118,7 @@ class Decoder:
         return token
 
     def _prefill(self, ids: Sequence[int]) -> None:
-        for chunk in plan(len(ids), self.n_positions, self._sizes):
+        for chunk in plan(len(ids), self.context, self._sizes):
             if chunk.size == 1:
                 upload_token(self.player, ids[chunk.start])
                 self.player.play("decode", pos=chunk.start)

@@ -27,9 +27,9 @@ class Run:
     stopped: str = "tokens"
     slides: int = 0
 
-    def slide(self, ids: list[int], token: int, n_positions: int) -> None:
+    def slide(self, ids: list[int], token: int, context: int) -> None:
         """Appends a token to `ids`, all that the context holds: its first tokens go."""
-        del ids[: window_start(len(ids) + 1, n_positions)]
+        del ids[: window_start(len(ids) + 1, context)]
         ids.append(token)
         self.slides += 1
         self.prefill_tokens += len(ids)
@@ -41,7 +41,7 @@ Next = Callable[
 
 
 def continuation(
-    ids: list[int], tokens: int, eos: int | None, n_positions: int, run: Run, ready: Callable[[], None], following: Next
+    ids: list[int], tokens: int, eos: int | None, context: int, run: Run, ready: Callable[[], None], following: Next
 ) -> Iterator[int]:
     """Yields up to `tokens` ids after `ids`, which grow, and slide where the context is full; ends early at `eos`.
 
@@ -62,10 +62,10 @@ def continuation(
             run.stopped = "eos"
             return
         yield token
-        if len(ids) < n_positions:
+        if len(ids) < context:
             ids.append(token)
         elif wanted > 1:
-            run.slide(ids, token, n_positions)
+            run.slide(ids, token, context)
 
 
 class TokenStream(Iterator[int]):

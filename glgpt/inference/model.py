@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -16,19 +17,23 @@ from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.batch import BatchDecoder
 from glgpt.inference.capture import Captures, RawTexture
+from glgpt.inference.context import first_context, grown_context, largest_context
 from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Generation, Run, TokenStream
 from glgpt.inference.interventions import Edits, Intervention, Patch
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
 from glgpt.inference.windows import Windows
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS, Floats
+from glgpt.program.spec import Program
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.choice import DeviceSettings, as_dict
 
 if TYPE_CHECKING:
     from glgpt.inference.stages.pipeline import Pipeline
 
+logger = logging.getLogger(__name__)
 Hook = Callable[[Floats], Any]
 EDITED_KEPT = 2  # players with interventions that are kept for the next generation
 
@@ -49,6 +54,7 @@ class GPT2:
         dtype: str = "f32",
         *,
         settings: DeviceSettings | None = None,
+        context: int | None = None,
         max_texture_memory: int | None = None,
         progress: programs.Progress | None = None,
     ) -> None:
@@ -57,11 +63,13 @@ class GPT2:
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
         self.name, self.path = checkpoint.name, checkpoint.path
         self.device, self.choice = (settings or DeviceSettings()).open()
-        program = programs.fitting_program(
-            checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory
-        )
+        limits = self.device.limits
+        self.config = self.config.with_context(first_context(self.config, limits, context))
+        self.max_context = largest_context(self.config, limits) if context is None else self.context
+        self._limit = max_texture_memory
+        program = self._program(self.config)
         self.player = Player(self.device, program, self.choice.options)
-        self._decoder: Decoder | Pipeline = Decoder(self.player, self.config.n_positions, self._check_open)
+        self._decoder: Decoder | Pipeline = Decoder(self.player, self.context, self._check_open)
         self._windows = Windows(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, dtype, max_texture_memory)
@@ -77,8 +85,11 @@ class GPT2:
     def from_pretrained(cls, name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any) -> GPT2:
         """Loads a checkpoint: a folder, a Hub name such as "gpt2", or None for the embedded Shakespeare model.
 
-        `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto" or
-        a name from `glgpt info`), `max_texture_memory` in bytes, `progress` called with (bytes done, bytes in all).
+        `context=N`: how many positions the caches hold; text beyond them slides. By default they hold 2,048 at most
+        and grow, up to the model's `config.n_positions`, to what a prompt and the tokens asked for need.
+
+        Other `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto"
+        or a name from `glgpt info`), `max_texture_memory` in bytes, `progress` called with (bytes done, bytes in all).
 
         `rest="ws://…"`: a server (`glgpt split serve`) runs its blocks, and this machine the others, which alone are
         loaded; `blocks=(first, end)` says which those must be. `plan="0-3@here,4-7@ws://a,8-11@ws://b"` chains several.
@@ -113,7 +124,7 @@ class GPT2:
     def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
         """What each token but the first of several texts costs, in nats, as float32 `[T - 1]`, text by text.
 
-        A text has 2 to n_positions + 1 ids. Many are read side by side. Raises GlgptError for unusable ids, and where
+        A text has 2 to `max_context` + 1 ids. Many are read side by side. Raises GlgptError for unusable ids, and where
         a loss is not a finite number.
         """
         for ids in texts:
@@ -154,7 +165,7 @@ class GPT2:
         ids, asked, wanted = self._asked(ids, names)
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
-        edits = Edits(self.config, interventions)
+        edits = Edits(self._captures.config_for(total), interventions)
         captures = self._edited_captures(edits) if edits else self._captures
         for chunk, name, raw in captures.play(ids, wanted):
             matrix = raw.view.unpack(raw.texels)
@@ -195,15 +206,16 @@ class GPT2:
         """A decoder whose player makes these edits; the last few are kept."""
         if not edits:
             return self._decoder
-        if edits.key not in self._edited:
+        key = (*edits.key, str(self.context))
+        if key not in self._edited:
             while len(self._edited) >= EDITED_KEPT:
                 self._edited.pop(next(iter(self._edited)))[0].close()
             program = programs.edited_program(self.config, self.device.limits, self.choice.kernel, self.dtype, edits)
             player = Player(self.device, program, self.choice.options, self.player.shared())
             edits.upload(player)
             player.play("prepare")
-            self._edited[edits.key] = player, Decoder(player, self.config.n_positions, self._check_open)
-        return self._edited[edits.key][1]
+            self._edited[key] = player, Decoder(player, self.context, self._check_open)
+        return self._edited[key][1]
 
     def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
         """The textures of these names exactly as they are in memory, one for each chunk of the prompt."""
@@ -270,6 +282,7 @@ class GPT2:
         sampler.check_vocabulary(self.config.vocab_size)
         stats = Run(len(ids))
         end = self.tokenizer.eos if self.tokenizer and eos else None
+        self._reserve(len(ids), tokens)
         decoder = self._decoder_of(Edits(self.config, interventions))
         return TokenStream(decoder.generate(ids, tokens, sampler, end, stats), stats)
 
@@ -307,7 +320,8 @@ class GPT2:
             return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
         rows = [Row(i, Sampler(temperature, top_k, top_p, s, min_p), tokens) for i, s in zip(texts, seeds, strict=True)]
         end = self.tokenizer.eos if self.tokenizer and eos else None
-        batch = Continuations(self._batch, rows, self.config.n_positions, end)
+        self._reserve(max(map(len, texts), default=0), tokens)
+        batch = Continuations(self._batch, rows, self.context, end)
         for row in rows if stop else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
@@ -333,10 +347,11 @@ class GPT2:
             raise GlgptError(f"the prompt must be a sequence of whole-number ids: {error}") from error
         if not ids:
             raise GlgptError("the prompt is empty; give at least one token")
-        if len(ids) > self.config.n_positions:
+        if len(ids) > self.max_context:
+            longer = " or raise --context" if self.max_context < self.config.n_positions else ""
             raise GlgptError(
-                f"the prompt has {len(ids)} tokens and the context of {self.name} holds {self.config.n_positions}; "
-                "shorten it"
+                f"the prompt has {len(ids)} tokens and the context of {self.name} holds {self.max_context}; "
+                f"shorten it{longer}"
             )
         for position, i in enumerate(ids):
             if not 0 <= i < self.config.vocab_size:
@@ -346,6 +361,43 @@ class GPT2:
     def _check_open(self) -> None:
         if not self.player.textures:
             raise GlgptError(f"{self.name} is closed; load it again")
+
+    @property
+    def context(self) -> int:
+        """Positions that the caches hold at present, of `config.n_positions`; see `from_pretrained`."""
+        return self.config.context
+
+    def _program(self, config: ModelConfig) -> Program:
+        kernel, limit = self.choice.kernel, self._limit
+        return programs.fitting_program(config, self.path, self.device.limits, kernel, self.dtype, limit)
+
+    def _reserve(self, prompt: int, tokens: int) -> None:
+        """Grows the context to what a prompt and the tokens after it need, as far as limits and memory go.
+
+        Raises GlgptError where there is no memory for the prompt.
+        """
+        needed = min(prompt + max(0, tokens - 1), self.max_context)  # the last token is not read
+        if needed <= self.context or not isinstance(self._decoder, Decoder):
+            return
+        size = grown_context(self.config, self.device.limits, needed)
+        while size > self.context < needed:
+            config = self.config.with_context(size)
+            try:
+                program = self._program(config)
+            except GlgptError:
+                size = 1 << (size - 1).bit_length() - 1  # the power of two below
+                if size < prompt:
+                    raise
+                continue
+            logger.info(
+                "the context grows from %d to %d of the model's %d positions: %d tokens of prompt and %d more",
+                self.context, size, config.n_positions, prompt, tokens,
+            )  # fmt: skip
+            self.config = config
+            if self._batch:
+                self._batch.close()  # it shares the caches
+                self._batch.config = config
+            self._decoder.replace(program, size)
 
     @property
     def activation_names(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def generation_program(
     rec = Recorder(limits)
     network = config.network(rec, kernel, dtype, part=part)
     record_generation(network)
-    if part and config.n_positions >= ROWS:
+    if part and config.context >= ROWS:
         with rec.entry(f"rows_{ROWS}"):
             x = network.prefill(ROWS)
             if part.head:
@@ -96,26 +97,27 @@ def record_generation(network: Network, tail: Network | None = None, sizes: Sequ
 
 
 def fitting_program(
-    checkpoint: Checkpoint,
+    config: ModelConfig,
+    path: Path,
     limits: Limits,
     kernel: Kernel,
     dtype: str,
     most: int | None = None,
     part: Part | None = None,
 ) -> Program:
-    """The generation program of a checkpoint, or a part of it, on a device, within `most` bytes of textures.
+    """The generation program of the model at `path`, or a part of it, on a device, within `most` bytes of textures.
 
-    Raises GlgptError naming the checkpoint where it does not fit.
+    Raises GlgptError naming the model where it does not fit.
     """
     try:
-        program = generation_program(checkpoint.config, limits, kernel, dtype, part)
+        program = generation_program(config, limits, kernel, dtype, part)
     except ValueError as error:  # GlgptError among them
-        raise GlgptError(f"{checkpoint.path}: this device cannot hold it: {error}") from error
+        raise GlgptError(f"{path}: this device cannot hold it: {error}") from error
     needed = program.nbytes()
     if most is not None and needed > most:
         raise GlgptError(
-            f"{checkpoint.path}: its textures need {needed / 2**20:.0f} MiB and --max-texture-memory is "
-            f"{most / 2**20:.0f} MiB; allow more, or use --dtype f16, q8 or q4"
+            f"{path}: its textures need {needed / 2**20:.0f} MiB with a context of {config.context} and "
+            f"--max-texture-memory is {most / 2**20:.0f} MiB; allow more, lower --context, or use --dtype f16, q8 or q4"
         )
     return program
 

@@ -9,6 +9,7 @@ import numpy as np
 from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
+from glgpt.inference.context import largest_context
 from glgpt.inference.programs import own_bytes
 from glgpt.models.network import Batch
 from glgpt.models.spec import ModelConfig
@@ -80,9 +81,10 @@ class Windows:
 
     def _player(self, texts: int, longest: int, losses: bool) -> tuple[Player, int, int]:
         """(a player, texts of its batch, tokens of each) for so many texts of at most `longest` tokens."""
-        tokens = min(self.config.n_positions, max(SHORTEST, 1 << (longest - 1).bit_length()))
+        most = largest_context(self.config, self.main.device.limits)
+        tokens = min(most, max(SHORTEST, 1 << (longest - 1).bit_length()))
         if losses:  # many of one length: without padding
-            tokens = min(self.config.n_positions, -(-longest // SHORTEST) * SHORTEST)
+            tokens = min(most, -(-longest // SHORTEST) * SHORTEST)
         size = min(MOST_TEXTS, 1 << (texts - 1).bit_length(), self._room(tokens, losses))
         while True:
             key = (size, tokens, losses)

@@ -32,13 +32,12 @@ def evaluate(
 ) -> Evaluation:
     """Predicts every token of `text` but the first, each once.
 
-    The text is read in consecutive windows of `window` tokens (default: the model's whole context); a token's context
-    is what stands before it in its window. `bits_per_byte` spreads the loss over all bytes of the text.
+    The text is read in consecutive windows of `window` tokens (default: `GPT2.context`); a token's context is what
+    stands before it in its window. `bits_per_byte` spreads the loss over all bytes of the text.
     """
     if model.tokenizer is None:
         raise GlgptError(f"{model.name} has no tokenizer, so text cannot be evaluated; add vocab.json and merges.txt")
-    most = model.config.n_positions
-    window = most if window is None else window
+    window, most = model.context if window is None else window, model.max_context
     if not 1 <= window <= most:
         raise GlgptError(f"window {window} is not within 1 and {most}, the context of {model.name}")
     ids = np.asarray(model.tokenizer.encode(text))

@@ -7,6 +7,7 @@ from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gl.device import Device, list_devices
+from glgpt.inference.context import first_context
 from glgpt.inference.programs import describe as describe_program
 from glgpt.inference.programs import fitting_program
 from glgpt.tuning.choice import COLUMNS, DeviceSettings, as_dict
@@ -16,6 +17,7 @@ def describe(
     model: str | None = None,
     dtype: str = "f32",
     *,
+    context: int | None = None,
     max_texture_memory: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -33,11 +35,14 @@ def describe(
     }
     if model is not None:
         with Checkpoint.open(model) as checkpoint:
-            program = fitting_program(checkpoint, chosen.limits, choice.kernel, dtype, max_texture_memory)
+            config = checkpoint.config.with_context(first_context(checkpoint.config, chosen.limits, context))
+            limits, kernel = chosen.limits, choice.kernel
+            program = fitting_program(config, checkpoint.path, limits, kernel, dtype, max_texture_memory)
             found["model"] = {
                 "path": str(checkpoint.path),
                 "dtype": dtype,
-                "config": checkpoint.config.fields(),
+                "context": config.context,
+                "config": config.fields(),
                 **describe_program(program),
             }
     return found
@@ -71,6 +76,7 @@ def render(figures: dict[str, Any]) -> str:
         roles = ", ".join(f"{role} {_mib(n)}" for role, n in model["bytes_by_role"].items())
         lines += [
             f"model       {model['path']} ({model['dtype']})",
+            f"  context   {model['context']} of {model['config']['n_positions']} positions (--context)",
             f"  textures  {_mib(model['texture_bytes'])}: {roles}",
             "  passes    " + ", ".join(f"{name} {n}" for name, n in model["passes"].items()),
         ]

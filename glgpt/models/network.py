@@ -134,7 +134,7 @@ class Network(ABC):
         """The state that holds q, k or v of layer i for every position; q is shared by all layers unless kept."""
         name = in_block(i, f"attn.{which}")
         shared = which == "q" and name not in self.names
-        layout = Layout(self.texts.height if self.texts else self.config.n_positions, self.heads_width(name))
+        layout = Layout(self.texts.height if self.texts else self.config.context, self.heads_width(name))
         return self.rec.fixed(("texts." if self.texts else "") + ("q" if shared else name), layout, "state")
 
     def heads_width(self, name: str) -> int:
@@ -167,7 +167,7 @@ class Network(ABC):
 
     def _rows(self, texts: SideBySide) -> ops.Rows:
         places = self.rec.fixed(f"places.{texts.size}", Layout(texts.size, 4), "state")
-        table = self.rec.fixed(f"table.{texts.size}", Layout(texts.size, self.config.n_positions), "state")
+        table = self.rec.fixed(f"table.{texts.size}", Layout(texts.size, self.config.context), "state")
         return ops.Rows(texts.size, places, table)
 
     def scale(self, i: int) -> float:
@@ -350,7 +350,7 @@ class Network(ABC):
     @property
     def keys(self) -> int:
         """The least number of keys that one fragment of a row's attention takes."""
-        return self.config.n_positions if self.kernel.contiguous else ops.KEYS
+        return self.config.context if self.kernel.contiguous else ops.KEYS
 
     def one(self, cols: int) -> Layout:
         """The layout of what `decode` computes of the one token, or of that of each text."""

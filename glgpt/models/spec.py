@@ -6,6 +6,7 @@ none of them knows a family.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from abc import ABC, abstractmethod
@@ -242,6 +243,20 @@ class ModelConfig(ABC):
     n_layer: int
     n_head: int
     tie_word_embeddings: bool
+
+    @cached_property
+    def context(self) -> int:
+        """Positions that the caches of a program hold: the model's `n_positions`, or fewer (`with_context`).
+
+        It changes nothing that is computed, and is part of neither `fields` nor equality.
+        """
+        return self.n_positions
+
+    def with_context(self, positions: int) -> ModelConfig:
+        """The same model for programs whose caches hold this many positions, `n_positions` at most."""
+        config = copy.copy(self)
+        config.__dict__["context"] = min(positions, self.n_positions)
+        return config
 
     @property
     @abstractmethod

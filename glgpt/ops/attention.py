@@ -33,7 +33,7 @@ def split_qkv(
     normed: Normed | None = None,
     rows: Rows | None = None,
 ) -> None:
-    """Writes rows pos.. of the states q, k, v `[n_positions, n_head * d]` from x `[T, 3 * n_head * d]`.
+    """Writes rows pos.. of the states q, k, v `[context, n_head * d]` from x `[T, 3 * n_head * d]`.
 
     Partial sums of one row come with `normed`, and are finished here as in `combine`; with `rows`, they go to
     rows row... Where q, k and v are scratch,
@@ -206,11 +206,11 @@ def attend_row(
     group: int = 1,
     rows: Rows | None = None,
 ) -> Row:
-    """z of one row straight from its scores `[n_head, n_positions]`, by ranges of at least `least` keys.
+    """z of one row straight from its scores `[n_head, context]`, by ranges of at least `least` keys.
 
     One row has too few columns to fill a GPU: ranges are computed in parallel, and the product that reads z weighs
     them. On software GL one range of all keys is faster. `group` heads share one head of v. With `rows`, z of each,
-    `[size, n_head * d]`, from scores `[size * n_head, n_positions]`, already weighed.
+    `[size, n_head * d]`, from scores `[size * n_head, context]`, already weighed.
     """
     keys = max(least, 16 * -(-score.cols // (16 * RANGES)))
     ranges = -(-score.cols // keys)
@@ -235,7 +235,7 @@ def attend_row(
 def scores_rows(rec: Recorder, q: Tensor, k: Tensor, n_head: int, scale: float, name: str, rows: Rows) -> Tensor:
     """scores[row * n_head + head, s] = scale * q[row] . key s of that row, `MASKED` beyond its position.
 
-    q of the rows is in rows row.. of the state q; `[size * n_head, n_positions]`.
+    q of the rows is in rows row.. of the state q; `[size * n_head, context]`.
     """
     y = rec.scratch(name, Layout(rows.size * n_head, rows.table.cols))
     defines = {"N_HEAD": n_head, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": MASKED}

@@ -60,7 +60,7 @@ Row = Tensor | AttendedRow  # what a product of one row takes
 class Rows:
     """Several texts that are decoded side by side, each at a position of its own, over caches that they share.
 
-    `size` of them. `places` `[size, 4]` holds (position, ..) of each, `table` `[size, n_positions]` for every position
+    `size` of them. `places` `[size, 4]` holds (position, ..) of each, `table` `[size, context]` for every position
     the row of the caches that holds its key and value. The runtime scalar `row` is the first of the `size` rows of the
     caches that the new tokens are written to.
     """

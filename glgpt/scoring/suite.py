@@ -78,13 +78,13 @@ def score(
 ) -> Score:
     """Scores a model, and beside it chance, n-gram models of the training text, and `embedded` on the same text.
 
-    At most `tokens` tokens are scored (0: all), in windows of the model's whole context, spread evenly over the text.
+    At most `tokens` tokens are scored (0: all), in windows of `GPT2.context` tokens, spread evenly over the text.
     Raises GlgptError for a model without a tokenizer, or a text that fills no window.
     """
     report = progress or (lambda *_: None)
     tokenizer = tokenizer_of(model)
     data = _tokenised(texts, model, tokenizer, report)
-    ids, context = data.validation, model.config.n_positions
+    ids, context = data.validation, model.context
     check_length(ids, context, "held-back")
     first = _windows(ids, context, tokens)
     targets = targets_of(first, context)
@@ -141,7 +141,7 @@ def _embedded(model: GPT2, text: Text, report: Progress) -> Figures | None:
     ids = np.array(tokenizer.encode(head[:HEAD]))
     if len(ids) < 2:
         return None
-    context = min(model.config.n_positions, len(ids) - 1)
+    context = min(model.context, len(ids) - 1)
     first = _windows(ids, context, BESIDE)
     found = predict(model, ids, first, context, _part(report, "predicting with the embedded model"))
     return figures("embedded", found, _size(tokenizer, ids, targets_of(first, context)))
@@ -149,7 +149,7 @@ def _embedded(model: GPT2, text: Text, report: Progress) -> Figures | None:
 
 def write(model: GPT2, progress: Callable[[int, int], None] | None = None, tokens: int = WRITTEN) -> str:
     """The same sample each time; where the model's context is full, it continues from the later half of that."""
-    tokenizer, context = tokenizer_of(model), model.config.n_positions
+    tokenizer, context = tokenizer_of(model), model.context
     try:
         ids = tokenizer.encode("\n")
     except GlgptError:  # a vocabulary without it

@@ -30,6 +30,7 @@ from ray.serve.exceptions import RayServeException
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.inference.context import DEFAULT_CONTEXT
 from glgpt.models.part import Part, checked_chain
 from glgpt.models.spec import ModelConfig
 from glgpt.split.engine import Engine, Fed, Front, check_look
@@ -135,6 +136,8 @@ class RayEngine(Front):
         with Checkpoint.open(name_or_path) as checkpoint:
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
             path = str(checkpoint.path)
+        options["context"] = options.get("context") or min(self.config.n_positions, DEFAULT_CONTEXT)
+        self.config = self.config.with_context(options["context"])
         self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
         self.dtype, self.parts = dtype, ranges(self.part, stages, self.config)
         if self.part == Part.whole(self.config):

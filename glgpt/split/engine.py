@@ -117,6 +117,7 @@ class Front(ABC):
             "digest": self.digest,
             "holds": str(part or self.part),
             "shape": self.config.shape(),
+            "context": self.config.context,
             "dtype": self.dtype,
             "sizes": list(self.sizes),
             "sessions": self.most,
@@ -125,7 +126,7 @@ class Front(ABC):
     @property
     def most_bytes(self) -> int:
         """The longest message that a client has reason to send: all rows of a context, and its JSON."""
-        return self.config.n_positions * max(4 * self.config.n_embd, 4) + 65536
+        return self.config.context * max(4 * self.config.n_embd, 4) + 65536
 
     def rows(self, part: Part, payload: memoryview, n: int, wire: str) -> Any:
         """The ids or hidden states for a part. Raises GlgptError for another count, or what no model computes."""
@@ -169,6 +170,7 @@ class Engine(Front):
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
             self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
+        self.config = self.stage.config
         self.dtype, self.sizes = dtype, self.stage.sizes
         self._limit = options.get("max_texture_memory")
         self.most, self._spare = self._affordable(most, self._limit)

@@ -216,8 +216,8 @@ class Application:
         message, payload = decode_request(data)
         if isinstance(message, Open):
             raise GlgptError("`open` came a second time")
-        if message.n > self.engine.config.n_positions:
-            raise GlgptError(f"{message.n} rows are beyond the context of {self.engine.config.n_positions}")
+        if message.n > (context := self.engine.config.context):
+            raise GlgptError(f"{message.n} rows are beyond this server's context of {context} (--context)")
         x = self.engine.rows(part, payload, message.n, wire)
         if isinstance(message, Look):
             session.seq, session.reply = message.seq, b""

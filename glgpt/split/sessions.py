@@ -116,10 +116,10 @@ class Sessions:
         return None
 
     def _check(self, session: Session, pos: int, n: int, ask: Ask | None) -> None:
-        n_positions = session.texts.config.n_positions
-        if pos + n > n_positions:
-            raise GlgptError(f"rows {pos} to {pos + n - 1} are beyond the context of {n_positions}")
-        if ask and ask.guesses and (n != len(ask.guesses) + 1 or pos + ROWS > n_positions):
+        context = session.texts.config.context
+        if pos + n > context:
+            raise GlgptError(f"rows {pos} to {pos + n - 1} are beyond this server's context of {context} (--context)")
+        if ask and ask.guesses and (n != len(ask.guesses) + 1 or pos + ROWS > context):
             raise GlgptError(f"{len(ask.guesses)} guesses do not go with {n} rows from {pos}")
         if session.evicted or not session.texts.open:
             message = f"the session was evicted: the server holds {self.most} at most, for {self.age:.0f} s of idling"

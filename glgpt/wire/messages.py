@@ -119,6 +119,7 @@ class Opened(_FromServer):
     model: str = "a model"
     digest: str = ""
     shape: Annotated[dict[str, Count], Field(max_length=16)] = {}
+    context: Count = 0  # positions of a session; 0: all that the model has, as of servers that do not say
     dtype: str = "f32"
     sizes: Annotated[tuple[Rows, ...], Field(max_length=64, strict=False)] = ()
     sessions: Count = 0

@@ -381,7 +381,8 @@ def test_texture_memory_bounds_the_sessions(folder: Path) -> None:
         limit = model + room * session + session // 2
         with contextlib.closing(Engine(folder, "1", device="software", max_texture_memory=limit)) as engine:
             assert engine.most == engine.sessions.most == sessions
-            look = engine.look(engine.part, Look(seq=0, n=3), np.ones((3, engine.config.n_embd), np.float32))
+            rows = engine.config.context if room == 1 else 3
+            look = engine.look(engine.part, Look(seq=0, n=rows), np.ones((rows, engine.config.n_embd), np.float32))
             if room == 1:
                 with pytest.raises(GlgptError, match=r"looking at this takes .* allow more"):
                     asyncio.run(look)
@@ -451,6 +452,22 @@ def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, f
         assert list(split.generate_ids(ids, 2, temperature=0)) == wanted
         assert 0.8 <= time.perf_counter() - start < 0.4 * len(ids)
     proxy.close()
+
+
+def test_stages_share_the_shortest_context(serve: Any, folder: Path, ids: list[int]) -> None:
+    """A client feeds rows that its server has no caches for, or two contexts are taken for two models."""
+    server = serve(folder, "1", context=12)
+    with GPT2.from_pretrained(folder, context=12, device="software") as model:
+        wanted = list(model.generate_ids(ids, 12, temperature=0))  # beyond the context
+    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+        assert split.context == split.max_context == 12
+        assert list(split.generate_ids(ids, 12, temperature=0)) == wanted
+        with pytest.raises(GlgptError, match=r"13 tokens .* holds 12; shorten it or raise --context"):
+            split.logits([1] * 13)
+    with GPT2.from_pretrained(folder, rest=server.url, context=9, device="software") as split:
+        assert split.context == 9
+    with pytest.raises(GlgptError, match="a context of 13 is beyond the 12 positions of ws://"):
+        GPT2.from_pretrained(folder, rest=server.url, context=13, device="software")
 
 
 def test_a_server_that_is_not_there(folder: Path) -> None:

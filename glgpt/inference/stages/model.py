@@ -60,6 +60,7 @@ class SplitGPT2(GPT2):
         wire: str = "f32",
         token: str | None = None,
         speculate: bool = False,
+        context: int | None = None,
         **options: Any,
     ) -> None:
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
@@ -83,11 +84,12 @@ class SplitGPT2(GPT2):
                 places = [(part, None if place == HERE else remote(place, part)) for part, place in parsed]
             else:
                 places = _around(remote(str(rest), _rest_of(blocks, self.config)), blocks, self.config)
+            context = _shared_context([stage for _, stage in places if stage], context)
             for part, stage in places:
-                self._stages.append(stage or Local(Stage.load(checkpoint, part, dtype, **options)))
-            self.decoder = Pipeline(
-                self._stages, self.config.n_positions, self._sizes(), self._check_open, speculate=speculate
-            )
+                self._stages.append(stage or Local(Stage.load(checkpoint, part, dtype, context=context, **options)))
+            self.max_context = min(s.context for s in self._stages)
+            self.config = self.config.with_context(self.max_context)
+            self.decoder = Pipeline(self._stages, self.context, self._sizes(), self._check_open, speculate=speculate)
         except BaseException:
             self.close()
             raise
@@ -204,6 +206,20 @@ def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict
             found = captures.config.activations[name].natural(matrix, chunk.start, chunk.valid, total)
             pieces.setdefault(name, []).append(found)
     return np.concatenate(end), {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
+
+
+def _shared_context(servers: Sequence[RemoteStage], given: int | None) -> int | None:
+    """The positions that every stage gets: those given, else as many as every server has; None without servers.
+
+    Raises ArgumentError for more than a server has.
+    """
+    least = min(servers, key=lambda server: server.context, default=None)
+    if least is None or given is None:
+        return least.context if least else given
+    if given > least.context:
+        limit = f"the {least.context} positions of {least.connection.url}"
+        raise ArgumentError(f"a context of {given} is beyond {limit}; lower --context, or raise the server's")
+    return given
 
 
 def _rest_of(blocks: tuple[int, int] | None, config: ModelConfig) -> Part | None:

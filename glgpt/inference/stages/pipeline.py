@@ -38,6 +38,11 @@ class Local:
         return self.stage.part
 
     @property
+    def context(self) -> int:
+        """Positions that its caches hold."""
+        return self.stage.config.context
+
+    @property
     def pending(self) -> int:
         """Answers that were not taken."""
         return len(self._answers)
@@ -74,12 +79,12 @@ class Pipeline:
     def __init__(
         self,
         stages: Sequence[Local | RemoteStage],
-        n_positions: int,
+        context: int,
         sizes: tuple[int, ...],
         check: Callable[[], None],
         speculate: bool = False,
     ) -> None:
-        self.stages, self.n_positions, self.sizes, self.speculate = stages, n_positions, sizes, speculate
+        self.stages, self.context, self.sizes, self.speculate = stages, context, sizes, speculate
         self._check = weakref.WeakMethod(check)
         self._turn: object = None
         self.held = 0  # rows that every stage has of the text in turn
@@ -103,14 +108,14 @@ class Pipeline:
                 known.extend(self._next(ids, wanted, sampler, tokens - wanted))
             return known.popleft(), refilled
 
-        return continuation(ids, tokens, eos, self.n_positions, run, ready, following)
+        return continuation(ids, tokens, eos, self.context, run, ready, following)
 
     def _next(self, ids: list[int], wanted: int, sampler: Sampler, draw: int) -> list[int]:
         """The token behind `ids`, and more where guesses were right."""
         pos = len(ids) - 1
-        room = min(MOST_GUESSES, wanted - 1, self.n_positions - len(ids))
+        room = min(MOST_GUESSES, wanted - 1, self.context - len(ids))
         guesses: list[int] = []
-        if self.speculate and room > 0 and pos + MOST_GUESSES < self.n_positions and self.held == pos:
+        if self.speculate and room > 0 and pos + MOST_GUESSES < self.context and self.held == pos:
             guesses = draft(ids, room)
         if sampler.adjusts:
             raise GlgptError("a split model takes no repetition penalty and no logit bias; run it whole")
@@ -157,7 +162,7 @@ class Pipeline:
     def _run(self, ids: Sequence[int], ask: Ask) -> Answer:
         self.held = min(self.held, len(ids) - 1)
         start = self.held
-        chunks = [(start + c.start, c.valid) for c in plan(len(ids) - start, self.n_positions - start, self.sizes)]
+        chunks = [(start + c.start, c.valid) for c in plan(len(ids) - start, self.context - start, self.sizes)]
         if ask.guesses and len(chunks) > 1:  # the rows before were lost: feed them first, and guess nothing
             ask = ask.model_copy(update={"guesses": ()})
         under: list[deque[tuple[int, Ask | None]]] = [deque() for _ in self.stages]

@@ -31,6 +31,7 @@ class RemoteStage:
         if said.shape != config.shape():
             raise GlgptError(f"{connection.url} holds another model ({self.name}); both sides must load the same one")
         self.part = Part.parse(said.holds, config)
+        self.context = min(said.context or config.n_positions, config.n_positions)
 
     def submit(self, pos: int, x: Rows, ask: Ask | None) -> None:
         """Sends rows pos..; the answer comes with `take`."""

@@ -13,6 +13,7 @@ from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.capture import Captures
 from glgpt.inference.chunks import Rows, plan, upload_hidden, upload_ids, upload_token
+from glgpt.inference.context import first_context
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import LOGITS, K, ModelConfig, V, in_block
@@ -58,25 +59,30 @@ class Stage:
         part: Part,
         dtype: str = "f32",
         *,
+        context: int | None = None,
         max_texture_memory: int | None = None,
         progress: programs.Progress | None = None,
         **device: Any,
     ) -> Stage:
         """Loads the part's tensors, and no others; `device` are the fields of `DeviceSettings`.
 
+        Its caches hold `context` positions, by default the model's, 2,048 at most.
+
         Raises GlgptError as `GPT2.from_pretrained` does.
         """
         if dtype not in FORMATS:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
         opened, choice = DeviceSettings(**device).open()
-        program = programs.fitting_program(checkpoint, opened.limits, choice.kernel, dtype, max_texture_memory, part)
+        config = checkpoint.config.with_context(first_context(checkpoint.config, opened.limits, context))
+        limits, kernel = opened.limits, choice.kernel
+        program = programs.fitting_program(config, checkpoint.path, limits, kernel, dtype, max_texture_memory, part)
         player = Player(opened, program, choice.options)
         try:
             programs.load_weights(player, checkpoint, progress)
         except BaseException:
             player.close()
             raise
-        return cls(player, part, checkpoint.config, choice.kernel, dtype)
+        return cls(player, part, config, kernel, dtype)
 
     def session(self) -> Stage:
         """The same stage with caches of its own, for another text; this one must outlive it."""
@@ -116,7 +122,7 @@ class Stage:
     def feed(self, pos: int, x: Rows) -> Floats | None:
         """Runs rows pos.. and returns their hidden states `[n, n_embd]`; with the head, readies the last logits."""
         found = []
-        for chunk in plan(len(x), self.config.n_positions - pos, self.sizes):
+        for chunk in plan(len(x), self.config.context - pos, self.sizes):
             entry = chunk.entry
             self._write(x[chunk.start : chunk.start + chunk.valid], chunk.size)
             self.player.play(entry, pos=pos + chunk.start, row=chunk.valid - 1)

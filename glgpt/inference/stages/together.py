@@ -72,12 +72,12 @@ class Together(SharedCaches[Caches]):
     @property
     def rows(self) -> int:
         """How many rows the shared caches get."""
-        return min(self.most_rows, min(self.texts, MOST_ROWS) * self.config.n_positions + SPARE)
+        return min(self.most_rows, min(self.texts, MOST_ROWS) * self.config.context + SPARE)
 
     @property
     def shared_bytes(self) -> int:
         """Texture memory of the shared caches, in bytes; 0 where they never come to be."""
-        return 0 if self.alone else self.stage.session_bytes // self.config.n_positions * self.height(self.rows)
+        return 0 if self.alone else self.stage.session_bytes // self.config.context * self.height(self.rows)
 
     def caches(self) -> Caches:
         """Caches for another text."""
