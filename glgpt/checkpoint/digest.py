@@ -17,7 +17,7 @@ def model_digest(checkpoint: Checkpoint) -> str:
 
     It tells models and checkpoints of one model apart, however large, in milliseconds; it is no seal against forgery.
     """
-    digest = hashlib.sha256(json.dumps(checkpoint.config.fields(), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(checkpoint.whole.fields(), sort_keys=True).encode())
     for name in checkpoint.config.parameters:
         flat = checkpoint.sample(name, _SAMPLES)
         digest.update(name.encode() + np.ascontiguousarray(flat, "<f4").tobytes())

@@ -26,9 +26,17 @@ _CHUNK = 1 << 20  # elements looked at together: temporaries stay at a few MB
 class Checkpoint:
     """A checkpoint whose names and shapes have been checked; no file stays open or mapped between reads."""
 
-    def __init__(self, path: Path, config: ModelConfig, tensors: dict[str, Stored], name: str = "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: ModelConfig,
+        tensors: dict[str, Stored],
+        name: str = "",
+        whole: ModelConfig | None = None,
+    ) -> None:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, tensors
+        self.whole = whole or config  # as the files have it, where `config` is `shortened`
         self.name = name or path.resolve().name  # as a person knows it: the folder, or the name on the Hub
 
     @classmethod
@@ -48,10 +56,10 @@ class Checkpoint:
         return cls(path, config, _checked(path, config, _stored(path)), hub or "")
 
     def shortened(self, positions: int) -> Checkpoint:
-        """The same model with a context of so many positions at most, and with smaller caches."""
+        """The same model with this many positions at most, and with smaller caches and position tables."""
         config: Any = self.config  # a dataclass, as every family's is
         config = replace(config, n_positions=min(positions, config.n_positions))
-        return Checkpoint(self.path, config, self._tensors, self.name)
+        return Checkpoint(self.path, config, self._tensors, self.name, self.whole)
 
     @property
     def names(self) -> set[str]:

@@ -8,6 +8,7 @@ import functools
 import gzip
 import hashlib
 import json
+import logging
 import re
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
+from glgpt.inference.context import first_context, largest_context
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.part import Part
@@ -42,12 +44,13 @@ from glgpt.page.recorded import recorded_json
 from glgpt.page.split import SplitPage, described
 from glgpt.page.training import Size, check_sizes, training_files
 from glgpt.program.formats import FORMATS
-from glgpt.program.spec import Program
+from glgpt.program.spec import Limits, Program
 from glgpt.system.files import data_path, holds_manifest, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.tuning.choice import PANELS_PAY, STEADY, DeviceSettings
 
+logger = logging.getLogger(__name__)
 SCHEMA = 2  # of manifest.json
 TUNING = {  # what the page decides by as the desktop does, and how many tokens it has under way at most
     "one_token": ONE_TOKEN,
@@ -102,8 +105,8 @@ def export(
     `site` is the address at which the page will be: links to it then show a picture of the model at work. `source` is
     the address of its source, to which the page's first lines then link.
 
-    `context` is the number of positions of the page's context (default: the model's). Its caches hold keys, values and
-    queries of each position, so that fewer take less memory.
+    `context` is the number of positions of the page's context (default: the model's, 2,048 at most). Its caches hold
+    keys, values and queries of each position, so that fewer take less memory.
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
@@ -124,8 +127,6 @@ def export(
     if not 1 << 16 <= shard_size <= LARGEST_FILE:
         raise GlgptError(f"shard size is {shard_size}; it must be between 64 KiB and 100 MB")
     check_sizes(train)
-    if split and context is not None:
-        raise GlgptError("a split page has its server's context: --context excludes --split and --server")
     if split:
         with Checkpoint.open(name_or_path) as checkpoint:
             split.part(checkpoint.config)
@@ -145,8 +146,7 @@ def export(
             about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
             reading = reading or Reading()
             held = _shortened(checkpoint, context)
-            count = checkpoint.config.parameter_count  # of the whole model, however long its context is here
-            wishes = _Wishes(dtype, shard_size, prompt, train, precision, about, reading, count, split, site, source)
+            wishes = _Wishes(dtype, shard_size, prompt, train, precision, about, reading, split, site, source)
             manifest = _write(held, folder, wishes, progress, options)
             if train and not embed:
                 reading.allow(folder / "index.html")
@@ -164,13 +164,14 @@ def export(
 
 
 def _shortened(checkpoint: Checkpoint, context: int | None) -> Checkpoint:
-    """The model with this context. Raises GlgptError where it has no such."""
-    most = checkpoint.config.n_positions
-    if context is None:
-        return checkpoint
-    if not 1 <= context <= most:
-        raise GlgptError(f"{checkpoint.path}: the context is {context}; it must be between 1 and the model's {most}")
-    return checkpoint.shortened(context)
+    """The model with this context, by default 2,048 at most. Raises GlgptError where it, or a browser, has no such."""
+    config, limits = checkpoint.config, Limits()
+    positions = first_context(config, limits, context)
+    if context is None and positions < config.n_positions:
+        largest = largest_context(config, limits)
+        whole = config.n_positions
+        logger.info("the page's context is %d of the model's %d (--context, %d at most)", positions, whole, largest)
+    return checkpoint.shortened(positions)
 
 
 def _clean_up(work: Path, made: Sequence[Path]) -> None:
@@ -245,7 +246,6 @@ class _Wishes:
     precision: str
     trained_on: str | None
     reading: Reading
-    parameters: int
     split: SplitPage | None = None
     site: str | None = None
     source: str | None = None
@@ -259,6 +259,7 @@ def _write(
     split = wishes.split
     part = split.part(config) if split else Part.whole(config)
     names = list(config.activations)
+    programs, listed = _recordings(config, dtype, part, split)  # before anything takes time: limits may forbid them
     tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
     documents = {}
     settings = DeviceSettings.taken_from(options)
@@ -268,7 +269,6 @@ def _write(
         recorded = recorded_json(model)
         if wishes.site:
             write_preview(model, folder, wishes.site)
-    programs, listed = _recordings(config, dtype, part, split)
     packed = {r[kind]: programs[r[kind]] for r in listed for kind in ("cut", "several") if kind in r}
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     if recorded:
@@ -297,7 +297,7 @@ def _write(
         "glgpt": _version(),
         "model": checkpoint.path.name,
         "dtype": dtype,
-        "parameters": wishes.parameters,
+        "parameters": checkpoint.whole.parameter_count,
         "trained_on": wishes.trained_on,
         "source": wishes.source,
         "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # those that the page has

@@ -14,11 +14,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from PIL import Image
+from reference import random_weights, save_checkpoint
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import weight_layouts
+from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page import export as module
 from glgpt.page.export import export, validate
 from glgpt.page.files import Shards
@@ -271,7 +273,7 @@ def test_a_shorter_context_has_smaller_caches(goldens: Path, tmp_path: Path) -> 
             assert manifest["parameters"] == checkpoint.config.parameter_count
     (whole, (rows, weights)), (short, (fewer, narrower)) = found.items()
     assert (rows, fewer, short) == (whole, 12, 12) and whole > 12 and narrower < weights  # positions nobody can have
-    for context, what in ((0, "the context is 0"), (whole + 1, f"between 1 and the model's {whole}")):
+    for context, what in ((0, "context is 0"), (whole + 1, f"beyond the {whole} positions of the model")):
         with pytest.raises(GlgptError, match=what):
             export(goldens / "dhead3-relu", tmp_path / "out", context=context)
 
@@ -300,6 +302,23 @@ def test_shards_are_cut_between_rows(tmp_path: Path) -> None:
     shards.flush()
     assert [s["pieces"] for s in shards.listing] == [[["a", 0, 0, 3]], [["a", 0, 3, 3]], [["a", 0, 6, 1]]]
     assert b"".join((tmp_path / s["file"]).read_bytes() for s in shards.listing) == texels.tobytes()
+
+
+def test_a_context_beyond_a_browser_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model of 8,192 positions fails after its reference run, at a texture's name."""
+    config = GPT2Config(vocab_size=9, n_positions=5000, n_embd=8, n_layer=1, n_head=2)
+    folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
+    monkeypatch.setattr(module, "GPT2", Mock(side_effect=AssertionError("the model was loaded")))
+    with pytest.raises(GlgptError, match=r"a context of 5000 is beyond the 4096 positions of a texture .* --context"):
+        export(folder, tmp_path / "out", context=5000)
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "_viewer", lambda: tmp_path / "dist")
+    assert main(["export", "--model", str(folder), "--out", str(tmp_path / "out"), "--device", "software"]) == 0
+    assert "the page's context is 2048 of the model's 5000 (--context, 4096 at most)" in capsys.readouterr().err
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["config"]["n_positions"] == 2048 and manifest["parameters"] == config.parameter_count
 
 
 def test_an_export_deletes_nothing_that_none_wrote(goldens: Path, tmp_path: Path) -> None:
