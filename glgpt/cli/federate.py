@@ -27,7 +27,7 @@ from glgpt.training.settings import PRESETS
 
 LAST = 5  # rounds that `status` shows
 EVAL_TOKENS = 1 << 14  # a validation a round: fewer tokens than `glgpt train` takes
-SETTINGS = ("tokenizer", "batch", "lr", "seed", "warmup")  # options that the model's training takes
+SETTINGS = ("tokenizer", "context", "batch", "lr", "seed", "warmup")  # options that the model's training takes
 EXTRA = ("flwr", "websockets", "httpx")
 
 
@@ -77,6 +77,7 @@ def _serve_options(p: Parser) -> None:
     g.add_argument("--init", metavar="MODEL", help="train this checkpoint further, in place of fresh weights")
     for name, kind, text in (
         ("--tokenizer", str, "gpt2, bytes, bpe:N trained on the text, or a folder"),
+        ("--context", positive, "tokens of a window; of --init the model's, 2048 at most"),
         ("--batch", positive, "windows of the text a step"),
         ("--lr", not_negative, "greatest learning rate"),
         ("--seed", count, "same seed, same first weights and windows (default 0)"),

@@ -38,7 +38,7 @@ def add_train_options(p: Parser) -> None:
     _add(g, "--n-layer", positive, "blocks")
     _add(g, "--n-embd", positive, "width")
     _add(g, "--n-head", positive, "attention heads")
-    _add(g, "--context", positive, "tokens of context")
+    _add(g, "--context", positive, "tokens of a window; of --init the model's, 2048 at most")
 
     g = p.add_argument_group("steps")
     _add(g, "--steps", positive, "optimizer steps")

@@ -9,6 +9,7 @@ from typing import Any
 
 from glgpt import models
 from glgpt.errors import GlgptError, written
+from glgpt.inference.context import DEFAULT_CONTEXT
 from glgpt.models.spec import MOST_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
@@ -156,7 +157,8 @@ def settings_for(preset: str | None, model: ModelConfig | None, given: dict[str,
         if decided:
             raise GlgptError(f"{min(decided)} is the model's own when a checkpoint is trained further; leave it out")
         shape = {"n_layer": model.n_layer, "n_head": model.n_head, "n_embd": model.n_embd}
-        values = FINE_TUNING | {"tokenizer": "the model's", "context": model.n_positions} | given | shape
+        context = min(model.n_positions, DEFAULT_CONTEXT)
+        values = FINE_TUNING | {"tokenizer": "the model's", "context": context} | given | shape
         if isinstance(values["context"], int) and values["context"] > model.n_positions:
             raise GlgptError(f"context {values['context']} is beyond the model's {model.n_positions} positions")
     steps, lr = values["steps"], values["lr"]

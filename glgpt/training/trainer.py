@@ -20,6 +20,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
+from glgpt.inference.context import DEFAULT_CONTEXT
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Run
 from glgpt.inference.model import GPT2
@@ -132,7 +133,9 @@ class Trainer:
                     raise TypeError(f"model is a {kind}; pass a config, a loaded GPT2, a folder or a name of the Hub")
                 checkpoint = stack.enter_context(Checkpoint.open(model))
                 self.config, read = checkpoint.config, checkpoint.read
-            self._given, recipe = (settings.batch, settings.context), settings.recipe(self.config.n_positions)
+            longest = min(self.config.n_positions, max(DEFAULT_CONTEXT, settings.context or 0))
+            self.config = self.config.with_context(longest)  # of samples; that of a step is the recipe's
+            self._given, recipe = (settings.batch, settings.context), settings.recipe(longest)
             self._met = 0, 0  # the batch and context recorded for since the first step
             self._compiled = False
             self.lr, self.seed, self.steps_done = checked_rate(settings.lr), checked_seed(settings.seed), 0
@@ -161,7 +164,7 @@ class Trainer:
         self._readback = Readback(player, ("losses", "gradient_norm"), MAX_IN_FLIGHT + 1)
         self._gradients: float | None = 1.0  # what those there are multiplied with; None: the last step's are gone
         self._prepared = False  # whether the norms are folded as generation wants them
-        self._decoder = Decoder(player, self.config.n_positions, self._prepare)
+        self._decoder = Decoder(player, self.config.context, self._prepare)
 
     def _fit_step(self, inputs: NDArray[Any]) -> None:
         """Makes room for a step's ids `[accumulate * batch, context]`."""
@@ -317,8 +320,8 @@ class Trainer:
     ) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids` with the parameters as they are, beyond a context as `GPT2` does."""
         ids, c = [int(i) for i in ids], self.config
-        if not 0 < len(ids) <= c.n_positions or min(ids) < 0 or max(ids) >= c.vocab_size:
-            raise GlgptError(f"a prompt is 1 to {c.n_positions} ids below {c.vocab_size}, not {ids}")
+        if not 0 < len(ids) <= c.context or min(ids) < 0 or max(ids) >= c.vocab_size:
+            raise GlgptError(f"a prompt is 1 to {c.context} ids below {c.vocab_size}, not {ids}")
         self._settle()
         yield from self._decoder.generate(ids, tokens, Sampler(temperature, top_k, top_p, seed), None, Run())
 

@@ -42,6 +42,7 @@ def run(tmp_path: Path) -> Path:
         (("--strategy", "fedavg"), "holds a session with --strategy diloco; fedavg"),
         (("--preset", "tiny"), "holds a session with --preset nano; tiny"),
         (("--batch", "9"), "holds a session with --batch 2; 9"),
+        (("--context", "900"), "; 900 needs a new --out"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(

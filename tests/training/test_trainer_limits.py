@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference_training as more
-from tiny_trainer import Arrays, examples, same, trainer
+from tiny_trainer import DEVICE, Arrays, examples, same, trainer
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
@@ -18,9 +18,12 @@ from glgpt.page.training import training_files
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
 from glgpt.training.program import Recipe, training_program
+from glgpt.training.settings import settings_for
+from glgpt.training.trainer import Trainer
 from glgpt.tuning.choice import choose
 
 LIMIT = 260  # texels a side: less than the MLP has rows, a fifth of the vocabulary's columns, fewer than score rows
+LONG = GPT2Config(vocab_size=8, n_positions=20000, n_embd=8, n_layer=1, n_head=1)
 CONFIG = GPT2Config(vocab_size=5003, n_positions=30, n_embd=35, n_layer=1, n_head=5, n_inner=270)
 SHAPE = {"batch": 4, "context": 30}
 
@@ -81,3 +84,15 @@ def test_a_page_trains_the_preset_small() -> None:
     files, _, _ = training_files(["small"])
     kinds = [name.removesuffix(".bin").rpartition("-")[2] for name in files]
     assert [kinds.count(kind) for kind in ("generate", "capture", "cut")] == [9, 9, 9] and len(files) == 36
+
+
+def test_a_model_of_many_positions_is_trained_on_fewer() -> None:
+    """Fine-tuning takes windows of all 20,000 positions, and caches for samples that no texture holds."""
+    assert settings_for(None, LONG, {}).context == 2048
+    assert settings_for(None, LONG, {"context": 3000}).context == 3000
+    with Trainer(LONG, batch=1, context=4, device=DEVICE) as trainer:
+        assert trainer.player.program.views["h.0.attn.k"].rows == 2048
+        trainer.step(np.zeros((1, 4), int), np.ones((1, 4), int))
+        assert len(list(trainer.generate_ids([1, 2], 2))) == 2
+    with Trainer(LONG, device=DEVICE) as trainer:
+        assert trainer.recipe.context == 2048
