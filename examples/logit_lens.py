@@ -13,29 +13,31 @@ import argparse
 import numpy as np
 
 from glgpt import GPT2
-from glgpt.checkpoint.opening import Checkpoint
+
+
+def final_norm(model: GPT2, x: np.ndarray) -> np.ndarray:
+    """GPT-2's last layer norm, or Llama's last RMS norm, of one row."""
+    epsilon, parameters = model.config.layer_norm_epsilon, model.parameters()
+    if "ln_f.weight" in parameters:
+        x = x - x.mean()
+        return x / np.sqrt((x * x).mean() + epsilon) * parameters["ln_f.weight"] + parameters["ln_f.bias"]
+    return x / np.sqrt((x * x).mean() + epsilon) * parameters["norm.weight"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompt", nargs="?", default="To be, or not to")
-    parser.add_argument("--model", default=None, help="a GPT-2: a Hub name or a folder; the embedded model if left out")
+    parser.add_argument("--model", default=None, help="a Hub name or a folder; the embedded model if left out")
     parser.add_argument("--top", type=int, default=4, help="tokens to show")
     args = parser.parse_args()
 
-    with Checkpoint.open(args.model) as checkpoint:  # the weights that the lens itself needs
-        config = checkpoint.config
-        gain, bias = (checkpoint.read(f"ln_f.{part}").astype(np.float64) for part in ("weight", "bias"))
-        head = checkpoint.read(config.output).astype(np.float64)  # (vocab, n_embd)
-
     with GPT2.from_pretrained(args.model) as model:
         ids = model.encode(args.prompt)
-        _, stream = model.run_with_cache(ids, config.stream())
+        _, stream = model.run_with_cache(ids, model.config.stream())
+        head = model.parameter(model.config.output).astype(np.float64)  # (vocab, n_embd)
         width = max(map(len, stream))
         for name, rows in stream.items():
-            x = rows[-1].astype(np.float64)  # of the last token, (n_embd,)
-            normed = (x - x.mean()) / np.sqrt(x.var() + config.layer_norm_epsilon) * gain + bias
-            logits = head @ normed
+            logits = head @ final_norm(model, rows[-1].astype(np.float64))  # of the last token
             p = np.exp(logits - logits.max())
             p /= p.sum()
             best = np.argsort(-p)[: args.top]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from mutants import mutants
 
 from glgpt import models
@@ -18,6 +19,19 @@ ROOT = Path(__file__).parent.parent
 def test_imports_run_downward_only() -> None:
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.slow
+def test_the_readme_type_checks(tmp_path: Path) -> None:
+    """Its first example is refused by `mypy --strict`, with which half of its readers work."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    files = [tmp_path / f"readme_{i}.py" for i in range(len(blocks))]
+    for file, text in zip(files, blocks, strict=True):
+        file.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", ROOT / "pyproject.toml", *files]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
 
 

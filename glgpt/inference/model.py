@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import operator
 import secrets
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.batch import BatchDecoder
@@ -22,6 +23,7 @@ from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Generation, Run, TokenStream
 from glgpt.inference.interventions import Edits, Intervention, Patch
+from glgpt.inference.programs import Parameters
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
 from glgpt.inference.windows import Windows
 from glgpt.models.spec import ModelConfig
@@ -337,6 +339,34 @@ class GPT2:
         if not text:
             raise GlgptError("the prompt is empty; give at least one character")
         return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids. Raises GlgptError where the model has no tokenizer."""
+        if self.tokenizer is None:
+            raise GlgptError(f"{self.name} has no tokenizer files; its ids stand for no text")
+        return self.tokenizer.decode(ids)
+
+    def parameters(self) -> Parameters:
+        """The parameters by name, each an array that is read when it is asked for; `parameters().shapes` reads none.
+
+        They are float32, as the model computes with them: exact in f32, rounded in f16, q8 and q4. Of a split model
+        those on this machine.
+        """
+        return Parameters(self._players(), self.config)
+
+    def parameter(self, name: str) -> Floats:
+        """One of `parameters()`; a tied head is the embedding. Raises GlgptError for an unknown name."""
+        parameters = self.parameters()
+        try:
+            return parameters[name]
+        except KeyError:
+            known = ", ".join(difflib.get_close_matches(name, parameters, 3) or [*parameters][:3])
+            raise GlgptError(f"{written(name)} is not a parameter of {self.name}; there are {known}, …") from None
+
+    def _players(self) -> list[Player]:
+        """Those that hold the weights on this machine."""
+        self._check_open()
+        return [self.player]
 
     def check_ids(self, ids: Sequence[int]) -> list[int]:
         """The ids as a list of ints; refuses none, more than the context, and any outside the vocabulary."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING
 from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
+from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
@@ -169,6 +170,38 @@ def own_bytes(program: Program) -> int:
 def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
     """The layout of each parameter that the program uses, in the checkpoint's order."""
     return {name: program.views[name] for name in config.parameters if name in program.views}
+
+
+class Parameters(Mapping[str, Floats]):
+    """Parameters by name, without the family's prefix, shaped as a checkpoint has them; iterating reads none.
+
+    Each is read from its texture when it is asked for, as float32: what the model computes with, so that f16, q8 and
+    q4 give rounded numbers. Raises KeyError for a name that none of the players holds.
+    """
+
+    def __init__(self, players: Sequence[Player], config: ModelConfig) -> None:
+        self._config = config
+        self._held = {name: player for player in players for name in weight_layouts(player.program, config)}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each."""
+        return {name: self._config.parameters[name].shape for name in self}
+
+    def __getitem__(self, name: str) -> Floats:
+        name = self._config.tied.get(name, name)
+        player = self._held[name]
+        found: Floats = self._config.parameters[name].restore(player.program.views[name].unpack(player.read(name)))
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._held
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._config.parameters if name in self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | None = None) -> None:

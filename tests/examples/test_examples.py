@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from glgpt import GPT2
+from glgpt.bench.engine import RandomCheckpoint
+from glgpt.models.llama.config import LlamaConfig
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -43,6 +48,20 @@ def test_logit_lens(tmp_path: Path) -> None:
     lines = run("logit_lens.py", "ROMEO:\nIs it", "--top", "2", folder=tmp_path).splitlines()
     assert [line.split()[0] for line in lines] == ["embed", *(f"h.{i}.resid_post" for i in range(6))]
     assert lines[-1].split()[1] == "·not"  # what greedy decoding says next
+
+
+def test_logit_lens_of_a_llama(tmp_path: Path) -> None:
+    """Its weights have other names, and its last norm is another one."""
+    config = LlamaConfig(1024, 64, 32, 2, 4, 2, 40)
+    folder = RandomCheckpoint(config).save(tmp_path / "llama")
+    for file in ("vocab.json", "merges.txt"):
+        shutil.copy(ROOT / "weights/shakespeare" / file, folder)
+    out = run("logit_lens.py", "ROMEO:", "--top", "1", "--model", str(folder), folder=tmp_path).splitlines()
+    assert [line.split()[0] for line in out] == ["embed", "h.0.resid_post", "h.1.resid_post"]
+    with GPT2.from_pretrained(folder, device="software") as model:
+        assert model.tokenizer
+        best = int(model.logits(model.encode("ROMEO:"))[-1].argmax())
+        assert out[-1].split()[1] == model.tokenizer.label(best)
 
 
 def test_attention_figure(tmp_path: Path) -> None:

@@ -470,6 +470,14 @@ def test_stages_share_the_shortest_context(serve: Any, folder: Path, ids: list[i
         GPT2.from_pretrained(folder, rest=server.url, context=13, device="software")
 
 
+def test_a_split_model_gives_the_parameters_of_this_machine(serve: Any, folder: Path) -> None:
+    server = serve(folder, "1")
+    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split, Checkpoint.open(folder) as stored:
+        found = split.parameters()
+        assert set(found) == set(split._stages[0].part.parameters(stored.config))
+        assert all(np.array_equal(array, stored.read(name)) for name, array in found.items())
+
+
 def test_a_server_that_is_not_there(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

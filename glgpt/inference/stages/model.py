@@ -12,6 +12,7 @@ import numpy as np
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
+from glgpt.gl.player import Player
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.interventions import Edits, Intervention
@@ -167,6 +168,10 @@ class SplitGPT2(GPT2):
         if at not in self._captures_of:
             self._captures_of[at] = stage.captures(self._limit)
         return self._captures_of[at]
+
+    def _players(self) -> list[Player]:
+        self._check_open()
+        return [s.stage.player for s in self._stages if isinstance(s, Local)]
 
     def _check_open(self) -> None:
         if self._closed:
