@@ -10,9 +10,9 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk, Rows, plan, upload_hidden, upload_ids
-from glgpt.inference.context import grown_context
 from glgpt.inference.interventions import Edits
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
+from glgpt.models.context import grown_context
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import LOGITS, ModelConfig
 from glgpt.program.formats import Texels

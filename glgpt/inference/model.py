@@ -18,7 +18,6 @@ from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.batch import BatchDecoder
 from glgpt.inference.capture import Captures, RawTexture
-from glgpt.inference.context import first_context, grown_context, largest_context
 from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Generation, Run, TokenStream
@@ -26,6 +25,7 @@ from glgpt.inference.interventions import Edits, Intervention, Patch
 from glgpt.inference.programs import Parameters
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
 from glgpt.inference.windows import Windows
+from glgpt.models.context import first_context, grown_context, largest_context
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.program.spec import Program

@@ -9,8 +9,8 @@ import numpy as np
 from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
-from glgpt.inference.context import largest_context
 from glgpt.inference.programs import own_bytes
+from glgpt.models.context import largest_context
 from glgpt.models.network import Batch
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats

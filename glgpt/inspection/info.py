@@ -7,9 +7,9 @@ from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gl.device import Device, list_devices
-from glgpt.inference.context import first_context
 from glgpt.inference.programs import describe as describe_program
 from glgpt.inference.programs import fitting_program
+from glgpt.models.context import first_context
 from glgpt.tuning.choice import COLUMNS, DeviceSettings, as_dict
 
 

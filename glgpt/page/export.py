@@ -23,9 +23,9 @@ from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
-from glgpt.inference.context import first_context, largest_context
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
+from glgpt.models.context import first_context, largest_context
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights

@@ -30,7 +30,7 @@ from ray.serve.exceptions import RayServeException
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, quoted
-from glgpt.inference.context import DEFAULT_CONTEXT
+from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.part import Part, checked_chain
 from glgpt.models.spec import ModelConfig
 from glgpt.split.engine import Engine, Fed, Front, check_look

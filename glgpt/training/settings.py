@@ -9,7 +9,7 @@ from typing import Any
 
 from glgpt import models
 from glgpt.errors import GlgptError, written
-from glgpt.inference.context import DEFAULT_CONTEXT
+from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import MOST_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")

@@ -20,11 +20,11 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
-from glgpt.inference.context import DEFAULT_CONTEXT
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Run
 from glgpt.inference.model import GPT2
 from glgpt.inference.sampling import Sampler
+from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import ROLES
 from glgpt.training import state as training_state

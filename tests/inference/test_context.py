@@ -18,8 +18,8 @@ from glgpt.cli import main
 from glgpt.cli.parser import build_parser
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
-from glgpt.inference import context as module
 from glgpt.inference.model import GPT2
+from glgpt.models import context as module
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.models.llama.config import LlamaConfig
 from glgpt.program.spec import Limits

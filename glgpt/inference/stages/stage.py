@@ -13,8 +13,8 @@ from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.capture import Captures
 from glgpt.inference.chunks import Rows, plan, upload_hidden, upload_ids, upload_token
-from glgpt.inference.context import first_context
 from glgpt.inference.sampling import NOT_FINITE, Sampler
+from glgpt.models.context import first_context
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import LOGITS, K, ModelConfig, V, in_block
 from glgpt.program.formats import FORMATS, Floats
