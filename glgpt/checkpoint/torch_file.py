@@ -2,7 +2,8 @@
 
 A `.bin` file holds a pickle. It is never executed: `_Pickle` walks its opcodes and knows only the few names that a
 dictionary of tensors needs; any other name is refused, by name. A pickle may also be made to take for ever or to fill
-the memory: the numbers of bytes, operations and dimensions are bounded, and only text is ever hashed or shown.
+the memory: the numbers of bytes, operations (a copied element counts as one), characters of a text and dimensions are
+bounded, and only text is ever hashed or shown.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ _PARAMETER = "torch._utils _rebuild_parameter"
 _ALLOWED = {_DICT, *_TENSORS, _PARAMETER, *(f"torch {name}" for name in _STORAGES)}
 MOST_DIMENSIONS = 8  # of a tensor; GPT-2's have four at most
 MOST_OPERATIONS = 1 << 19  # in a file's pickles: a tensor takes 30, a model of 1000 layers 14,000 tensors
+_MOST_TEXT = 1 << 12  # characters of a text: two equal ones are compared in full each time one is used as a key
 MOST_PICKLED = 16 << 20  # bytes of a file's pickles
 _MOST_LISTED = 4 << 20  # bytes of a zip file's directory
 _MOST_NUMBER = 16  # bytes of a whole number
+_ENCRYPTED = 1  # in the flags of a zip file's member
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
 
@@ -162,11 +165,13 @@ def _from_zip(path: Path, file: IO[bytes]) -> dict[str, Stored]:
             info = entries.get(root + name)
             if info is None:
                 raise GlgptError(f"is truncated or damaged: {quoted(root + name)} is missing")
-            if info.compress_type != zipfile.ZIP_STORED:
-                raise GlgptError(f"cannot be mapped: {quoted(root + name)} is compressed")
             file.seek(info.header_offset)
             header = file.read(30)
-            name_length, extra_length = struct.unpack("<HH", header[26:30])
+            flags, name_length, extra_length = struct.unpack("<6xH18xHH", header)
+            if (info.flag_bits | flags) & _ENCRYPTED:
+                raise GlgptError(f"cannot be read: {quoted(root + name)} is encrypted; save an unencrypted copy")
+            if info.compress_type != zipfile.ZIP_STORED:
+                raise GlgptError(f"cannot be mapped: {quoted(root + name)} is compressed")
             offset = info.header_offset + 30 + name_length + extra_length
             if header[:4] != b"PK\x03\x04" or offset + info.file_size > size:
                 raise GlgptError(f"is truncated or damaged at {quoted(root + name)}")
@@ -222,15 +227,18 @@ def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> 
         numbers = (tensor.start, *tensor.shape, *tensor.strides)
         if len(tensor.shape) != len(tensor.strides) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers):
             raise GlgptError(f"has a damaged description of tensor {written(name)}")
-        last = tensor.start + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
+        # A dimension of size 1 may have any stride, since it is never used.
+        contiguous = contiguous_strides(tensor.shape)
+        sized = zip(tensor.shape, tensor.strides, contiguous, strict=True)
+        strides = contiguous if 0 in tensor.shape else tuple(plain if n == 1 else step for n, step, plain in sized)
+        last = tensor.start + sum((n - 1) * step for n, step in zip(tensor.shape, strides, strict=True))
         offset, length = where(storage.key)
         if 0 not in tensor.shape and (last + 1) * storage.itemsize > length:
             raise GlgptError(f"is truncated or damaged: tensor {written(name)} reaches beyond its storage")
         if math.prod(tensor.shape) * storage.itemsize > length:  # a few bytes must not become a tensor of terabytes
             raise GlgptError(f"holds tensor {written(name)}, which repeats its elements; save a contiguous copy")
         start = offset + tensor.start * storage.itemsize
-        plain = tensor.strides == contiguous_strides(tensor.shape)
-        found[name] = Stored(path, storage.dtype, tensor.shape, start, None if plain else tensor.strides)
+        found[name] = Stored(path, storage.dtype, tensor.shape, start, None if strides == contiguous else strides)
     return found
 
 
@@ -249,9 +257,7 @@ class _Pickle:
         memo: dict[int, Any] = {}
         arg: Any
         for opcode, arg, _ in pickletools.genops(self._file):
-            self._left -= 1
-            if self._left < 0:
-                raise GlgptError(f"is refused: its pickle has more than {MOST_OPERATIONS:,} operations")
+            self._charge(1)
             match opcode.name:
                 case "PROTO" | "FRAME":
                     pass
@@ -298,16 +304,42 @@ class _Pickle:
                     stack.append(self._storage(stack.pop()))
                 case "REDUCE":
                     args, function = stack.pop(), stack.pop()
-                    stack.append(_call(function, args))
+                    stack.append(self._call(function, args))
                 case "BUILD":  # a state dict's _metadata; nothing here needs it
                     stack.pop()
                 case name if name.startswith(("BININT", "LONG", "BINFLOAT", "BINUNICODE", "BINSTRING", "SHORT_BIN")):
                     if isinstance(arg, int) and arg.bit_length() > 8 * _MOST_NUMBER:
                         raise GlgptError("is refused: its pickle holds a number that no dictionary of tensors needs")
+                    if isinstance(arg, str) and len(arg) > _MOST_TEXT:
+                        raise GlgptError(
+                            f"is refused: its pickle holds a text of {len(arg):,} characters; no name is that long"
+                        )
                     stack.append(arg)
                 case name:
                     raise GlgptError(f"is refused: its pickle uses {name}, which no dictionary of tensors needs")
         raise GlgptError("is truncated")
+
+    def _charge(self, operations: int) -> None:
+        self._left -= operations
+        if self._left < 0:
+            raise GlgptError(f"is refused: its pickle takes more than {MOST_OPERATIONS:,} operations")
+
+    def _call(self, function: Any, args: Any) -> Any:
+        """Calls one of the functions that a state dict needs; charges for the elements it copies, since calls repeat."""
+        name = function.name if isinstance(function, _Global) and isinstance(args, tuple) else ""
+        if name == _DICT and len(args) <= 1:
+            made: dict[str, Any] = {}
+            for pairs in args:
+                self._charge(len(pairs))
+                _set(made, (tuple(pair) for pair in pairs))
+            return made
+        if name in _TENSORS and isinstance(args[0], _Storage):
+            storage, start, shape, strides = args[:4]
+            if isinstance(shape, tuple) and isinstance(strides, tuple):  # tuple() of a list would copy it in each call
+                return _Tensor(storage, start, shape, strides)
+        if name == _PARAMETER and isinstance(args[0], _Tensor):
+            return args[0]
+        raise GlgptError("is refused: its pickle calls something that is no function")
 
     def _storage(self, persistent: Any) -> _Storage:
         if not isinstance(persistent, tuple) or not 5 <= len(persistent) <= 6:
@@ -339,18 +371,3 @@ def _allowed(name: str) -> _Global:
         shown = written(name.replace(" ", "."))
         raise GlgptError(f"is refused: its pickle asks for {shown}, which no dictionary of tensors needs")
     return _Global(name)
-
-
-def _call(function: Any, args: Any) -> Any:
-    name = function.name if isinstance(function, _Global) and isinstance(args, tuple) else ""
-    if name == _DICT:
-        made: dict[str, Any] = {}
-        for pairs in args:
-            _set(made, (tuple(pair) for pair in pairs))
-        return made
-    if name in _TENSORS and isinstance(args[0], _Storage):
-        storage, start, shape, strides = args[:4]
-        return _Tensor(storage, start, tuple(shape), tuple(strides))
-    if name == _PARAMETER and isinstance(args[0], _Tensor):
-        return args[0]
-    raise GlgptError("is refused: its pickle calls something that is no function")

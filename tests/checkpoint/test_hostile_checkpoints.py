@@ -13,7 +13,10 @@ import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from glgpt.checkpoint.torch_file import torch_tensors
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 OPEN = """
@@ -58,6 +61,8 @@ DOUBLING = b")" + b"q\x00h\x00\x86" * 60  # a tuple of twice a tuple of twice â€
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
 STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
 SHAPE = b"(" + b"K\x01" * 200_000 + b"t"
+LONG_TEXT = b"X" + (1 << 22).to_bytes(4, "little") + b"x" * (1 << 22)
+PAIRS = b"](" + b"X\x01\0\0\0aK\x01\x86" * 50_000 + b"eq\0"
 PICKLES: dict[str, tuple[bytes, str]] = {
     "doubling key": (b"}" + DOUBLING + b"K\x01s", "a key that is no text"),
     "doubling key among others": (b"}(" + DOUBLING + b"K\x01u", "a key that is no text"),
@@ -73,6 +78,18 @@ PICKLES: dict[str, tuple[bytes, str]] = {
     "nones": (b"N" * 15_000_000, "more than 524,288 operations"),
     "a long number": (b"\x8b" + (8_000_000).to_bytes(4, "little") + b"\x7f" * 8_000_000, "a number"),
     "even more nones": (b"N" * 30_000_000, "is refused: "),
+    "copies of pairs": (
+        PAIRS + b"(" + b"ccollections\nOrderedDict\nh\0\x85R" * 60_000 + b"}",
+        "more than 524,288 operations",
+    ),
+    "copies of dimensions": (
+        STORAGE + b"q\0](" + b"K\x01" * 100_000 + b"eq\x01" + (TENSOR + b"(h\0K\0h\1h\1tR") * 40_000 + b"}",
+        "calls something that is no function",
+    ),
+    "long keys": (
+        b"}" + LONG_TEXT + b"q\0K\x01s" + LONG_TEXT + b"q\x01K\x01s" + b"h\0K\x01sh\x01K\x01s" * 60_000,
+        "a text of 4,194,304 characters",
+    ),
     "a long text": (b"X" + (20_000_000).to_bytes(4, "little") + b"x" * 20_000_000, "too long"),
 }
 
@@ -98,6 +115,33 @@ def test_a_few_bytes_are_no_tensor_of_terabytes(folder: Path) -> None:
         archive.writestr("model/data.pkl", b"\x80\x02" + state)
         archive.writestr("model/data/0", bytes(16))
     assert "repeats its elements" in refused(folder)
+
+
+def test_the_stride_of_a_single_row_may_be_anything(folder: Path) -> None:
+    far = b"\x8a\x08" + (1 << 62).to_bytes(8, "little")
+    state = b"}X\x01\0\0\0a" + TENSOR + b"(" + STORAGE + b"K\0K\x01K\x04\x86" + far + b"K\x01\x86\x89}tRs"
+    path = folder / "pytorch_model.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80\x02" + state + b".")
+        archive.writestr("model/data/0", np.arange(4, dtype="<f4").tobytes())
+    stored = torch_tensors(path)["a"]
+    assert stored.strides is None
+    assert stored.map().tolist() == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("offset", [6, 8])
+def test_an_encrypted_member_is_refused(offset: int, folder: Path) -> None:
+    path = folder / "pytorch_model.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            "model/data.pkl", b"\x80\x02}X\x01\0\0\0a" + TENSOR + b"(" + STORAGE + b"K\0K\x04\x85K\x01\x85\x89}tRs."
+        )
+        archive.writestr("model/data/0", bytes(16))
+    whole = bytearray(path.read_bytes())
+    header = whole.rindex(b"PK\x03\x04") if offset == 6 else whole.rindex(b"PK\x01\x02")
+    whole[header + offset] |= 1  # the flag in the member's own header, or in the directory
+    path.write_bytes(whole)
+    assert "model/data/0 is encrypted" in refused(folder)
 
 
 def test_a_zip_of_a_long_directory(folder: Path) -> None:
