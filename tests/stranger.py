@@ -78,7 +78,68 @@ class Stranger(BaseHTTPRequestHandler):
         begin = int((self.headers.get("Range") or "bytes=0-")[6:-1])
         end = min(len(BYTES), begin + len(BYTES) // 3 + 1)
         rest = len(BYTES) - begin
-        self.send(206 if begin else 200, BYTES[begin:end], rest, ETag='"one"')
+        content = {"Content_Range": f"bytes {begin}-{len(BYTES) - 1}/{len(BYTES)}"} if begin else {}
+        self.send(206 if begin else 200, BYTES[begin:end], rest, ETag='"one"', **content)
+
+    def on_lies(self) -> None:
+        """Cuts off after four bytes, and sends others than those that it is then asked for."""
+        self.send_lie("bytes 0-3/8")
+
+    def on_another(self) -> None:
+        """Cuts off after four bytes, and goes on with a text of another length."""
+        self.send_lie("bytes 4-7/9")
+
+    def send_lie(self, content: str) -> None:
+        self.send_response(206 if self.headers.get("Range") else 200)
+        self.send_header("ETag", '"one"')
+        self.send_header("Content-Length", "4" if self.headers.get("Range") else "8")
+        if self.headers.get("Range"):
+            self.send_header("Content-Range", content)
+            self.send_header("Access-Control-Expose-Headers", "Content-Range")
+        self.end_headers()
+        self.wfile.write(b"EVIL" if self.headers.get("Range") else b"good")
+        self.close_connection = True
+
+    def on_weak(self) -> None:
+        """Cuts off the first time; its ETag names texts alike, not bytes alike."""
+        first = Stranger.asked.count("/weak") == 1
+        self.send(200, BYTES[:1000] if first else BYTES, len(BYTES), ETag='W/"one"')
+
+    def on_drips(self) -> None:
+        """Sends one byte after another, none of them late."""
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                self.wfile.write(b"x")
+                time.sleep(0.05)
+
+    def on_headers(self) -> None:
+        """Sends headers without end."""
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+            for _ in range(90):
+                self.wfile.write(b"X: x\r\n")
+                time.sleep(0.05)
+        self.close_connection = True
+
+    def on_bracket(self) -> None:
+        self.send(302, b"", Location="http://[::1")
+
+    def on_dots(self) -> None:
+        self.send(302, b"", Location="http://a..b/")
+
+    def on_long(self) -> None:
+        self.send(200, b"", Content_Length="9" * 5000)
+
+    def on_padded(self) -> None:
+        """A redirect whose body never ends."""
+        self.send_response(302)
+        self.send_header("Location", "/text")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"x" * 65536)
 
     def on_endless(self) -> None:
         self.send_response(200)

@@ -325,7 +325,7 @@ class _Pickle:
             raise GlgptError(f"is refused: its pickle takes more than {MOST_OPERATIONS:,} operations")
 
     def _call(self, function: Any, args: Any) -> Any:
-        """Calls one of the functions that a state dict needs; charges for the elements it copies, since calls repeat."""
+        """Calls one of the functions that a state dict needs; charges for copied elements, since calls repeat."""
         name = function.name if isinstance(function, _Global) and isinstance(args, tuple) else ""
         if name == _DICT and len(args) <= 1:
             made: dict[str, Any] = {}

@@ -7,12 +7,12 @@ import shlex
 from dataclasses import asdict
 
 from glgpt.cli.commands import report
-from glgpt.cli.options import Parser, names, not_negative, size
+from glgpt.cli.options import Parser, above_zero, names, not_negative, size
 from glgpt.cli.progress import progress
 from glgpt.data.books import BOOKS
 from glgpt.data.bundled import SETS, bundled
 from glgpt.data.cleaning import STEPS, clean
-from glgpt.data.fetching import MIRROR, MOST, fetch
+from glgpt.data.fetching import MIRROR, MOST, TIME_LIMIT_S, fetch
 from glgpt.data.inspecting import inspect
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import written_whole
@@ -40,6 +40,9 @@ def add_data_commands(p: Parser) -> None:
     c.add_argument("--encoding", default="utf-8", metavar="NAME", help="what the text is encoded in (default utf-8)")
     c.add_argument("--mirror", default=MIRROR, metavar="URL", help=f"where books are fetched from (default {MIRROR})")
     c.add_argument("--most", type=size, default=MOST, metavar="SIZE", help="refuse a larger text (default 1GiB)")
+    c.add_argument(
+        "--timeout", type=above_zero, default=TIME_LIMIT_S, metavar="SECONDS", help="give up after (default: one hour)"
+    )
     c = add("inspect", run_inspect, "sizes and scripts of text files", "glgpt data inspect play.txt")
     c.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 text, read one file after another as one text")
     c.add_argument(
@@ -82,7 +85,8 @@ def run_fetch(args: argparse.Namespace) -> int:
         figures = {"source": f"glgpt {args.name}", "bytes": len(data)}
     else:
         with progress("fetching", "B") as show:
-            found = fetch(args.name, mirror=args.mirror, encoding=args.encoding, most=args.most, progress=show)
+            limits = {"most": args.most, "timeout": args.timeout}
+            found = fetch(args.name, mirror=args.mirror, encoding=args.encoding, progress=show, **limits)
         data, figures = found.path.read_bytes(), found.record()
     with written_whole(out) as file:
         file.write(data)

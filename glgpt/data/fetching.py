@@ -9,14 +9,14 @@ import json
 import re
 import time
 import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from http.client import HTTPException, HTTPMessage
+from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from glgpt.data import limited_http
+from glgpt.data.limited_http import HttpOpener, PermanentError, http_address
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import cache_path, read_json, write_json, written_whole
 
@@ -24,9 +24,9 @@ MOST = 1 << 30  # bytes of a text, unless more are allowed
 BLOCK = 1 << 16
 TRIES = 4
 WAIT = 0.5  # seconds before the second try, doubled for each further one
-TIMEOUT = 20.0  # seconds without a byte
-REDIRECTS = 5
+TIME_LIMIT_S = 3600.0  # for all tries together, unless more is allowed
 BOOK = re.compile(r"book:(\d{1,6})")
+RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15}|\*)")  # first, last, bytes in all
 MIRROR = "https://www.gutenberg.org"
 Progress = Callable[[int, int], None]
 
@@ -46,40 +46,45 @@ class Fetched:
         return {key: value for key, value in asdict(self).items() if key != "path"}
 
 
-class _GivenError(GlgptError):
-    """What another try would not change."""
-
-
 def kept_folder() -> Path:
     """Where fetched texts are kept: `$XDG_CACHE_HOME/glgpt/data`."""
     return cache_path() / "data"
 
 
 def address(name: str, mirror: str = MIRROR) -> str:
-    """The address of a text: an http address itself, or `book:N`, a number of Project Gutenberg, at a mirror."""
-    if book := BOOK.fullmatch(name):
-        if urllib.parse.urlsplit(mirror).scheme not in ("http", "https"):
-            raise GlgptError(f"--mirror {quoted(mirror, 300)} is no http address")
-        return f"{mirror.rstrip('/')}/cache/epub/{book[1]}/pg{book[1]}.txt"
-    if urllib.parse.urlsplit(name).scheme not in ("http", "https"):
-        raise GlgptError(f"{quoted(name, 300)} is neither a set, an http address nor book:N (see glgpt data list)")
-    return name
+    """Returns the address of a text, given itself or as `book:N`, a number of Project Gutenberg, at a mirror."""
+    book = BOOK.fullmatch(name)
+    text, what = (mirror, "--mirror ") if book else (name, "")
+    try:
+        found = http_address(text)
+    except ValueError as error:
+        hint = "; a name is a set, an http address or book:N (see glgpt data list)" if not book else ""
+        raise GlgptError(f"{what}{quoted(text, 300)} is not an http address: {quoted(error, 120)}{hint}") from None
+    return f"{found.rstrip('/')}/cache/epub/{book[1]}/pg{book[1]}.txt" if book else found
 
 
 def fetch(
-    url: str, *, mirror: str = MIRROR, encoding: str = "utf-8", most: int = MOST, progress: Progress | None = None
+    url: str,
+    *,
+    mirror: str = MIRROR,
+    encoding: str = "utf-8",
+    most: int = MOST,
+    timeout: float = TIME_LIMIT_S,
+    progress: Progress | None = None,
 ) -> Fetched:
     """Fetches a text of at most `most` bytes, with `TRIES` tries, each of which resumes where the last was cut off.
 
     The text is kept as UTF-8 under its SHA-256. Raises GlgptError, in one line, for a server that refuses, stalls, cuts
-    off, lies about the length, redirects elsewhere than to http, or gives a page or another encoding.
+    off, takes more than `timeout` seconds, lies about the length or the range, redirects elsewhere than to http, or
+    gives a page or another encoding.
     """
     try:
         codecs.lookup(encoding)
     except LookupError:
         raise GlgptError(f"there is no encoding {quoted(encoding)}") from None
     url = address(url, mirror)
-    download = _Download(url, most, progress)
+    late = PermanentError(f"{quoted(url, 300)} took more than {timeout:,.0f} s; allow more with --timeout")
+    download = _Download(url, most, HttpOpener(time.monotonic() + timeout, late), progress)
     problem = ""
     for attempt in range(TRIES):
         if attempt:
@@ -87,7 +92,7 @@ def fetch(
         try:
             download.attempt()
             break
-        except _GivenError:
+        except PermanentError:
             raise
         except (OSError, HTTPException, GlgptError) as error:
             problem = _reason(error)
@@ -96,24 +101,14 @@ def fetch(
     return _keep(url, _decoded(url, bytes(download.data), encoding))
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    max_redirections = REDIRECTS
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> urllib.request.Request | None:
-        if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
-            raise _GivenError(f"{quoted(req.full_url, 300)} leads to {quoted(newurl, 300)}, which is no http address")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
 class _Download:
     """The bytes that have come, over all tries."""
 
-    def __init__(self, url: str, most: int, progress: Progress | None) -> None:
-        self.url, self.most, self.progress = url, most, progress
-        self.data, self.tag = bytearray(), ""
-        self.opener = urllib.request.build_opener(_Redirects)
+    def __init__(self, url: str, most: int, opener: HttpOpener, progress: Progress | None) -> None:
+        self.url, self.most, self.opener, self.progress = url, most, opener, progress
+        self.data = bytearray()
+        self.tag = ""  # a strong ETag: only then may bytes of two answers be joined
+        self.total = 0  # bytes of the whole text; 0: not known
 
     def attempt(self) -> None:
         """Continues from the bytes there are, where the server can; OSError or GlgptError: try again."""
@@ -121,42 +116,74 @@ class _Download:
         if self.data and self.tag:
             headers |= {"Range": f"bytes={len(self.data)}-", "If-Range": self.tag}
         try:
-            with self.opener.open(urllib.request.Request(self.url, headers=headers), timeout=TIMEOUT) as answer:
+            with self.opener.open(self.url, headers) as answer:
                 self._take(answer)
         except urllib.error.HTTPError as error:
             said = f"{quoted(self.url, 300)}: the server answers {error.code} {quoted(error.reason)}"
+            if error.code == 416:
+                raise self._restart("the server cannot resume") from None
             if 300 <= error.code < 500 and error.code not in (408, 429):
-                raise _GivenError(said) from None
+                raise PermanentError(said) from None
             raise GlgptError(said) from None
 
     def _take(self, answer: Any) -> None:
         kind = answer.headers.get_content_type()
         if kind in ("text/html", "application/xhtml+xml"):
-            raise _GivenError(f"{quoted(self.url, 300)} is a web page, not a text: give the address of its plain text")
-        if answer.status != 206:
+            raise PermanentError(
+                f"{quoted(self.url, 300)} is a web page, not a text: give the address of its plain text"
+            )
+        tag = answer.headers.get("ETag") or ""
+        if answer.status == 206:
+            end = self._range_end(answer.headers.get("Content-Range") or "", tag)
+        else:
             self.data.clear()
-        self.tag = answer.headers.get("ETag") or ""
-        length = answer.headers.get("Content-Length")
-        total = len(self.data) + int(length) if length and length.isdecimal() else 0
+            self.total = end = _whole(answer.headers.get("Content-Length"))
+        self.tag = "" if tag.startswith("W/") else tag
         while True:
-            if max(total, len(self.data)) > self.most:
-                raise _GivenError(f"{quoted(self.url, 300)} is larger than {self.most:,} bytes; allow more with --most")
+            if max(self.total, len(self.data)) > self.most:
+                raise PermanentError(
+                    f"{quoted(self.url, 300)} is larger than {self.most:,} bytes; allow more with --most"
+                )
             block = answer.read1(BLOCK)
             if not block:
                 break
             self.data += block
             if self.progress:
-                self.progress(len(self.data), max(total, len(self.data)))
-        if total and len(self.data) < total:
-            raise GlgptError(f"it ended after {len(self.data):,} of {total:,} bytes")
+                self.progress(len(self.data), max(self.total, len(self.data)))
+        if end and len(self.data) > end:
+            raise self._restart(f"it sent {len(self.data):,} bytes where it announced {end:,}")
+        if len(self.data) < self.total:
+            raise GlgptError(f"it ended after {len(self.data):,} of {self.total:,} bytes")
         if not self.data:
-            raise _GivenError(f"{quoted(self.url, 300)} is empty")
+            raise PermanentError(f"{quoted(self.url, 300)} is empty")
+
+    def _range_end(self, text: str, tag: str) -> int:
+        """Returns the position after a partial answer; raises GlgptError where it does not continue `data`."""
+        found = RANGE.fullmatch(text)
+        first, last = (int(found[1]), int(found[2])) if found else (-1, -1)
+        total = last + 1 if not found or found[3] == "*" else int(found[3])
+        if first != len(self.data) or not first <= last < total or (self.total and total != self.total):
+            sent = quoted(text) or "an unnamed range"
+            raise self._restart(f"it sent {sent} where bytes from {len(self.data):,} on were asked for")
+        if self.data and tag != self.tag:
+            raise self._restart("the text has changed on the server")
+        self.total = total
+        return last + 1
+
+    def _restart(self, why: str) -> GlgptError:
+        self.data.clear()
+        self.tag, self.total = "", 0
+        return GlgptError(why)
+
+
+def _whole(digits: str | None) -> int:
+    return int(digits) if digits and digits.isdecimal() and len(digits) < 16 else 0
 
 
 def _reason(error: Exception) -> str:
     inner = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(inner, TimeoutError):
-        return f"no byte came for {TIMEOUT:.0f} s"
+        return f"no byte came for {limited_http.STALL_TIMEOUT_S:.0f} s"
     return quoted(getattr(inner, "strerror", None) or inner or type(inner).__name__, 200)
 
 

@@ -17,7 +17,7 @@ from stranger import BYTES, TEXT, Stranger
 import glgpt
 from glgpt import data
 from glgpt.cli import main
-from glgpt.data import fetching
+from glgpt.data import fetching, limited_http
 from glgpt.data.books import BOOKS, NO_BOOKS, OPEN_MIRROR
 from glgpt.errors import GlgptError
 from glgpt.page.reading import Reading
@@ -38,7 +38,7 @@ def stranger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize("path", ["text", "moved", "busy", "resumed"])
+@pytest.mark.parametrize("path", ["text", "moved", "busy", "resumed", "weak", "padded"])
 def test_a_text_comes_whole_and_is_kept_by_its_content(stranger: str, path: str) -> None:
     seen: list[tuple[int, int]] = []
     found = data.fetch(f"{stranger}/{path}", progress=lambda *done: seen.append(done))
@@ -46,6 +46,8 @@ def test_a_text_comes_whole_and_is_kept_by_its_content(stranger: str, path: str)
     assert found.sha256 == hashlib.sha256(BYTES).hexdigest() == found.path.stem
     assert seen[-1] == (len(BYTES), len(BYTES))
     assert data.source_of(found.sha256) == found.record() and found.source == f"{stranger}/{path}"
+    if path == "weak":
+        assert Stranger.ranges == [None, None]
     if path == "resumed":
         assert Stranger.ranges[0] is None and Stranger.ranges[1] == f"bytes={len(BYTES) // 3 + 1}-"
 
@@ -63,6 +65,14 @@ def test_a_text_comes_whole_and_is_kept_by_its_content(stranger: str, path: str)
         ("cut", "tried 4 times: it ended after", 4),
         ("stalls", "tried 4 times: no byte came", 4),
         ("endless", "larger than", 1),
+        ("long", "is empty", 1),
+        ("lies", "tried 4 times: it sent bytes 0-3/8 where bytes from 4 on were asked for", 4),
+        ("another", "tried 4 times: it sent bytes 4-7/9 where bytes from 4 on were asked for", 4),
+        ("drips", "took more than 1 s; allow more with --timeout", 1),
+        ("headers", "took more than 1 s; allow more with --timeout", 1),
+        ("round", "/round redirects in a circle", 1),
+        ("bracket", "leads to an invalid address: Invalid IPv6 URL", 1),
+        ("dots", "leads to an invalid address", 1),
     ],
 )
 def test_a_server_that_says_no_is_named_in_one_line(
@@ -70,17 +80,38 @@ def test_a_server_that_says_no_is_named_in_one_line(
 ) -> None:
     out = tmp_path / "out.txt"
     if path == "stalls":
-        monkeypatch.setattr(fetching, "TIMEOUT", 0.8)
-    assert main(["data", "fetch", f"{stranger}/{path}", "--out", str(out), "--most", "1MB"]) == 2
+        monkeypatch.setattr(limited_http, "STALL_TIMEOUT_S", 0.8)
+    limits = ["--timeout", "1"] if path in ("drips", "headers") else []
+    assert main(["data", "fetch", f"{stranger}/{path}", "--out", str(out), "--most", "1MB", *limits]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
     assert len(Stranger.asked) == tries and not out.exists()
     assert not list((tmp_path / "cache").rglob("*.txt"))
 
 
-def test_a_redirect_that_goes_round_ends(stranger: str) -> None:
-    with pytest.raises(GlgptError):
-        data.fetch(f"{stranger}/round")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("http://[::1", "Invalid IPv6 URL"),
+        ("http://a..b/", "label empty or too long"),
+        ("http://127.0.0.1:99999/x", "Port out of range"),
+        ("http://127.0.0.1:x/x", "Port could not be cast"),
+        ("http:///x", "does not begin with"),
+        ("file:///etc/hostname", "a name is a set, an http address or book:N"),
+        ("novel", "a name is a set, an http address or book:N"),
+    ],
+)
+def test_an_invalid_address_is_refused(name: str, said: str) -> None:
+    with pytest.raises(GlgptError, match=said):
+        data.fetch(name)
+
+
+def test_an_address_may_have_any_characters(stranger: str) -> None:
+    assert data.fetch(f"{stranger}/text/naïve 漢字?größe=%41").path.read_bytes() == BYTES
+    assert Stranger.asked == ["/text/na%C3%AFve%20%E6%BC%A2%E5%AD%97?gr%C3%B6%C3%9Fe=%41"]
+    assert fetching.address("http://Bücher.example:80/ä#x") == "http://xn--bcher-kva.example:80/%C3%A4"
+    assert fetching.address("http://[::1]:8000/x") == "http://[::1]:8000/x"
+    assert fetching.address("http://漢字.example") == "http://xn--p8s937b.example"
 
 
 def test_nobody_there_is_said_so(stranger: str) -> None:
@@ -93,9 +124,8 @@ def test_another_encoding_and_a_mirror_can_be_named(stranger: str, tmp_path: Pat
     assert data.fetch(f"{stranger}/latin", encoding="latin-1").path.read_text() == "naïve café"
     data.fetch("book:1342", mirror=stranger)
     assert Stranger.asked[-1] == "/cache/epub/1342/pg1342.txt"
-    for wrong in ("file:///etc/hostname", "novel", "ftp://127.0.0.1/x"):
-        with pytest.raises(GlgptError, match="neither a set"):
-            data.fetch(wrong)
+    with pytest.raises(GlgptError, match=r"--mirror ftp://127.0.0.1 is not an http address"):
+        data.fetch("book:1", mirror="ftp://127.0.0.1")
 
 
 @pytest.mark.slow

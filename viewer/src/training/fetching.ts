@@ -8,6 +8,7 @@ export const MOST = 100_000_000;
 const TRIES = 4;
 const WAIT = 500; // ms before the second try, doubled for each further one
 const PATIENCE = 20_000; // ms without a byte
+const TIME_LIMIT_MS = 3_600_000; // for all tries together
 
 export interface FetchOptions {
   /** `utf-8`, or another name that the browser decodes, such as `windows-1252`. */
@@ -21,6 +22,8 @@ export interface FetchOptions {
   /** Milliseconds before the second try, and without a byte. */
   wait?: number;
   patience?: number;
+  /** Milliseconds for all tries together. */
+  limit?: number;
 }
 
 export interface FetchedText {
@@ -67,11 +70,15 @@ class Download {
   size = 0;
   private unanswered = 0; // tries that asked for a range
   private mark = ""; // what tells this version of the text from another
+  private total = 0; // bytes of the whole text; 0: not known
+  private readonly deadline: number;
 
   constructor(
     private readonly url: URL,
     private readonly options: FetchOptions,
-  ) {}
+  ) {
+    this.deadline = performance.now() + (options.limit ?? TIME_LIMIT_MS);
+  }
 
   async attempt(): Promise<void> {
     const { signal, patience = PATIENCE } = this.options;
@@ -82,16 +89,20 @@ class Download {
     let timer = 0;
     const alive = () => {
       clearTimeout(timer);
-      timer = setTimeout(() => {
-        seen.stalled = true;
-        stop.abort();
-      }, patience);
+      timer = setTimeout(
+        () => {
+          seen.stalled = true;
+          stop.abort();
+        },
+        Math.max(0, Math.min(patience, this.deadline - performance.now())),
+      );
     };
     alive();
     try {
       await this.take(stop.signal, seen, alive);
     } catch (error) {
       if (signal?.aborted) throw new Given("Stopped.");
+      if (performance.now() >= this.deadline) throw this.late();
       if (seen.stalled) throw new PageError(`no byte came for ${patience / 1000} s`);
       if (error instanceof PageError) throw error;
       if (this.size && seen.answered) throw new PageError(`the connection broke after ${mb(this.size)}`);
@@ -117,22 +128,43 @@ class Download {
       throw status < 500 && status !== 408 && status !== 429 ? new Given(`${this.url.href}: ${said}.`) : new PageError(said);
     }
     if (/^(text\/html|application\/xhtml\+xml)/.test(response.headers.get("Content-Type") ?? "")) throw this.page();
-    if (!again) this.forget();
-    this.mark = markOf(response);
     const announced = response.headers.has("Content-Encoding") ? 0 : Number(response.headers.get("Content-Length") ?? 0);
-    const total = announced ? this.size + announced : 0;
+    if (again) this.checkRange(response.headers.get("Content-Range"), announced);
+    else {
+      this.forget();
+      this.total = announced;
+    }
+    this.mark = markOf(response);
     const reader = response.body!.getReader();
     for (;;) {
-      this.fits(Math.max(total, this.size));
+      this.fits(Math.max(this.total, this.size));
       const { done, value } = await reader.read();
       if (done) break;
       alive();
       this.chunks.push(value);
       this.size += value.length;
-      this.options.onBytes?.(this.size, Math.max(total, this.size));
+      this.options.onBytes?.(this.size, Math.max(this.total, this.size));
     }
-    if (this.size < total) throw new PageError(`it ended after ${mb(this.size)} of ${mb(total)}`);
+    if (this.size < this.total) throw new PageError(`it ended after ${mb(this.size)} of ${mb(this.total)}`);
+    if (this.total && this.size > this.total) throw this.fresh(`it sent more than the ${mb(this.total)} that it announced`);
     if (!this.size) throw new Given(`${this.url.href} is empty.`);
+  }
+
+  /**
+   * Checks that a partial answer continues the bytes that have come. Another address may hide Content-Range from the page:
+   * then the answer must be as long as what was missing.
+   */
+  private checkRange(text: string | null, length: number): void {
+    const range = /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/.exec(text ?? "");
+    const [first, last, total] = range ? range.slice(1).map(Number) : [this.size, this.size + length - 1, this.size + length];
+    const known = this.total || (Number.isNaN(total) ? last! + 1 : total!);
+    const follows = first === this.size && last! + 1 === known && (Number.isNaN(total) || total === known);
+    if (!follows || (text && !range)) throw this.fresh("the server does not send the bytes that it was asked for");
+    this.total = known;
+  }
+
+  private late(): Given {
+    return new Given(`${this.url.href} took longer than ${(this.options.limit ?? TIME_LIMIT_MS) / 60_000} minutes.`);
   }
 
   private fits(size: number): void {
@@ -153,6 +185,7 @@ class Download {
     this.chunks = [];
     this.size = 0;
     this.mark = "";
+    this.total = 0;
   }
 
   /** Why no answer came: no network, nobody there, or a server that lets no page of another address read. */

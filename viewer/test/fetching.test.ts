@@ -1,0 +1,70 @@
+// Fetching a text from servers that misbehave, without a network.
+
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { fetchText, type FetchOptions } from "../src/training/fetching";
+
+const url = new URL("https://texts.example/a.txt");
+
+/** A body of these parts; the connection breaks after them where `breaks`. */
+function body(parts: string[], breaks = false): ReadableStream<Uint8Array> {
+  return new ReadableStream({
+    pull(controller) {
+      const part = parts.shift();
+      if (part !== undefined) controller.enqueue(new TextEncoder().encode(part));
+      else if (breaks) controller.error(new TypeError("network error"));
+      else controller.close();
+    },
+  });
+}
+
+const first = () => new Response(body(["good"], true), { headers: { "Content-Length": "8", ETag: '"one"' } });
+const rest = (text: string, range: string | null, headers: Record<string, string> = {}) =>
+  new Response(body([text]), {
+    status: 206,
+    headers: { "Content-Length": `${text.length}`, ETag: '"one"', ...(range ? { "Content-Range": range } : {}), ...headers },
+  });
+
+/** Fetches from a server that gives these answers one after another, then the last again. */
+async function answered(answers: ((stop: AbortSignal) => Response)[], options: FetchOptions = {}): Promise<string> {
+  let asked = 0;
+  vi.stubGlobal("navigator", { onLine: true });
+  vi.stubGlobal("fetch", (_: URL, { signal }: { signal: AbortSignal }) =>
+    Promise.resolve(answers[Math.min(asked++, answers.length - 1)]!(signal)),
+  );
+  return (await fetchText(url, { wait: 1, ...options })).text;
+}
+
+afterEach(() => vi.unstubAllGlobals());
+
+describe("a text that is resumed", () => {
+  it("goes on with the bytes that follow", async () => {
+    expect(await answered([first, () => rest(" end", "bytes 4-7/8")])).toBe("good end");
+    expect(await answered([first, () => rest(" end", null)])).toBe("good end"); // another address may hide the range
+  });
+
+  it.each([
+    ["bytes 0-3/8", {}],
+    ["bytes 4-7/9", {}],
+    ["bytes 4-8/8", {}],
+    ["nonsense", {}],
+    [null, { "Content-Length": "3" }],
+    ["bytes 4-7/8", { ETag: '"two"' }],
+  ])("begins again where the server sends other bytes: %s, %o", async (range, headers) => {
+    const whole = () => new Response("as it is", { headers: { ETag: '"two"' } });
+    expect(await answered([first, () => rest("EVIL", range, headers), whole])).toBe("as it is");
+  });
+
+  it("ends after its time, however often a byte comes", async () => {
+    const drips = (stop: AbortSignal) =>
+      new Response(
+        new ReadableStream({
+          async pull(controller) {
+            await new Promise((resolve) => setTimeout(resolve, 5));
+            if (stop.aborted) controller.error(stop.reason);
+            else controller.enqueue(new Uint8Array([120]));
+          },
+        }),
+      );
+    await expect(answered([drips], { limit: 60 })).rejects.toThrow("took longer than");
+  });
+});
