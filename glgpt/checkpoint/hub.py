@@ -1,15 +1,24 @@
-"""Models from the Hugging Face Hub, into its own cache."""
+"""Models from the Hugging Face Hub, into its own cache.
+
+huggingface_hub (2.4.0) joins the ETag and the commit that a server names to paths of its cache: a mirror could create
+files anywhere. `guard_cache` makes each of its sessions refuse such names.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
+from typing import Any
 
 from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.text.tokenizer import TOKENIZER_EXTRAS
 
 HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)  # gpt2, owner/name
+
+_NAME = re.compile(r'(W/)?("?)[A-Za-z0-9][\w.=+~-]{0,127}\2', re.ASCII)  # an ETag or a commit that is a file name
+_NAMES = ("ETag", "X-Linked-Etag", "X-Repo-Commit")
 
 
 def not_found(name: str) -> str:
@@ -40,6 +49,7 @@ def download(name: str) -> Path:
         (errors.LocalEntryNotFoundError, offline if constants.HF_HUB_OFFLINE else ""),
         (errors.EntryNotFoundError, f"model {name} on the Hub has no config.json, so it is no transformers checkpoint"),
     )
+    guard_cache()
     try:
         return _fetch(name)
     except GlgptError:
@@ -49,6 +59,33 @@ def download(name: str) -> Path:
         why = first_line(error.__cause__ or error)
         other = f"{here}, and the Hub's model {name} cannot be fetched from {hub} ({why}): check the network"
         raise FileError(quoted(reason or other, 600)) from None
+
+
+@functools.cache
+def guard_cache() -> None:
+    """Makes huggingface_hub's sessions, in all of this process, check the names that a server gives to files."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import _http
+
+    client = _http._GLOBAL_CLIENT_FACTORY  # the caller's own, which has no public name
+
+    def guarded() -> Any:
+        session = client()
+        session.event_hooks = session.event_hooks | {"response": [*session.event_hooks["response"], check_names]}
+        return session
+
+    set_client_factory(guarded)  # a hook of the present session would end with it, as after a refused connection
+
+
+def check_names(answer: Any) -> None:
+    """Raises FileError for an answer about a file that names its content or its commit by what is not a file name."""
+    for header in _NAMES if answer.request.method == "HEAD" else ():
+        name = answer.headers.get(header)
+        if name is not None and not _NAME.fullmatch(name):
+            where = quoted(answer.request.url, 200)
+            raise FileError(
+                f"{where} answers with {header} {written(name)}, which is not a file name: check HF_ENDPOINT"
+            )
 
 
 def _fetch(name: str) -> Path:

@@ -9,10 +9,13 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from glgpt.checkpoint.hub import check_names, guard_cache
 from glgpt.checkpoint.opening import Checkpoint, embedded_weights
+from glgpt.errors import GlgptError
 
 HERE = Path(__file__).parents[1]
 GOLDENS = HERE / "goldens"
@@ -27,6 +30,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, models):
         self.models = models
         self.asked = []
+        self.headers = {}  # status: headers over the usual ones
         super().__init__(("127.0.0.1", 0), HubHandler)
 
     @property
@@ -60,7 +64,7 @@ class HubHandler(BaseHTTPRequestHandler):
 
     def reply(self, status, headers, content=b""):
         self.send_response(status)
-        for key, value in headers.items():
+        for key, value in (headers | self.server.headers.get(status, {})).items():
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -178,3 +182,44 @@ def test_hub_that_is_down(hub, tmp_path):
         in again[1]
     )
     assert "Connection refused" in again[1]
+
+
+def everything(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "cache" not in path.parts}
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "header"),
+    [
+        ("tiny/wide", 200, "ETag"),
+        ("tiny/wide", 200, "X-Linked-Etag"),
+        ("tiny/wide", 200, "X-Repo-Commit"),
+        ("tiny/bare", 404, "X-Repo-Commit"),
+    ],
+)
+def test_a_mirror_writes_nothing_outside_the_cache(hub, tmp_path, model, status, header):
+    cache = tmp_path / "deep" / "cache"
+    cache.mkdir(parents=True)
+    before = everything(tmp_path)
+    hub.headers[status] = {header: "../../../../outside" if "Commit" in header else '"../../../../outside"'}
+    (message,) = open_all([model], hub.url, cache)
+    assert everything(tmp_path) == before
+    assert message.startswith(f"{hub.url}/{model}/resolve/")
+    assert f"answers with {header} " in message and "outside" in message and "HF_ENDPOINT" in message
+
+
+@pytest.mark.parametrize("etag", ['".."', '""', '"a/b"', '"a\\\\b"', '"-x"', '"' + "a" * 300 + '"'])
+def test_an_etag_that_is_no_file_name_is_refused(etag):
+    request = SimpleNamespace(method="HEAD", url="http://127.0.0.1/tiny")
+    with pytest.raises(GlgptError, match="ETag"):
+        check_names(SimpleNamespace(request=request, headers={"ETag": etag}))
+
+
+def test_a_session_that_is_opened_again_checks_names_too():
+    from huggingface_hub import close_session, get_session
+
+    guard_cache()
+    close_session()
+    assert get_session().event_hooks["response"].count(check_names) == 1
+    guard_cache()
+    assert get_session().event_hooks["response"].count(check_names) == 1
