@@ -178,8 +178,10 @@ class Device:
         """Makes this device's context the current one, and releases what was abandoned.
 
         It stays current: switching back and forth would flush each time.
-        Raises DeviceError in another thread than the one that opened it, where a context cannot be current too.
+        Raises DeviceError in another thread than the one that opened it, where a context cannot be current too, and in
+        a forked process.
         """
+        _check_process()
         if _here.current is not self:
             if threading.get_ident() != self._thread:
                 raise DeviceError(
@@ -210,6 +212,16 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_process = 0  # id of the process that opened a context; 0: none has
+
+
+def _check_process() -> None:
+    """Raises DeviceError in a process forked from one that opened a context: the driver's threads are not in it."""
+    if _process not in (0, os.getpid()):
+        raise DeviceError(
+            "OpenGL does not survive a fork: this process was forked from one that had loaded a model; "
+            'load models after forking only, or start processes with multiprocessing.get_context("spawn")'
+        )
 
 
 @contextmanager
@@ -225,6 +237,8 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _create(index: int) -> Device:
+    global _process
+    _process = os.getpid()
     if sys.platform.startswith("linux"):
         egl: dict[str, Any] = {"backend": "egl", "device_index": index}
         return Device(moderngl.create_context(standalone=True, require=330, **egl), index)
@@ -272,8 +286,9 @@ def _device(index: int) -> Device:
 def open_device(select: str | int = "auto") -> Device:
     """Opens a device, or returns the one already open: "auto", "software", "gpu", or an EGL device index.
 
-    Raises DeviceError where there is no such device, saying what was tried.
+    Raises DeviceError where there is no such device, saying what was tried, and in a forked process.
     """
+    _check_process()
     if str(select).isdecimal():
         return _device(int(select))
     if select not in ("auto", "software", "gpu"):

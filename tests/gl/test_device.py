@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -113,6 +114,25 @@ def test_a_framebuffer_is_deleted_when_released(device: Device) -> None:
     assert len(framebuffers(device)) == len(before) + 1
     device.release(framebuffer, texture)
     assert framebuffers(device) == before
+
+
+def test_a_forked_process_is_refused_a_device(device: Device) -> None:
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # without the check the child waits for threads of the driver that it does not have
+            for use in (device.use, lambda: open_device("software")):
+                with pytest.raises(GlgptError) as caught:
+                    use()
+                os.write(writes, str(caught.value).encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    assert os.waitpid(child, 0)[1] == 0
+    with os.fdopen(reads) as file:
+        assert file.read().count("OpenGL does not survive a fork") == 2
 
 
 def test_a_device_is_used_in_its_own_thread(device: Device) -> None:
