@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_session import Clock, Host, make_files
+from fake_session import Clock, FakeFlower, Host, make_files, serving
 
 from glgpt.federation.session import Files
 
@@ -26,3 +27,18 @@ def host(tmp_path: Path, clock: Clock) -> Callable[..., Host]:
         return Host(files if files.exists else make_files(tmp_path / "run", **changed), clock)
 
     return opened
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """served(**terms): a gateway with a fake Flower; called again it serves the same folder, as after a restart."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**terms: Any) -> Any:
+            files = Files(tmp_path / "run")
+            if not files.exists:
+                files = make_files(tmp_path / "run", **terms)
+                (files.run / "vocab.json").write_text("{}")
+            return stack.enter_context(serving(files, FakeFlower(files)))
+
+        yield start
