@@ -11,14 +11,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from glgpt.errors import quoted
+from glgpt.federation import rules
 from glgpt.federation.flower import AWAY
-from glgpt.federation.protocol import Vector
+from glgpt.federation.protocol import MAX_SECONDS, Vector
 from glgpt.federation.session import Session
 
 logger = logging.getLogger("flwr")
@@ -102,7 +105,7 @@ class Supernodes:
                     return
                 time.sleep(POLL)
         except Exception as error:  # whatever a node sends
-            logger.warning("%s is left out: %s", name_of(message.metadata.dst_node_id), error)
+            logger.warning("%s is left out: %s", name_of(message.metadata.dst_node_id), quoted(error, 300))
 
     def answers(self, until: float) -> list[Answer]:
         """What has come when all have answered, or at `until` of the monotonic clock."""
@@ -117,6 +120,15 @@ def name_of(node: int) -> str:
     return f"supernode {hashlib.sha256(str(node).encode()).hexdigest()[:6]}"
 
 
+@dataclass(frozen=True)
+class SupernodeClaims:
+    """What a supernode reports of its steps."""
+
+    tokens: int
+    steps: int
+    loss: float
+
+
 def from_supernode(answer: Answer, parameters: Vector, session: Session) -> tuple[Message, dict[str, Any]] | None:
     """A supernode's reply as strategies take it, and its line of `rounds.jsonl`; None for one that is not as agreed."""
     question, reply = answer
@@ -129,14 +141,14 @@ def from_supernode(answer: Answer, parameters: Vector, session: Session) -> tupl
         (row,) = reply.content.array_records["arrays"]["updates"].numpy()
         if row.shape != parameters.shape or row.dtype != np.float32 or not np.isfinite(row).all():
             raise ValueError(f"its update is not {len(parameters)} finite numbers")
-        if not (1 <= steps <= session.local_steps and 1 <= tokens <= steps * session.recipe.rows):
-            raise ValueError(f"it claims {tokens} tokens in {steps} steps")
-        if not (0 <= loss < np.inf and 0 <= seconds < np.inf):
-            raise ValueError(f"it claims a loss of {loss} in {seconds} s")
-        told = {"tokens": int(tokens), "loss": float(loss)}
-        device = {"member": None, "name": name, **told, "steps": int(steps), "said": ""}
+        claims = SupernodeClaims(int(tokens), int(steps), float(loss))
+        rules.check_claims(claims, session.bounds)
+        if not 0 <= seconds <= MAX_SECONDS:
+            raise ValueError(f"it claims {seconds:g} s")
+        told = {"tokens": claims.tokens, "loss": claims.loss}
+        device = {"member": None, "name": name, **told, "steps": claims.steps, "said": ""}
         line = {"clients": 1, **told, "seconds": float(seconds), "streamed": False}
-        return client_reply(question, row, float(tokens), float(loss)), line | {"devices": [device], "site": name}
+        return client_reply(question, row, float(tokens), claims.loss), line | {"devices": [device], "site": name}
     except Exception as error:  # whatever a node sends
-        logger.warning("%s is left out: %s", name, error)
+        logger.warning("%s is left out: %s", name, quoted(error, 300))
         return None

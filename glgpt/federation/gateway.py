@@ -12,13 +12,15 @@ import contextlib
 import json
 import logging
 import signal
+import sys
 import tempfile
 import time
 import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -30,7 +32,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol
 from glgpt.federation.invitations import LIFE, digest
 from glgpt.federation.protocol import Join, Ping, Progress, Update
@@ -41,6 +43,7 @@ from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 HELLO = 10.0  # seconds in which a client must say `join`
 TICK = 0.2
@@ -52,6 +55,10 @@ SENT_FRAME = 1 << 17  # bytes: each socket holds some frames, also of a client t
 SHOWN_ROUNDS = 500
 JUDGED = 120.0  # seconds that the end of a session waits for its last validation
 DASHBOARD = Path(__file__).parent / "dashboard"
+
+
+class SuperLinkError(Exception):
+    """A call of SuperLink that failed; it is tried again."""
 
 
 class SiteLike(Protocol):
@@ -148,6 +155,8 @@ class Gateway:
         self.session = self.rounds.session
         self.clients: set[Client] = set()
         self.ended = False
+        self.failed = False
+        self.on_failure: Callable[[], None] = lambda: None  # called when a background task has failed
         self._uploads: dict[int, Upload] = {}  # unfinished, by member
         self._sockets: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -162,7 +171,7 @@ class Gateway:
     @contextlib.asynccontextmanager
     async def running(self, _app: Any = None) -> AsyncIterator[None]:
         """Runs rounds until the block ends."""
-        tasks = [asyncio.create_task(work()) for work in (self._flower, self._clock, self._news)]
+        tasks = [asyncio.create_task(self._vital(work)) for work in (self._flower, self._clock, self._news)]
         try:
             yield
         finally:
@@ -171,35 +180,56 @@ class Gateway:
             await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
             self.site.close()
 
+    async def _vital(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs a task that the session cannot do without; ends the process, which is then restarted, if it fails."""
+        try:
+            await work()
+        except Exception:
+            logger.critical("%s failed; the gateway ends", work.__name__.strip("_"), exc_info=True)
+            self.failed = True
+            self.on_failure()
+
     async def _flower(self) -> None:
-        """Asks Flower for rounds and answers them; starts over where SuperLink is away."""
+        """Asks Flower for rounds and answers them; reconnects after an error of SuperLink."""
         connected, beat = False, 0.0
         while True:
             try:
                 if not connected:
-                    await asyncio.to_thread(self.site.connect)
+                    await self._superlink(self.site.connect)
                     connected = True
                 if time.monotonic() - beat > HEARTBEAT:
-                    await asyncio.to_thread(self.site.heartbeat)
+                    await self._superlink(self.site.heartbeat)
                     beat = time.monotonic()
                 await self._answer()
-                task = await asyncio.to_thread(self.site.pull)
+                task = await self._superlink(self.site.pull)
                 if task is not None:
                     await self._begin(task)
                     continue
-            except Exception as error:  # whatever Flower's client raises: it is asked again
-                logger.info("SuperLink: %s: %s", type(error).__name__, str(error)[:300])
+            except (SuperLinkError, OSError) as error:  # OSError: such as a full disk
+                logger.info("%s", quoted(error, 300))
                 connected, beat = False, 0.0
                 await asyncio.sleep(2 * PULL)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), PULL)
             self._wake.clear()
 
+    async def _superlink(self, call: Callable[..., T], *args: Any) -> T:
+        """Calls SuperLink in a thread. Raises RunOver, and SuperLinkError for any other error of Flower's client."""
+        try:
+            return await asyncio.to_thread(call, *args)
+        except RunOver:
+            raise
+        except Exception as error:  # Flower's client has no common class of errors
+            raise SuperLinkError(f"SuperLink: {type(error).__name__}: {error}") from error
+
     async def _begin(self, task: Any) -> None:
-        number = int(task.config["round"])
-        parameters = task.arrays["parameters"]
-        if len(parameters) != self.session.parameters:
-            logger.error("round %d came with %d values", number, len(parameters))
+        try:
+            number = int(task.config["round"])
+            parameters = task.arrays["parameters"]
+            if parameters.shape != (self.session.parameters,):
+                raise ValueError(f"it has parameters of shape {parameters.shape}")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            logger.error("a task of SuperLink is not a round: %s", quoted(error, 300))
             return
         if number <= self.files.round_of():  # it was asked for before this gateway was away
             return
@@ -221,7 +251,7 @@ class Gateway:
             return
         reply = await asyncio.to_thread(self.rounds.reply)
         with contextlib.suppress(RunOver):
-            await asyncio.to_thread(self.site.answer, reply.task, {"updates": reply.updates}, reply.metrics)
+            await self._superlink(self.site.answer, reply.task, {"updates": reply.updates}, reply.metrics)
         if round_.task == reply.task:
             round_.task = b""  # answered; asked for again, it comes with another task
         logger.info("round %d is answered", round_.number)
@@ -253,23 +283,29 @@ class Gateway:
             self._wake.set()
 
     async def _news(self) -> None:
-        """Tells all of what `rounds.jsonl` has come to hold, and of the session's end."""
+        """Sends new lines of `rounds.jsonl`, the state and the end of the session to all, once a second."""
         while True:
             await asyncio.sleep(1)
-            path = self.files.folder / ROUNDS
-            changed = path.stat().st_mtime if path.exists() else 0.0
-            if changed != self._noted:
-                self._noted = changed
-                notes = await asyncio.to_thread(self.files.notes)
-                await self._tell({"type": "figures", "rounds": notes[-2:]})
-            state = {"type": "state", **self._state()}
-            for client in [client for client in self.clients if not client.busy]:
-                self._spawn(client.say(state))
-            ended = (self.files.folder / ENDED).exists()
-            if not self.ended and (ended or await asyncio.to_thread(self._all_done)):
-                self.ended = True
-                why = "the host ended the session" if ended else "all rounds are done"
-                await self._tell({"type": "closed", "why": why})
+            try:
+                await self._report()
+            except OSError as error:  # such as no free descriptor
+                logger.error("no news can be sent: %s", error)
+
+    async def _report(self) -> None:
+        path = self.files.folder / ROUNDS
+        changed = path.stat().st_mtime if path.exists() else 0.0
+        if changed != self._noted:
+            notes = await asyncio.to_thread(self.files.notes)
+            self._noted = changed
+            await self._tell({"type": "figures", "rounds": notes[-2:]})
+        state = {"type": "state", **self._state()}
+        for client in [client for client in self.clients if not client.busy]:
+            self._spawn(client.say(state))
+        ended = (self.files.folder / ENDED).exists()
+        if not self.ended and (ended or await asyncio.to_thread(self._all_done)):
+            self.ended = True
+            why = "the host ended the session" if ended else "all rounds are done"
+            await self._tell({"type": "closed", "why": why})
 
     def _all_done(self) -> bool:
         """Whether the last round is done, and its validation known to all; that may take a while, but not for ever."""
@@ -287,8 +323,12 @@ class Gateway:
 
     def _spawn(self, work: Awaitable[None]) -> None:
         async def guarded() -> None:
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
+            try:
                 await work
+            except (WebSocketDisconnect, RuntimeError):  # the client is gone
+                pass
+            except Exception:  # of one client: the others go on
+                logger.exception("sending to a client failed")
 
         task = asyncio.create_task(guarded())
         self._tasks.add(task)
@@ -620,13 +660,15 @@ def main() -> None:
     files = Files(args.run, args.site)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends it
 
-    async def serve() -> None:
+    async def serve() -> bool:
         gateway = Gateway(files, Site(args.superlink, files.node_key, files.node_number), tuple(args.origin))
         tls = {"ssl_certfile": args.tls_cert, "ssl_keyfile": args.tls_key}
-        config = configuration(gateway.application(), args.host, args.port, **tls)
-        await uvicorn.Server(config).serve()
+        server = uvicorn.Server(configuration(gateway.application(), args.host, args.port, **tls))
+        gateway.on_failure = partial(setattr, server, "should_exit", True)
+        await server.serve()
+        return gateway.failed
 
-    asyncio.run(serve())
+    sys.exit(int(asyncio.run(serve())))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,12 @@ from glgpt.errors import GlgptError, quoted
 FRAME = 1 << 20  # bytes of a binary frame at most
 MOST_TEXT = 1 << 16  # bytes of a JSON text from a client
 BLOCK = 1024  # values of an int8 change that share a scale
+MAX_COUNT = 1 << 53  # of any integer in a message: what JavaScript represents exactly
+MAX_SECONDS = 30 * 24 * 3600.0  # that a client may report for a round
+MAX_SHOWN = 1e12  # of a rate, a time or a loss that is only displayed
 
 Vector = NDArray[np.float32]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Dtype = Literal["f16", "f32", "int8", "exact"]
 DTYPES = get_args(Dtype)
 STRATEGIES = ("diloco", "fedavg", "fedadam", "median", "trimmed")  # how updates are combined
@@ -53,32 +57,32 @@ class Update(_Message):
     """What a client learned in a round; its `bytes` follow in frames. Losses are in nats a token."""
 
     type: Literal["update"] = "update"
-    round: Annotated[int, Field(ge=1)]
+    round: Count
     attempt: Annotated[str, Field(max_length=64)]  # the `id` of the round's message: which weights it began from
-    tokens: int
-    steps: int
+    tokens: Count
+    steps: Count
     loss: float
-    seconds: Annotated[float, Field(ge=0)] = 0.0
+    seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 0.0
     dtype: Dtype
     scale: Annotated[float, Field(ge=0)] = 1.0
-    bytes: Annotated[int, Field(ge=0)]
+    bytes: Count
 
 
 class Progress(_Message):
     """How far a client is, for the dashboard."""
 
     type: Literal["progress"] = "progress"
-    step: Annotated[int, Field(ge=0)]
-    loss: float | None = None
-    tokens_per_s: Annotated[float, Field(ge=0)] = 0.0
+    step: Count
+    loss: Annotated[float, Field(ge=0, le=MAX_SHOWN)] | None = None
+    tokens_per_s: Annotated[float, Field(ge=0, le=MAX_SHOWN)] = 0.0
 
 
 class Ping(_Message):
     """Asks for `pong` with the same number; `ms` is the last round trip that the client measured."""
 
     type: Literal["ping"] = "ping"
-    n: int
-    ms: Annotated[float, Field(ge=0)] = 0.0
+    n: Count
+    ms: Annotated[float, Field(ge=0, le=MAX_SHOWN)] = 0.0
 
 
 Said = Annotated[Join | Update | Progress | Ping, Field(discriminator="type")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import math
 import os
 import secrets
@@ -20,17 +21,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol, rules
 from glgpt.federation.invitations import Invitations
 from glgpt.federation.protocol import Join, Update, Vector
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
 
 MOST_HELD = 256 << 20  # bytes of a round's updates; beyond, the site answers with their clipped mean
-OPEN, MEMBERS, SPOOL = "open.safetensors", "members.jsonl", "spool"
+OPEN, MEMBERS, SPOOL, QUARANTINE = "open.safetensors", "members.jsonl", "spool", "quarantine"
+MAX_SAID = 200  # characters of a reason that is shown to all
+logger = logging.getLogger(__name__)
 
 
 class Refused(Exception):  # noqa: N818, not an error of ours
@@ -103,6 +107,18 @@ class Spooled:
     def after(self) -> Vector:
         """The client's parameters after its steps."""
         return np.fromfile(self.file, "<f4").astype(np.float32, copy=False)
+
+    def check(self, bounds: rules.Bounds, count: int) -> None:
+        """Raises GlgptError or OSError for an update that cannot be combined with others of `count` values."""
+        rules.check_claims(self, bounds)
+        if not 0 <= self.norm < math.inf:
+            raise GlgptError(f"its norm is {self.norm:g}")
+        values = self.after()
+        if len(values) != count or not np.isfinite(values).all():
+            raise GlgptError(f"{self.file.name} does not hold {count} finite values")
+
+
+_SPOOLED = TypeAdapter(Spooled)
 
 
 @dataclass
@@ -256,11 +272,40 @@ class Rounds:
         task = base64.b64decode(text["task"])
         self.open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds)
         self.open.attempt, self.open.had = int(text.get("attempt", 0)), int(text.get("had", 0))
-        for line in json_lines(self.spool / f"{name}.jsonl"):
-            spooled = Spooled(**line | {"file": self.spool / line["file"]})
-            self.open.updates[spooled.member] = spooled
         self.open.closed = self.open.settled = (self.spool / f"{name}.closed").exists()
+        self._restore_updates(self.open)
         self._check_quorum()
+
+    def _restore_updates(self, round_: OpenRound) -> None:
+        """Reads the accepted updates of a restored round, and moves those that cannot be combined out of the spool.
+
+        Such a file is damaged, or of a version that accepted more: left in place, it would fail the round after every
+        restart. A closed round that is then below its quorum takes updates again.
+        """
+        lines, bounds, unsound = self.spool / f"{round_.id}.jsonl", self.session.bounds, False
+        for line in json_lines(lines):
+            try:
+                spooled = _SPOOLED.validate_python({**line, "file": self.spool / Path(str(line["file"])).name})
+                spooled.check(bounds, len(round_.parameters))
+                round_.updates[spooled.member] = spooled
+            except (KeyError, OSError, TypeError, ValueError) as error:
+                unsound = True
+                self._quarantine(line, error)
+        if unsound:
+            left = "".join(_line(spooled) for spooled in round_.updates.values())
+            write_synced(lines, left.encode())
+        if unsound and round_.closed and not self._enough(round_):
+            round_.closed = round_.settled = False
+            (self.spool / f"{round_.id}.closed").unlink(missing_ok=True)
+
+    def _quarantine(self, line: Any, error: Exception) -> None:
+        """Moves the file of a spooled update's line to a folder of its own."""
+        name = Path(str(line.get("file"))).name if isinstance(line, dict) else ""
+        folder = self.files.site_folder / QUARANTINE
+        if (self.spool / name).is_file():
+            folder.mkdir(exist_ok=True)
+            (self.spool / name).replace(folder / name)
+        logger.error("an update in the spool is moved to %s: %s", quoted(folder / name, 300), quoted(error, 300))
 
     def offer(self, member: Member) -> dict[str, Any] | None:
         """The `round` message for a member; None where there is nothing to train for it now."""
@@ -298,7 +343,7 @@ class Rounds:
         if update.bytes != protocol.encoded_size(update.dtype, len(round_.parameters)):
             raise self._strike(member, f"{update.bytes} bytes are no vector of {len(round_.parameters)} values")
         try:
-            rules.check_claims(update, rules.Bounds(self.session.local_steps, self.session.recipe.rows))
+            rules.check_claims(update, self.session.bounds)
         except GlgptError as error:
             raise self._strike(member, str(error)) from None
 
@@ -321,7 +366,7 @@ class Rounds:
         write_synced(file, after.astype("<f4").tobytes())
         spooled = Spooled(member.number, update.tokens, update.steps, update.loss, norm, file)
         with (self.spool / f"{round_.id}.jsonl").open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(asdict(spooled) | {"file": file.name}) + "\n")
+            lines.write(_line(spooled))
             lines.flush()
             os.fsync(lines.fileno())
         round_.updates[member.number] = spooled
@@ -336,6 +381,7 @@ class Rounds:
         return self._strike(member, why)
 
     def _strike(self, member: Member, why: str) -> Rejected:
+        why = quoted(why, MAX_SAID)
         member.strikes += 1
         member.said = f"rejected: {why}"
         if member.strikes >= rules.STRIKES:
@@ -492,6 +538,10 @@ def _streamed_mean(rows: Iterable[Vector], weights: list[float], count: int) -> 
     for row, weight in zip(rows, weights, strict=True):
         mean += row * (weight / total)
     return mean.astype(np.float32)
+
+
+def _line(spooled: Spooled) -> str:
+    return json.dumps(asdict(spooled) | {"file": spooled.file.name}) + "\n"
 
 
 def _hash(key: str) -> str:

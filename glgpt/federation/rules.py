@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
-from glgpt.federation.protocol import OUTER_LR, OUTER_MOMENTUM, Update, Vector
+from glgpt.federation.protocol import OUTER_LR, OUTER_MOMENTUM, Vector
 from glgpt.text.dataset import mixed, starts
 
 CLIP = 1.5  # times the median norm of a round's changes
@@ -40,25 +41,40 @@ def shard_starts(seed: int, step: int, rows: int, count: int, shard: tuple[int, 
     return i + m * starts(seed, step, rows, (count - i + m - 1) // m)
 
 
+class Claims(Protocol):
+    """What a client reports of its steps: an `Update`, or the same of a spooled update or a supernode's reply."""
+
+    @property
+    def tokens(self) -> int: ...  # noqa: D102
+    @property
+    def steps(self) -> int: ...  # noqa: D102
+    @property
+    def loss(self) -> float: ...  # noqa: D102
+
+
 @dataclass(frozen=True)
 class Bounds:
-    """What an update may claim at most."""
+    """The largest values that an update may claim."""
 
     steps: int  # local steps of the round
     tokens_per_step: int  # batch x context x accumulate
+    loss: float  # nats a token
 
 
-def check_claims(update: Update, bounds: Bounds) -> None:
-    """Raises GlgptError for an update that claims what its round cannot give."""
-    if not 1 <= update.steps <= bounds.steps:
-        raise GlgptError(f"{update.steps} steps are claimed of {bounds.steps}")
-    most = update.steps * bounds.tokens_per_step
-    if not 1 <= update.tokens <= most:
-        raise GlgptError(f"{update.tokens} tokens are claimed; {update.steps} steps take {most}")
-    if not math.isfinite(update.loss) or update.loss < 0:
-        raise GlgptError(f"the loss claimed is {update.loss}")
-    if not math.isfinite(update.scale):
-        raise GlgptError("the scale is not finite")
+def loss_limit(vocab_size: int) -> float:
+    """Returns the largest plausible loss in nats a token: four times that of guessing uniformly."""
+    return 4 * math.log(max(2, vocab_size))
+
+
+def check_claims(claims: Claims, bounds: Bounds) -> None:
+    """Raises GlgptError for claims that a round of these bounds cannot produce."""
+    if not 1 <= claims.steps <= bounds.steps:
+        raise GlgptError(f"{claims.steps} steps are claimed of {bounds.steps}")
+    most = claims.steps * bounds.tokens_per_step
+    if not 1 <= claims.tokens <= most:
+        raise GlgptError(f"{claims.tokens} tokens are claimed; {claims.steps} steps take {most}")
+    if not 0 <= claims.loss <= bounds.loss:  # also false for NaN
+        raise GlgptError(f"a loss of {claims.loss:g} is claimed; it must be from 0 to {bounds.loss:.4g}")
 
 
 def norm(change: Vector) -> float:

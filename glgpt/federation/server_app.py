@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from glgpt.errors import quoted
 from glgpt.federation.exchange import ALIKE, KEY, Supernodes, arrays_of, client_reply, exchange, from_supernode
 from glgpt.federation.protocol import Vector
 from glgpt.federation.rules import TRIM, Outer, trimmed_mean, weighted_mean
@@ -106,10 +108,18 @@ def remember(strategy: Strategy, memory: Any) -> None:
             setattr(strategy, name, {KEY: memory[name]})
 
 
-def expanded(reply: Message, asked: Message, parameters: Vector, most_tokens: float) -> list[Message]:
+@dataclass(frozen=True)
+class Limits:
+    """The largest values in a site's reply."""
+
+    tokens: float
+    loss: float  # nats a token
+
+
+def expanded(reply: Message, asked: Message, parameters: Vector, limits: Limits) -> list[Message]:
     """A site's reply as one of each client's; what is not as agreed is left out, with a line in the log."""
     if reply.has_error():
-        logger.warning("a node failed: %s", reply.error.reason)
+        logger.warning("a node failed: %s", quoted(reply.error.reason, 300))
         return []
     try:
         rows = reply.content.array_records["arrays"]["updates"].numpy()
@@ -123,7 +133,7 @@ def expanded(reply: Message, asked: Message, parameters: Vector, most_tokens: fl
         return []
     replies = []
     for row, count, loss in zip(rows, tokens, losses, strict=True):
-        if not (np.isfinite(row).all() and 0 < count <= most_tokens and np.isfinite(loss)):
+        if not (np.isfinite(row).all() and 0 < count <= limits.tokens and 0 <= loss <= limits.loss):
             logger.warning("a client's update is left out: %g tokens, loss %g", count, loss)
             continue
         replies.append(client_reply(asked, row, count, loss))
@@ -161,7 +171,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = strategy_of(session)
     remember(strategy, held.memory)
     parameters = held.parameters
-    most_tokens = float(session.local_steps * session.recipe.rows * session.members)
+    limits = Limits(float(session.local_steps * session.recipe.rows * session.members), session.bounds.loss)
     supernodes = Supernodes(grid)
     for number in range(held.round + 1, session.rounds + 1):
         began, record = time.monotonic(), arrays_of(parameters)
@@ -181,7 +191,7 @@ def main(grid: Grid, context: Context) -> None:
         while session.gateways > 1 and sum(clients_of(reply) for _, reply in answers) < session.quorum:
             attempt += 1  # the gateways keep what they have, and wait for more
             answers = exchange(grid, partial(gateways, attempt))
-        replies = [one for question, reply in answers for one in expanded(reply, question, parameters, most_tokens)]
+        replies = [one for question, reply in answers for one in expanded(reply, question, parameters, limits)]
         for answer in supernodes.answers(began + session.round_seconds + session.grace + STARTING):
             if taken := from_supernode(answer, parameters, session):
                 replies.append(taken[0])

@@ -26,6 +26,7 @@ from glgpt import models
 from glgpt.errors import FileError, quoted
 from glgpt.federation.invitations import Invitations
 from glgpt.federation.protocol import Dtype, Vector
+from glgpt.federation.rules import Bounds, loss_limit
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import read_text, written_whole
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
@@ -76,6 +77,11 @@ class Session(BaseModel):
     def recipe(self) -> Recipe:
         """The program of a step."""
         return recipe_of(self.settings)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The largest values that an update of a round may claim."""
+        return Bounds(self.local_steps, self.recipe.rows, loss_limit(self.model.vocab_size))
 
     @property
     def bounded(self) -> bool:

@@ -271,8 +271,10 @@ class _Uvicorn(uvicorn.Server):
         self._draining = asyncio.ensure_future(self._drain(sig))  # held, so that it is not collected
 
     async def _drain(self, sig: int) -> None:
-        await self.app.drain()
-        super().handle_exit(sig, None)
+        try:
+            await self.app.drain()
+        finally:  # a drain that fails must not leave a server that refuses everything and does not end
+            super().handle_exit(sig, None)
 
 
 class StageServer:

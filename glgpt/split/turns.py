@@ -87,6 +87,8 @@ class Turns(Generic[J]):
             begun = time.perf_counter()
             try:
                 results = self._together([turn.job for turn in turns if turn.job is not None])
+                if len(results) != len(turns):  # the thread would end, and everyone who waits would wait for ever
+                    raise RuntimeError(f"{len(turns)} jobs gave {len(results)} results")
             except BaseException as error:  # of the thread's loop: whoever waits must hear of it
                 results = [error] * len(turns)
             self._took = time.perf_counter() - begun

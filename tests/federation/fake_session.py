@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,6 +151,7 @@ def serving(files: Files, site: Any) -> Iterator[Any]:
 
     gateway = Gateway(files, site)
     server = uvicorn.Server(configuration(gateway.application(), "127.0.0.1", 0, ws_ping_interval=None))
+    gateway.on_failure = partial(setattr, server, "should_exit", True)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     end = time.monotonic() + 60
@@ -158,7 +160,7 @@ def serving(files: Files, site: Any) -> Iterator[Any]:
         time.sleep(0.02)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield SimpleNamespace(address=f"http://127.0.0.1:{port}/", gateway=gateway, site=site)
+        yield SimpleNamespace(address=f"http://127.0.0.1:{port}/", gateway=gateway, site=site, thread=thread)
     finally:
         server.should_exit = server.force_exit = True
         thread.join(30)

@@ -174,7 +174,7 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
     from flwr.supercore.task_identity import TaskIdentity
 
     from glgpt.federation.exchange import arrays_of
-    from glgpt.federation.server_app import expanded, memory_of, remember, strategy_of
+    from glgpt.federation.server_app import Limits, expanded, memory_of, remember, strategy_of
 
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as in a ServerApp's process
     before = np.zeros(4, np.float32)
@@ -183,9 +183,9 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
     rows = np.float32([[1, 1, 1, 1], [3, 3, 3, 3], [2, 2, 2, 2], [np.nan] * 4, [9, 9, 9, 9]])
     metrics = MetricRecord({"tokens": [10.0, 10.0, 10.0, 10.0, 1e9], "loss": [1.0, 2.0, 3.0, 1.0, 1.0]})
     content = RecordDict({"arrays": ArrayRecord({"updates": Array(rows)}), "metrics": metrics})
-    replies = expanded(Message(content, reply_to=asked), asked, before, 1000)
+    replies = expanded(Message(content, reply_to=asked), asked, before, Limits(1000, 10))
     assert len(replies) == 3
-    assert expanded(Message(RecordDict(), reply_to=asked), asked, before, 1000) == []
+    assert expanded(Message(RecordDict(), reply_to=asked), asked, before, Limits(1000, 10)) == []
 
     class Grid:
         def get_node_ids(self):
@@ -195,7 +195,9 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
         session = make_session(strategy=name, outer_lr=1.0, outer_momentum=0.0)
         strategy = strategy_of(session)
         assert list(strategy.configure_train(1, arrays_of(before), ConfigRecord({"round": 1}), Grid()))
-        arrays, _ = strategy.aggregate_train(1, expanded(Message(content, reply_to=asked), asked, before, 1000))
+        arrays, _ = strategy.aggregate_train(
+            1, expanded(Message(content, reply_to=asked), asked, before, Limits(1000, 10))
+        )
         after = arrays["parameters"].numpy()
         assert np.isfinite(after).all() and (after > 0).all(), name
         if name != "fedadam":
@@ -261,7 +263,7 @@ def test_noise_is_what_was_asked_for(tmp_path):
     from flwr.supercore.task_identity import TaskIdentity
 
     from glgpt.federation.exchange import arrays_of
-    from glgpt.federation.server_app import expanded, strategy_of
+    from glgpt.federation.server_app import Limits, expanded, strategy_of
 
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     before = np.zeros(40_000, np.float32)
@@ -277,7 +279,7 @@ def test_noise_is_what_was_asked_for(tmp_path):
 
     strategy = strategy_of(make_session(strategy="fedavg", dp_noise=0.5, dp_clip=2.0, quorum=2))
     list(strategy.configure_train(1, arrays_of(before), ConfigRecord({"round": 1}), Grid()))
-    arrays, _ = strategy.aggregate_train(1, expanded(Message(content, reply_to=asked), asked, before, 1e4))
+    arrays, _ = strategy.aggregate_train(1, expanded(Message(content, reply_to=asked), asked, before, Limits(1e4, 10)))
     after = arrays["parameters"].numpy()
     assert np.std(after) == pytest.approx(0.5 * 2.0 / 2, rel=0.03)
     assert np.mean(after) == pytest.approx(0.002, abs=5 * 0.5 / 200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -438,3 +439,42 @@ def test_a_round_of_two_gateways_is_one_line(tmp_path):
     (line,) = files.notes()
     assert (line["clients"], line["tokens"], line["loss"], line["seconds"]) == (3, 400, 1.25, 3.0)
     assert (line["round"], line["devices"], line["validation_loss"]) == (1, [1, 2, 3], 1.5)
+
+
+# -- what is spooled ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["loss", "norm", "short", "nan", "fields"])
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_spooled_update_that_cannot_be_settled_is_set_aside(host, damage, settled, caplog):
+    """Left in place, it would fail the round after every restart."""
+    h = host()
+    members = [h.join().member for _ in range(2)]
+    h.begin()
+    for member in members:
+        h.send(member)
+    assert h.rounds.tick() == "close"
+    if settled:
+        h.rounds.settle()
+    spooled = h.rounds.open.updates[0]
+    lines = h.rounds.spool / f"{h.rounds.open.id}.jsonl"
+    first, second = lines.read_text().splitlines()
+    values = np.fromfile(spooled.file, "<f4")
+    if damage == "short":
+        values[:-3].tofile(spooled.file)
+    elif damage == "nan":
+        np.full_like(values, np.nan).tofile(spooled.file)
+    else:
+        changed = {"loss": {"loss": 1e308}, "norm": {"norm": 1e999}, "fields": {"member": None}}[damage]
+        lines.write_text(json.dumps(json.loads(first) | changed) + "\n" + second + "\n")
+    again = host()
+    assert list(again.rounds.open.updates) == [1] and not again.rounds.open.closed
+    assert "quarantine" in caplog.text
+    assert [p.name for p in (h.files.site_folder / "quarantine").iterdir()] == [spooled.file.name]
+    back = again.rounds.members[0]
+    back.connections = 1
+    again.rounds.offer(back)
+    again.send(back)
+    assert again.rounds.tick() == "close"
+    assert math.isfinite(again.rounds.figures()["loss"]) and len(again.rounds.reply().updates) == 2
+    assert len(host().rounds.open.updates) == 2

@@ -47,12 +47,22 @@ def update(**changed):
 
 
 @pytest.mark.parametrize(
-    "claim", [{"tokens": 10**9}, {"tokens": 0}, {"tokens": 129}, {"steps": 5}, {"steps": 0}, {"loss": -1.0}]
+    "claim",
+    [
+        {"tokens": 10**9},
+        {"tokens": 0},
+        {"tokens": 129},
+        {"steps": 5},
+        {"steps": 0},
+        {"loss": -1.0},
+        {"loss": 22.1},
+        {"loss": 1e308},
+    ],
 )
 def test_a_claim_beyond_the_round_is_refused(claim):
-    rules.check_claims(update(), rules.Bounds(4, 32))
+    rules.check_claims(update(), rules.Bounds(4, 32, 22.0))
     with pytest.raises(GlgptError):
-        rules.check_claims(update(**claim), rules.Bounds(4, 32))
+        rules.check_claims(update(**claim), rules.Bounds(4, 32, 22.0))
 
 
 def test_norms_are_clipped_to_one_and_a_half_medians():
