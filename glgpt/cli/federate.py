@@ -101,6 +101,10 @@ def _serve_options(p: Parser) -> None:
         g.add_argument(
             option, type=not_negative, default=default, metavar=metavar, help=f"of diloco (default {default:g})"
         )
+    g.add_argument(
+        "--rollback", type=positive, metavar="N",
+        help="undo the last N rounds of the session in --out before it continues: 1 or 2, whose checkpoints are kept",
+    )  # fmt: skip
     g.add_argument("--public", action="store_true", help="strangers may join: clip and trim what they send")
     g.add_argument(
         "--dp-noise", type=not_negative, default=0.0, metavar="Z",
@@ -159,6 +163,8 @@ def run_serve(args: argparse.Namespace) -> int:
         # before a run is made; the ports of a session are held by what a killed `serve` left
         fleet_place(args.fleet_port, places(place, args.url, args.gateways))
     files = _session(args)
+    if args.rollback:
+        _roll_back(args, files)
     session = files.session()
     if (files.folder / ENDED).exists():
         raise GlgptError(
@@ -193,6 +199,13 @@ def run_serve(args: argparse.Namespace) -> int:
         f"{quoted(args.out)}: {rounds} of {session.rounds} rounds{', ended by the host' if ended else ''}\n{further}",
     )
     return 128 + stop[0] if stop and not done else 0
+
+
+def _roll_back(args: argparse.Namespace, files: Any) -> None:
+    from glgpt.federation.rollback import roll_back
+
+    number = roll_back(files, args.rollback)
+    _say(args, {"event": "rolled back", "rounds": number}, f"{quoted(args.out)} is back at round {number}")
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -253,6 +266,8 @@ def _session(args: argparse.Namespace) -> Any:
             raise GlgptError(f"{quoted(args.out)} holds a session on another text: leave TEXT out to continue it")
         _unchanged(args, files.session())
         return files
+    if args.rollback:
+        raise ArgumentError(f"--rollback: {quoted(args.out)} holds no session")
     if not args.files:
         raise GlgptError("no text was given; name at least one file, or the --out of a session to continue")
     output_folder(args.out)
@@ -300,6 +315,8 @@ def _tell(args: argparse.Namespace, event: dict[str, Any]) -> None:
     judged = f", validation {event['validation_loss']:.4f}" if "validation_loss" in event else ""
     spent = f", epsilon {event['epsilon']:.3g} at delta {event['delta']:g}" if "epsilon" in event else ""
     many = f"{event['clients']} device{'' if event['clients'] == 1 else 's'}"
+    if "problem" in event:
+        judged = f", not evaluated: {event['problem']}; --rollback 1 undoes the last round"
     text = f"round {event['round']}: {many}, {event['tokens']:,} tokens, loss {event['loss']:.4f}{judged}{spent}"
     _say(args, event, f"{text} ({event['seconds']:.1f} s)")
 

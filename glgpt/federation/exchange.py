@@ -129,7 +129,9 @@ class SupernodeClaims:
     loss: float
 
 
-def from_supernode(answer: Answer, parameters: Vector, session: Session) -> tuple[Message, dict[str, Any]] | None:
+def from_supernode(
+    answer: Answer, parameters: Vector, session: Session, limits: rules.NormLimits
+) -> tuple[Message, dict[str, Any]] | None:
     """A supernode's reply as strategies take it, and its line of `rounds.jsonl`; None for one that is not as agreed."""
     question, reply = answer
     name = name_of(question.metadata.dst_node_id)
@@ -143,10 +145,12 @@ def from_supernode(answer: Answer, parameters: Vector, session: Session) -> tupl
             raise ValueError(f"its update is not {len(parameters)} finite numbers")
         claims = SupernodeClaims(int(tokens), int(steps), float(loss))
         rules.check_claims(claims, session.bounds)
+        norm = rules.norm(row - parameters)
+        limits.check(norm, claims.steps)
         if not 0 <= seconds <= MAX_SECONDS:
             raise ValueError(f"it claims {seconds:g} s")
         told = {"tokens": claims.tokens, "loss": claims.loss}
-        device = {"member": None, "name": name, **told, "steps": claims.steps, "said": ""}
+        device = {"member": None, "name": name, **told, "steps": claims.steps, "norm": norm, "said": ""}
         line = {"clients": 1, **told, "seconds": float(seconds), "streamed": False}
         return client_reply(question, row, float(tokens), claims.loss), line | {"devices": [device], "site": name}
     except Exception as error:  # whatever a node sends

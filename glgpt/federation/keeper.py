@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.federation import protocol
+from glgpt.federation.protocol import Vector
 from glgpt.federation.session import Files
 from glgpt.text.dataset import Data, load_data
 from glgpt.text.files import Text
@@ -25,7 +27,7 @@ class Keeper:
         self.files, self.session, self._device = files, files.session(), device
         self._loop: Loop | None = None
         lines = files.notes()
-        self._kept = max((line["round"] for line in lines if "validation_loss" in line), default=0)
+        self._kept = max((line["round"] for line in lines if "step" in line), default=0)
 
     def _opened(self) -> Loop:
         from glgpt.training.trainer import Trainer  # opens the graphics library
@@ -51,15 +53,29 @@ class Keeper:
         held = self.files.checkpoint()
         number = held.round
         trainer, session = self._loop.trainer, self.session
-        trainer.set_parameters(protocol.unflatten(held.parameters, session.shapes()))
         trainer.steps_done = min(session.first_step(number + 1), session.settings.steps)
         noted = {line["round"]: line for line in self._notes(number)}
         lines = [noted[n] for n in range(self._kept + 1, number + 1) if n in noted]
-        extra = self._loop.keep(trainer.steps_done, lines[-1]["loss"] if lines else None)
+        extra = self._evaluated(self._loop, held.parameters, lines[-1]["loss"] if lines else None)
         self.files.note({"round": number, **extra})
         self._kept = number
         for line in lines:
             yield line | (extra if line["round"] == number else {})
+
+    def _evaluated(self, loop: Loop, parameters: Vector, loss: float | None) -> dict[str, Any]:
+        """Evaluates, samples and saves the parameters; returns the metrics, or the problem where they cannot be.
+
+        A model that cannot be evaluated must not end the session: the next `serve` would end the same way.
+        """
+        step = loop.trainer.steps_done
+        try:
+            loop.trainer.set_parameters(protocol.unflatten(parameters, self.session.shapes()))
+            found = loop.keep(step, loss)
+        except FileError:
+            raise
+        except GlgptError as error:
+            return {"step": step, "problem": quoted(error, 300)}
+        return {k: v for k, v in found.items() if not isinstance(v, float) or math.isfinite(v)}
 
     def _notes(self, number: int) -> list[dict[str, Any]]:
         """The lines of the rounds; the gateway writes a round's before Flower has its answer."""

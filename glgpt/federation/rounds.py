@@ -108,11 +108,10 @@ class Spooled:
         """The client's parameters after its steps."""
         return np.fromfile(self.file, "<f4").astype(np.float32, copy=False)
 
-    def check(self, bounds: rules.Bounds, count: int) -> None:
+    def check(self, bounds: rules.Bounds, limits: rules.NormLimits, count: int) -> None:
         """Raises GlgptError or OSError for an update that cannot be combined with others of `count` values."""
         rules.check_claims(self, bounds)
-        if not 0 <= self.norm < math.inf:
-            raise GlgptError(f"its norm is {self.norm:g}")
+        limits.check(self.norm, self.steps)
         values = self.after()
         if len(values) != count or not np.isfinite(values).all():
             raise GlgptError(f"{self.file.name} does not hold {count} finite values")
@@ -128,6 +127,7 @@ class OpenRound:
     number: int
     id: str
     parameters: Vector
+    limits: rules.NormLimits
     task: bytes
     opened: float
     deadline: float
@@ -236,12 +236,17 @@ class Rounds:
         if before is not None and attempt <= before.attempt:
             before.task = task
             return before
-        now = self.clock()
-        round_ = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds, attempt=attempt)
+        round_ = self._round(number, parameters, task)
+        round_.attempt = attempt
         if before is not None:
             round_.updates, round_.had = before.updates, len(before.updates)
         (self.spool / f"{name}.closed").unlink(missing_ok=True)
         return round_
+
+    def _round(self, number: int, parameters: Vector, task: bytes) -> OpenRound:
+        now, name = self.clock(), weights_id(number, parameters)
+        limits = rules.NormLimits(rules.norm(parameters), rules.recent_norms(self.files.notes(), number))
+        return OpenRound(number, name, parameters, limits, task, now, now + self.session.round_seconds)
 
     def keep_open(self) -> None:
         """Keeps the open round on the disk, and deletes what came for others."""
@@ -265,14 +270,12 @@ class Rounds:
             return
         with safe_open(path, framework="numpy") as file:
             parameters, text = file.get_tensor("parameters"), file.metadata()
-        number, now = int(text["number"]), self.clock()
+        number = int(text["number"])
         if self.files.round_of() >= number:  # Flower has the answer
             return
-        name = weights_id(number, parameters)
-        task = base64.b64decode(text["task"])
-        self.open = OpenRound(number, name, parameters, task, now, now + self.session.round_seconds)
+        self.open = self._round(number, parameters, base64.b64decode(text["task"]))
         self.open.attempt, self.open.had = int(text.get("attempt", 0)), int(text.get("had", 0))
-        self.open.closed = self.open.settled = (self.spool / f"{name}.closed").exists()
+        self.open.closed = self.open.settled = (self.spool / f"{self.open.id}.closed").exists()
         self._restore_updates(self.open)
         self._check_quorum()
 
@@ -286,7 +289,7 @@ class Rounds:
         for line in json_lines(lines):
             try:
                 spooled = _SPOOLED.validate_python({**line, "file": self.spool / Path(str(line["file"])).name})
-                spooled.check(bounds, len(round_.parameters))
+                spooled.check(bounds, round_.limits, len(round_.parameters))
                 round_.updates[spooled.member] = spooled
             except (KeyError, OSError, TypeError, ValueError) as error:
                 unsound = True
@@ -360,8 +363,10 @@ class Rounds:
         self.check(member, update)
         round_ = self.open
         assert round_ is not None
-        if not np.isfinite(norm):
-            raise self._strike(member, "the change's norm is not finite")
+        try:
+            round_.limits.check(norm, update.steps)
+        except GlgptError as error:
+            raise self._strike(member, str(error)) from None
         file = self.spool / f"{round_.id}.{member.number}.f32"
         write_synced(file, after.astype("<f4").tobytes())
         spooled = Spooled(member.number, update.tokens, update.steps, update.loss, norm, file)

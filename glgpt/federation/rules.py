@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,10 @@ from glgpt.errors import GlgptError
 from glgpt.federation.protocol import OUTER_LR, OUTER_MOMENTUM, Vector
 from glgpt.text.dataset import mixed, starts
 
+PARAMETER_NORMS = 4.0  # norms of the parameters that a change may have at most; measured: 0.6 after 100 first steps
+EARLIER_NORMS = 5.0  # times the median of recent rounds that a change may have
+NORM_FLOOR = 0.1  # norms of the parameters that are allowed whatever recent rounds had: a round's change is 0.13 of it
+NORM_ROUNDS = 10  # rounds of which norms are compared
 CLIP = 1.5  # times the median norm of a round's changes
 TRIM = 0.2  # share of the clients left out at either end, value by value
 STRIKES = 3  # rejected updates that set a client aside
@@ -75,6 +80,43 @@ def check_claims(claims: Claims, bounds: Bounds) -> None:
         raise GlgptError(f"{claims.tokens} tokens are claimed; {claims.steps} steps take {most}")
     if not 0 <= claims.loss <= bounds.loss:  # also false for NaN
         raise GlgptError(f"a loss of {claims.loss:g} is claimed; it must be from 0 to {bounds.loss:.4g}")
+
+
+@dataclass(frozen=True)
+class NormLimits:
+    """How large a change of the weights may be: by the parameters' norm, and by the changes of recent rounds."""
+
+    parameters: float  # the norm of the parameters before the round
+    recent: tuple[tuple[float, int], ...] = ()  # norm and steps of changes that were accepted in recent rounds
+
+    def largest(self, steps: int) -> float:
+        """Returns the largest norm that a change of `steps` steps may have.
+
+        Of recent rounds both the norm and the norm a step count: a change of few steps is small, and large for its
+        steps.
+        """
+        most = PARAMETER_NORMS * self.parameters
+        if not self.recent:
+            return most
+        norms, rates = zip(*((norm, norm / max(1, steps)) for norm, steps in self.recent), strict=True)
+        usual = max(float(np.median(norms)), float(np.median(rates)) * steps)
+        return min(most, max(EARLIER_NORMS * usual, NORM_FLOOR * self.parameters))
+
+    def check(self, norm: float, steps: int) -> None:
+        """Raises GlgptError for a change that is too large."""
+        largest = self.largest(steps)
+        if not norm <= largest:  # also true for NaN
+            raise GlgptError(
+                f"the change's norm is {norm:.3g}; {steps} steps may change the weights by {largest:.3g} at most"
+            )
+
+
+def recent_norms(lines: Iterable[Mapping[str, Any]], number: int) -> tuple[tuple[float, int], ...]:
+    """Returns norm and steps of the changes in the last rounds before `number`, from lines of `rounds.jsonl`."""
+    recent = [line for line in lines if number - NORM_ROUNDS <= line["round"] < number]
+    devices = (device for line in recent for device in line.get("devices", ()))
+    found = ((device.get("norm"), device.get("steps")) for device in devices)
+    return tuple((norm, steps) for norm, steps in found if norm is not None and steps and math.isfinite(norm))
 
 
 def norm(change: Vector) -> float:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
@@ -43,6 +44,7 @@ PATIENCE = 180.0  # seconds in which SuperLink must answer after its start
 LOST = 45.0  # seconds after which a run that SuperLink calls running has no ServerApp: its heartbeat is 30
 RESTARTS = 20  # of one process within ten minutes and one round, before it is given up
 HOST_LIFE = 10 * 365 * 24 * 3600.0
+SUPERLINK = "superlink.sqlite"  # there too
 PROCESSES = "processes"  # in the session's folder: who leads each group of processes
 HOSTS = "host.json"  # there too: each gateway's address and the host's token
 
@@ -260,6 +262,10 @@ class Supervisor:
             raise FileError(f"{quoted(files.run, 300)} is being served by another process")
         self._unlock = unlock
         end_leftovers(files)
+        if not np.isfinite(files.checkpoint().parameters).all():  # of an older version
+            raise FileError(
+                f"{quoted(files.run, 300)}: the last checkpoint is not finite; --rollback 1 undoes its round"
+            )
         self.places = places(place, urls, self.session.gateways)
         self.keeper = Keeper(files, device)
         self.superlink_port = fleet_place(fleet_port, self.places).port
@@ -269,7 +275,7 @@ class Supervisor:
         home.mkdir(exist_ok=True)
         environment = flower.environment(home)
         port = self.superlink_port
-        database = files.folder / "superlink.sqlite"
+        database = files.folder / SUPERLINK
         self.superlink = self._process(
             "superlink", lambda: flower.superlink_command(port, database, secret), environment
         )

@@ -29,8 +29,8 @@ from flwr.serverapp.strategy import (
 from glgpt.errors import quoted
 from glgpt.federation.exchange import ALIKE, KEY, Supernodes, arrays_of, client_reply, exchange, from_supernode
 from glgpt.federation.protocol import Vector
-from glgpt.federation.rules import TRIM, Outer, trimmed_mean, weighted_mean
-from glgpt.federation.session import Checkpoint, Files, Session
+from glgpt.federation.rules import TRIM, NormLimits, Outer, norm, recent_norms, trimmed_mean, weighted_mean
+from glgpt.federation.session import Checkpoint, Files, NotFiniteError, Session
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
@@ -100,12 +100,12 @@ def memory_of(strategy: Strategy) -> dict[str, np.ndarray]:
 
 
 def remember(strategy: Strategy, memory: Any) -> None:
-    """Gives a strategy back what `memory_of` gave."""
+    """Restores what `memory_of` returned; what it did not hold is cleared."""
     if isinstance(strategy, Diloco):
         strategy.outer.velocity = memory.get("velocity")
     for name in ADAM:
-        if name in memory:
-            setattr(strategy, name, {KEY: memory[name]})
+        if hasattr(strategy, name):
+            setattr(strategy, name, {KEY: memory[name]} if name in memory else None)
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,23 @@ def expanded(reply: Message, asked: Message, parameters: Vector, limits: Limits)
             continue
         replies.append(client_reply(asked, row, count, loss))
     return replies
+
+
+def combined(strategy: Strategy, number: int, before: Vector, replies: list[Message], files: Files) -> Vector:
+    """Saves and returns the parameters after a round: those `before` it if the replies give none that are finite."""
+    memory = dict(memory_of(strategy))
+    arrays, _ = strategy.aggregate_train(number, replies)
+    if arrays is None:
+        logger.warning("round %d brought nothing", number)
+    after = before if arrays is None else np.asarray(arrays[KEY].numpy(), np.float32)
+    try:
+        files.save(Checkpoint(number, after, memory_of(strategy)))
+    except NotFiniteError as error:
+        logger.error("%s; the weights stay as they were before it", error)
+        remember(strategy, memory)
+        files.save(Checkpoint(number, before, memory))
+        return before
+    return after
 
 
 def clients_of(reply: Message) -> int:
@@ -192,13 +209,9 @@ def main(grid: Grid, context: Context) -> None:
             attempt += 1  # the gateways keep what they have, and wait for more
             answers = exchange(grid, partial(gateways, attempt))
         replies = [one for question, reply in answers for one in expanded(reply, question, parameters, limits)]
+        norms = NormLimits(norm(parameters), recent_norms(files.notes(), number))
         for answer in supernodes.answers(began + session.round_seconds + session.grace + STARTING):
-            if taken := from_supernode(answer, parameters, session):
+            if taken := from_supernode(answer, parameters, session, norms):
                 replies.append(taken[0])
                 files.note({"round": number, **taken[1]})
-        arrays, _ = strategy.aggregate_train(number, replies)
-        if arrays is None:
-            logger.warning("round %d brought nothing", number)
-        else:
-            parameters = np.asarray(arrays[KEY].numpy(), np.float32)
-        files.save(Checkpoint(number, parameters, memory_of(strategy)))
+        parameters = combined(strategy, number, parameters, replies, files)

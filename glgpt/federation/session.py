@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from glgpt import models
-from glgpt.errors import FileError, quoted
+from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.federation.invitations import Invitations
 from glgpt.federation.protocol import Dtype, Vector
 from glgpt.federation.rules import Bounds, loss_limit
@@ -36,6 +37,7 @@ from glgpt.training.settings import Settings
 
 FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
 PAUSED, ENDED = "paused", "ended"  # files: what the host decided
+KEPT = 2  # checkpoints that are kept before the last one
 Strategy = Literal["diloco", "fedavg", "fedadam", "median", "trimmed"]
 
 
@@ -118,6 +120,10 @@ class Checkpoint:
     memory: Mapping[str, NDArray[Any]]  # the outer optimizer's, by name
 
 
+class NotFiniteError(GlgptError):
+    """Parameters that hold a NaN or an infinity, and are not saved."""
+
+
 class Files:
     """A session's folder."""
 
@@ -159,14 +165,45 @@ class Files:
         return validated(Session, read_text(path), f"{quoted(path, 300)} is damaged")
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Writes a checkpoint; it is on the disk when this returns."""
-        arrays = {"parameters": checkpoint.parameters, **{f"memory.{k}": v for k, v in checkpoint.memory.items()}}
-        path = self.folder / CHECKPOINT
-        write_synced(path, save(arrays, {"round": str(checkpoint.round)}))
+        """Writes a checkpoint, which is on the disk when this returns, and keeps those of the two rounds before it.
 
-    def checkpoint(self) -> Checkpoint:
-        """The last checkpoint. Raises FileError where it is damaged."""
+        Raises NotFiniteError for parameters, or memory of the outer optimizer, that are not finite.
+        """
+        arrays = {"parameters": checkpoint.parameters, **{f"memory.{k}": v for k, v in checkpoint.memory.items()}}
+        for name, values in arrays.items():
+            if not np.isfinite(values).all():
+                raise NotFiniteError(f"round {checkpoint.round}: {name} would hold values that are not finite")
         path = self.folder / CHECKPOINT
+        if path.exists() and (held := self.round_of()) < checkpoint.round:
+            kept = self._kept(held)
+            kept.unlink(missing_ok=True)
+            try:
+                os.link(path, kept)
+            except OSError:  # a file system without links
+                shutil.copyfile(path, kept)
+        write_synced(path, save(arrays, {"round": str(checkpoint.round)}))
+        for old in self.kept_rounds()[:-KEPT]:
+            self._kept(old).unlink()
+
+    def _kept(self, number: int) -> Path:
+        return self.folder / f"checkpoint-{number}.safetensors"
+
+    def kept_rounds(self) -> list[int]:
+        """Returns the rounds before the last one whose checkpoints are kept, in order."""
+        names = (path.stem.removeprefix("checkpoint-") for path in self.folder.glob("checkpoint-*.safetensors"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def go_back(self, number: int) -> None:
+        """Makes the kept checkpoint of round `number` the last one. Raises FileError where it is damaged."""
+        self.checkpoint(self._kept(number))
+        self._kept(number).replace(self.folder / CHECKPOINT)
+        for later in self.kept_rounds():
+            if later > number:
+                self._kept(later).unlink()
+
+    def checkpoint(self, path: Path | None = None) -> Checkpoint:
+        """The last checkpoint, or the one at `path`. Raises FileError where it is damaged."""
+        path = path or self.folder / CHECKPOINT
         try:
             with safe_open(path, framework="numpy") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a file is no dict
@@ -191,6 +228,11 @@ class Files:
     def notes(self) -> list[dict[str, Any]]:
         """A line a round, of all its gateways; what a killed process left half written is left out."""
         return by_round(json_lines(self.folder / ROUNDS))
+
+    def keep_notes(self, number: int) -> None:
+        """Drops the lines of rounds after `number`, and what was evaluated after it."""
+        lines = [x for x in json_lines(self.folder / ROUNDS) if x["round"] < number + ("clients" in x)]
+        write_synced(self.folder / ROUNDS, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     @property
     def paused(self) -> bool:

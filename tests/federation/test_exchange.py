@@ -22,6 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from glgpt.federation import exchange as exchange_module
 from glgpt.federation.exchange import AGAIN, KEY, Supernodes, exchange, from_supernode, name_of
 from glgpt.federation.flower import AWAY
+from glgpt.federation.rules import NormLimits
 from glgpt.federation.server_app import Nodes, strategy_of
 
 GATEWAY, NODE = 1, 99
@@ -122,7 +123,7 @@ def answered(session: Any, **changes: Any) -> Any:
     given = {name: value for name, value in (metrics | changes).items() if value is not None}
     arrays = ArrayRecord({"updates": Array(rows)})
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord(given)})
-    return from_supernode((asked, Message(content, reply_to=asked)), PARAMETERS, session)
+    return from_supernode((asked, Message(content, reply_to=asked)), PARAMETERS, session, NormLimits(1.0))
 
 
 def test_a_supernode_counts_as_one_device() -> None:
@@ -144,7 +145,7 @@ def test_a_supernode_counts_as_one_device() -> None:
         {"tokens": [0.0]}, {"tokens": [1e9]}, {"tokens": [float("nan")]}, {"steps": 0}, {"steps": 10**9},
         {"steps": None}, {"rows": np.ones((3, 4), np.float32)}, {"rows": np.ones((1, 5), np.float32)},
         {"rows": np.full((1, 4), np.nan, np.float32)}, {"rows": np.array([["a"] * 4])},
-        {"rows": np.zeros((), np.float32)},
+        {"rows": np.zeros((), np.float32)}, {"rows": np.full((1, 4), 1e30, np.float32)}, {"loss": [1e308]},
     ],
     ids=str,
 )  # fmt: skip
@@ -160,5 +161,5 @@ def test_a_supernode_that_failed_says_why(caplog: pytest.LogCaptureFixture) -> N
     asked.metadata.__dict__["_message_id"] = "1"
     reply = Message(Error(FAILED, "this node names no text"), reply_to=asked)
     with caplog.at_level(logging.WARNING, "flwr"):
-        assert from_supernode((asked, reply), PARAMETERS, make_session()) is None
+        assert from_supernode((asked, reply), PARAMETERS, make_session(), NormLimits(1.0)) is None
     assert "names no text" in caplog.text

@@ -208,6 +208,35 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
         assert bool(memory_of(strategy)) == (name == "fedadam"), name
 
 
+def test_a_round_whose_mean_is_not_finite_leaves_the_weights(tmp_path):
+    import numpy as np
+    from fake_session import make_files
+    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from glgpt.federation.exchange import arrays_of, client_reply
+    from glgpt.federation.server_app import Nodes, combined, memory_of, strategy_of
+
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    asked = Message(RecordDict(), dst_node_id=1, message_type="train")
+    asked.metadata.__dict__["_message_id"] = "1"
+    files = make_files(tmp_path / "run", outer_lr=1.0, outer_momentum=0.9)
+    before, strategy = files.checkpoint().parameters, strategy_of(files.session())
+
+    def round_of(number, row):
+        list(strategy.configure_train(number, arrays_of(before), ConfigRecord({}), Nodes([1])))
+        return combined(strategy, number, before, [client_reply(asked, row, 8.0, 2.0)], files)
+
+    good = round_of(1, before + 1)
+    velocity = memory_of(strategy)["velocity"]
+    assert np.isfinite(good).all() and not np.array_equal(good, before)
+    with np.errstate(over="ignore"):
+        assert np.array_equal(round_of(2, np.full_like(before, 3e38)), before)  # the outer step overflows
+    held = files.checkpoint()
+    assert held.round == 2 and np.array_equal(held.parameters, before)
+    assert np.array_equal(held.memory["velocity"], velocity) and memory_of(strategy)["velocity"] is velocity
+
+
 def test_an_answer_that_was_half_sent_is_completed(tmp_path):
     """A killed gateway left objects out; the ServerApp waits for them, three minutes."""
     import numpy as np

@@ -12,7 +12,7 @@ from fake_session import Host, make_files
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol, rules
 from glgpt.federation.rounds import Refused, Rejected
-from glgpt.federation.session import Checkpoint, Files, weights_id
+from glgpt.federation.session import Checkpoint, Files, NotFiniteError, weights_id
 
 
 def test_a_round_ends_when_all_who_were_asked_have_answered(host):
@@ -191,7 +191,7 @@ def test_public_sessions_are_clipped(host):
     members = [h.join().member for _ in range(7)]
     h.begin()
     for i, member in enumerate(members):
-        h.send(member, -5.0 if i == 3 else 0.5)
+        h.send(member, -3.5 if i == 3 else 0.5)
     assert h.rounds.tick() == "close"
     rows = h.rounds.reply().updates
     norms = [rules.norm(row - h.before) for row in rows]
@@ -220,7 +220,7 @@ def test_with_noise_no_change_is_beyond_the_clip_and_all_count_alike(host, strea
     members = [h.join().member for _ in range(3)]
     h.begin()
     for i, member in enumerate(members):
-        h.send(member, 1e-4 if i == 0 else 5.0, tokens=16 * (i + 1))
+        h.send(member, 1e-4 if i == 0 else 3.5, tokens=16 * (i + 1))
     h.rounds.most_held = 0 if streamed else h.rounds.most_held
     assert h.rounds.tick() == "close"
     rows = h.rounds.reply().updates
@@ -478,3 +478,68 @@ def test_a_spooled_update_that_cannot_be_settled_is_set_aside(host, damage, sett
     assert again.rounds.tick() == "close"
     assert math.isfinite(again.rounds.figures()["loss"]) and len(again.rounds.reply().updates) == 2
     assert len(host().rounds.open.updates) == 2
+
+
+# -- changes that are too large ----------------------------------------------------------
+
+
+def test_a_change_of_enormous_norm_is_refused(host):
+    """One finite update of norm 2.7e41 was accepted, and the model was lost."""
+    h = host(dtype="exact")
+    a, b = h.join().member, h.join().member
+    h.begin()
+    with pytest.raises(Rejected, match="norm is 5"):
+        h.send(a, np.full_like(h.before, 1e37))
+    with pytest.raises(Rejected, match="at most"):
+        h.send(a, 4.5)
+    assert a.strikes == 2 and a.said.startswith("rejected: the change's norm")
+    h.send(b, 0.5)
+    assert list(h.rounds.open.updates) == [b.number]
+
+
+def test_a_change_is_compared_with_those_of_earlier_rounds(host):
+    h = host(quorum=1)
+    a = h.join().member
+    h.files.note({"round": 1, "clients": 1, "devices": [{"norm": 0.1 * rules.norm(h.before), "steps": 4}]})
+    h.begin(2)
+    with pytest.raises(Rejected, match="norm"):
+        h.send(a, 0.6)
+    h.send(a, 0.4)
+
+
+def test_the_norm_that_a_change_may_have():
+    first = rules.NormLimits(10.0)
+    assert first.largest(1) == first.largest(99) == 40
+    recent = ((1.0, 10), (1.0, 10), (1.0, 10), (1e41, 10))  # a median, so that one that came through counts little
+    assert rules.NormLimits(10.0, recent).largest(10) == pytest.approx(5)
+    assert rules.NormLimits(10.0, recent).largest(20) == pytest.approx(10)  # of more steps
+    assert rules.NormLimits(10.0, ((0.3, 1),)).largest(25) == pytest.approx(37.5)  # the others were slow devices
+    assert rules.NormLimits(10.0, ((1e-9, 1),)).largest(25) == pytest.approx(1)  # a device that claims next to nothing
+    with pytest.raises(GlgptError):
+        first.check(float("nan"), 1)
+    lines = [
+        {"round": n, "devices": [{"norm": float(n), "steps": 2}, {"norm": None, "steps": 1}]} for n in range(1, 30)
+    ]
+    assert rules.recent_norms([*lines, {"round": 30}], 20) == tuple((float(n), 2) for n in range(10, 20))
+
+
+def test_parameters_that_are_not_finite_are_not_saved(host):
+    h = host()
+    bad = h.before.copy()
+    bad[3] = np.inf
+    with pytest.raises(NotFiniteError, match="round 1: parameters"):
+        h.files.save(Checkpoint(1, bad, {}))
+    with pytest.raises(NotFiniteError, match="velocity"):
+        h.files.save(Checkpoint(1, h.before, {"velocity": bad}))
+    assert h.files.round_of() == 0
+
+
+def test_the_two_checkpoints_before_the_last_are_kept(host):
+    h = host()
+    for number in (1, 2, 3, 3, 4):  # a round that is done again does not count twice
+        h.files.save(Checkpoint(number, h.before + np.float32(number), {}))
+    assert h.files.kept_rounds() == [2, 3]
+    h.files.go_back(2)
+    held = h.files.checkpoint()
+    assert held.round == 2 and np.array_equal(held.parameters, h.before + np.float32(2))
+    assert h.files.kept_rounds() == []

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="make test-federate has what this needs")
 
 from command_line import Capture, refused
-from fake_session import make_files
+from fake_session import Clock, Host, make_files
 
-from glgpt.federation.serve import PROCESSES, end_leftovers
-from glgpt.federation.session import ENDED
+from glgpt.errors import GlgptError
+from glgpt.federation.keeper import Keeper
+from glgpt.federation.rollback import roll_back
+from glgpt.federation.serve import PROCESSES, SUPERLINK, end_leftovers
+from glgpt.federation.session import ENDED, Checkpoint, Files
 from glgpt.system.files import write_json
-from glgpt.training.run_folder import RECORD
+from glgpt.system.locks import lock_folder
+from glgpt.training.run_folder import METRICS, RECORD, STATE
 
 AGREED = ("--rounds", "5", "--local-steps", "4", "--quorum", "2", "--grace", "4", "--outer-lr", "0.7")
 
@@ -87,3 +96,59 @@ def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, 
         for leader in leaders:
             if alive(leader):
                 os.killpg(leader, 9)
+
+
+def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
+    """Weights, lines, metrics, and what is open: the next round starts from the kept checkpoint."""
+    host = Host(Files(run), Clock())
+    files, before = host.files, host.before
+    settings = asdict(files.session().settings)
+    record = {"preset": "nano", "files": [], "vocab_size": 256, "data": "x", "settings": settings}
+    write_json(run / RECORD, record)
+    (run / STATE).touch()
+    (run / METRICS).write_text("".join(json.dumps({"step": step, "loss": 2.0}) + "\n" for step in (4, 8, 12)))
+    for number in (1, 2, 3):
+        files.note({"round": number, "clients": 1, "tokens": 8, "loss": 2.0, "devices": [], "streamed": False})
+        files.note({"round": number, "step": 4 * number, "validation_loss": 2.0})
+        files.save(Checkpoint(number, before + np.float32(number), {}))
+    member = host.join().member
+    host.begin(4)
+    host.send(member)
+    (files.folder / SUPERLINK).touch()
+    serve = ("federate", "serve", "--out", str(run), "--no-page", *AGREED)
+    assert "keeps checkpoints for --rollback 1 or 2" in refused(capsys, *serve, "--rollback", "3")
+    unlock = lock_folder(files.folder)
+    assert unlock is not None
+    assert "is being served" in refused(capsys, *serve, "--rollback", "2")
+    unlock()
+    assert roll_back(files, 2) == 1
+    held = files.checkpoint()
+    assert held.round == 1 and np.array_equal(held.parameters, before + 1)
+    assert [sorted(line) for line in files.notes()] == [["clients", "devices", "loss", "round", "streamed", "tokens"]]
+    assert (run / METRICS).read_text() == ""  # of the round that is evaluated and saved again
+    assert Host(files, Clock()).rounds.open is None and not (files.folder / SUPERLINK).exists()
+    assert Host(files, Clock()).rounds.members.keys() == {0}
+    assert "keeps checkpoints for --rollback nothing yet" in refused(capsys, *serve, "--rollback", "1")
+
+
+def test_a_model_that_cannot_be_evaluated_ends_no_session(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`serve` ended with an error, and refused to start again."""
+    files = Files(run)
+
+    class Loop:
+        trainer = SimpleNamespace(set_parameters=lambda _: None, steps_done=0)
+
+        def keep(self, step: int, _: float | None) -> dict[str, Any]:
+            if step == 4:
+                raise GlgptError("the model's logits are not finite")
+            return {"step": step, "lr": 1e-3, "validation_loss": float("nan")}
+
+    monkeypatch.setattr(Keeper, "_opened", lambda _: Loop())
+    keeper = Keeper(files, "software")
+    for number in (1, 2):
+        files.note({"round": number, "clients": 1, "tokens": 8, "loss": 2.0, "devices": []})
+        files.save(Checkpoint(number, files.checkpoint().parameters, {}))
+        (told,) = keeper.catch_up(number)
+        assert told.get("problem") == ("the model's logits are not finite" if number == 1 else None)
+        assert "validation_loss" not in told
+    assert not list(Keeper(files, "software").catch_up(2))

@@ -1,0 +1,48 @@
+"""Going back to the checkpoint of an earlier round of a session that is not being served."""
+
+from __future__ import annotations
+
+import shutil
+
+from glgpt.errors import ArgumentError, FileError, quoted
+from glgpt.federation.rounds import OPEN, SPOOL
+from glgpt.federation.serve import SUPERLINK, end_leftovers
+from glgpt.federation.session import Files
+from glgpt.system.locks import lock_folder
+from glgpt.training.run_folder import RunFolder
+
+
+def roll_back(files: Files, rounds: int) -> int:
+    """Undoes the last `rounds` rounds of a session; returns the round that is then the last one.
+
+    The records of later rounds, the updates for an open round and what SuperLink holds are deleted. The checkpoint is
+    replaced last, so that an interrupted rollback can be repeated. Raises ArgumentError for a round whose checkpoint is
+    not kept, and FileError for a session that is being served.
+    """
+    unlock = lock_folder(files.folder)
+    if unlock is None:
+        raise FileError(f"{quoted(files.run, 300)} is being served by another process; stop it first")
+    try:
+        end_leftovers(files)
+        done, kept = files.round_of(), files.kept_rounds()
+        number = done - rounds
+        if number not in kept:
+            possible = " or ".join(str(done - k) for k in reversed(kept)) or "nothing yet"
+            raise ArgumentError(
+                f"--rollback {rounds}: {quoted(files.run, 300)} has done {done} rounds, and keeps checkpoints for "
+                f"--rollback {possible}"
+            )
+        session = files.session()
+        for site in range(session.gateways):
+            folder = Files(files.run, site).site_folder
+            (folder / OPEN).unlink(missing_ok=True)
+            shutil.rmtree(folder / SPOOL, ignore_errors=True)
+        for path in files.folder.glob(f"{SUPERLINK}*"):
+            path.unlink()
+        with RunFolder(files.run) as run:
+            run.rewind(max(0, session.first_step(number + 1) - 1))  # the round is evaluated and saved again
+        files.keep_notes(number)
+        files.go_back(number)
+    finally:
+        unlock()
+    return number
