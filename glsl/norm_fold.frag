@@ -10,10 +10,15 @@ void main() {
     int c4 = min(j * G_W + int(gl_FragCoord.x), W_W * W_TC - 1); \
     g[n] = vec4(0.0); \
     b[n] = OWN_BIAS(c4); \
-    for (int k = 0; k < GAIN_COLS; k++) { \
-      vec4 w = w_at(k, c4); \
-      g[n] += gain_at(0, k / 4)[k % 4] * w; \
-      b[n] += bias_at(0, k / 4)[k % 4] * w; \
+    for (int k = 0; k < GAIN_COLS; k += 4) { \
+      vec4 gain = gain_at(0, k / 4), bias = bias_at(0, k / 4), gain_w = vec4(0.0), bias_w = vec4(0.0); \
+      for (int o = 0; o < min(4, GAIN_COLS - k); o++) { \
+        vec4 w = w_at(k + o, c4); \
+        gain_w += gain[o] * w; \
+        bias_w += bias[o] * w; \
+      } \
+      g[n] += gain_w; \
+      b[n] += bias_w; \
     } \
     if (4 * (j * G_W + int(gl_FragCoord.x)) >= G_COLS) g[n] = b[n] = vec4(0.0); \
   }

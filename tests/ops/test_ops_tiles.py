@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import reference as ref
 from cases import Want
-from test_ops import EPS, EVERY, SHAPE, STYLES, Bench, held_to, play
+from test_ops import EPS, EVERY, SHAPE, STYLES, Array, Bench, held_to, play
 
 from glgpt import ops
 from glgpt.gl.device import Device
@@ -35,6 +36,31 @@ def test_a_product_loops_over_many_tiles(device: Device, inner: int, rows: int, 
     ((want, matrix, _),) = play(device, bench, record)
     assert not any("#define SEGMENTS" in shader for shader in bench.program().shaders.values())
     ref.within(matrix, want.expected, 2e-5, 2 * EPS)  # as in `cases`; packed weights are held as they are
+
+
+@pytest.mark.parametrize("style", ["4x4", "4x8", "8x4"])
+@pytest.mark.parametrize("case", ["matmul", "norm_fold"])
+def test_a_long_sum_keeps_its_digits(device: Device, case: str, style: str) -> None:
+    """A sum over K is rounded once for each product, so that massive activations drown the others (SmolLM2's MLP)."""
+    massive = {3: 2000.0, 1200: -2000.0}  # columns of x; their weights are equal, so that what they add cancels
+
+    def enlarge(name: str, array: Array) -> Array:
+        if name in ("x", "gain"):
+            array[:, list(massive)] = list(massive.values())
+        elif name == "w":
+            array[1200] = array[3]
+        return array
+
+    shape = SimpleNamespace(**SHAPE | {"rows": 16, "inner": 1536, "cols": 512, "act": None})
+    shape.bias = shape.residual = shape.shift = False
+    bench = Bench(STYLES[style], change=enlarge)
+    want, matrix, _ = play(device, bench, lambda b: EVERY[case].record(b, shape))[0]
+    x, w = (bench.held[name].astype(np.float32) for name in ("x" if case == "matmul" else "gain", "w"))
+    one_by_one = np.zeros_like(matrix, np.float32)
+    for k in range(x.shape[1]):
+        one_by_one += x[:, k : k + 1] * w[k]
+    ours, plain = (float(np.sqrt(np.mean((y - want.expected) ** 2))) for y in (matrix, one_by_one))
+    assert ours < 0.7 * plain
 
 
 @pytest.mark.parametrize("cols", [250, 50, 3])
