@@ -68,6 +68,6 @@ def test_a_preset_that_no_page_trains_is_refused_before_the_work(
 
 
 def test_books_come_by_http_alone(capsys: Capture) -> None:
-    assert "is no http address" in refused(
+    assert "is not an http address" in refused(
         capsys, "data", "fetch", "book:1", "--mirror", "file:///etc", "--out", "a.txt"
     )
