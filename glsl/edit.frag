@@ -1,13 +1,25 @@
-// y = x gain + shift on the rows of positions FIRST..END-1, x elsewhere; PER rows a position. Rows of gain and of shift
-// repeat from FIRST on: one row serves all, a row a head each head, a row a position one position.
+// y = x gain + shift, by the row of both that WHICH names for a position and head; row 0 stands for y = x.
+// Row t * PER + head of y is of position pos + t; with ONLY_ROW, y is the one of position pos + ONLY_ROW.
+// With ALL_POSITIONS, x has a row for each position.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
+#ifdef ONLY_ROW
+#define POSITION(r) (pos + ONLY_ROW)
+#else
+#define POSITION(r) (pos + (r) / PER)
+#endif
+#ifdef ALL_POSITIONS
+#define SOURCE(r) min(pos + (r), X_ROWS - 1)
+#else
+#define SOURCE(r) (r)
+#endif
 #define EDIT(n, i, j) { \
-    int row = min(i * Y_H + p.y, Y_ROWS - 1), c4 = j * Y_W + p.x, at = pos * PER + row - FIRST * PER; \
-    v[n] = 4 * c4 < Y_COLS ? x_at(row, c4) : vec4(0.0); \
-    if (at >= 0 && at < (END - FIRST) * PER && 4 * c4 < Y_COLS) \
-      v[n] = v[n] * gain_at(at % GAIN_ROWS, c4) + shift_at(at % SHIFT_ROWS, c4); \
+    int r = min(i * Y_H + p.y, Y_ROWS - 1), c4 = j * Y_W + p.x, head = r % PER; \
+    vec4 heads = which_at(min(POSITION(r), WHICH_ROWS - 1), head / 4); \
+    int k = int(heads[head % 4] + 0.5); \
+    v[n] = 4 * c4 < Y_COLS ? x_at(SOURCE(r), c4) : vec4(0.0); \
+    if (k > 0 && 4 * c4 < Y_COLS) v[n] = v[n] * gain_at(k, c4) + shift_at(k, c4); \
   }
   Y_TILES(EDIT)
   STORE_Y(v)

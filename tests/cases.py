@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from glgpt import ops
-from glgpt.program.layout import Layout, texels
+from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
@@ -288,12 +288,25 @@ def add(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def edit(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Rows of gain and shift repeat from the first position on; rows of other positions stay as they are."""
+    """Each position and head has a row of gain and shift of its own, or stays as it is (row 0)."""
+    positions = s.pos + s.rows + s.spare
     x = b.normal("x", s.rows * s.per, s.cols, b.stream(s.rows * s.per, s.cols))
-    gain, shift = (b.normal(name, rows * s.per, s.cols) for name, rows in (("gain", 1), ("shift", s.end - s.first)))
-    b.pos = s.pos
-    y = ops.edit(b, x, gain, shift, (s.first, s.end), s.per)
-    return [Want(y, ref.edit(b.held["x"], b.held["gain"], b.held["shift"], (s.first - s.pos, s.end - s.pos), s.per))]
+    gain, shift = (b.normal(name, 3, s.cols) for name in ("gain", "shift"))
+    limit = b.limits.max_texture_size
+    which = b.given("which", b.rng.integers(0, 3, (positions, s.per)), fold(positions, s.per, limit))
+    b.pos, b.row, held = s.pos, s.spare, b.held
+    rows = held["which"].astype(int)
+    wants = [Want(ops.edit(b, x, gain, shift, which), ref.edit(held["x"], held, rows[s.pos : s.pos + s.rows].ravel()))]
+    if s.per == 1:
+        last = b.normal("last", 1, s.cols)
+        y = ops.edit(b, last, gain, shift, which, only_row="row")
+        wants.append(Want(y, ref.edit(held["last"], held, rows[s.pos + s.spare])))
+        state = b.normal("state", positions, s.cols, fold(positions, s.cols, limit), role="state")
+        part = one_layer(s.rows, s.cols)
+        y = ops.edit(b, state, gain, shift, which, part)
+        here = slice(s.pos, s.pos + s.rows)
+        wants.append(Want(y, ref.edit(held["state"][here], held, rows[here, 0])))
+    return wants
 
 
 def edit_one(b: Bench, s: SimpleNamespace) -> list[Want]:
@@ -390,7 +403,7 @@ CASES = {
     "act": Case(shapes(**MATRIX, act=ACTS.filter(bool)), act, (2e-6, 8)),
     "add": Case(shapes(**MATRIX), add, (0.0, 1)),
     "edit": Case(
-        shapes(**MATRIX, per=st.integers(1, 3), pos=st.integers(0, 5), first=st.integers(0, 8), end=st.integers(9, 20)),
+        shapes(**MATRIX, per=st.integers(1, 6), pos=st.integers(0, 5), spare=st.integers(0, 2)),
         edit,
         (1e-6, 8),
     ),

@@ -33,11 +33,12 @@ def copy(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(y, np.pad(b.held["x"], ((0, s.spare), (0, 0))))]
 
 
-def place_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    x, y = b.normal("x", 1, s.cols), b.normal("y", s.rows, s.cols, role="state")
-    b.row, after = s.row % s.rows, b.held["y"].copy()
-    after[b.row] = b.held["x"][0]
-    ops.place_row(b, x, y, "row")
+def place_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
+    few = 1 + s.rows // 3
+    x, y = b.normal("x", few, s.cols), b.normal("y", s.rows, s.cols, role="state")
+    b.row, after = s.row % (s.rows - few + 1), b.held["y"].copy()
+    after[b.row : b.row + few] = b.held["x"]
+    ops.place_rows(b, x, y, "row")
     return [Want(y, after)]
 
 
@@ -223,7 +224,7 @@ RATES = {"rate": st.sampled_from([0.1, 0.5, 0.9]), "seed": st.sampled_from([2**3
 TRAINING = {
     "transpose": Case(shapes(rows=ROWS, cols=st.sampled_from([100, 37, 6, 1])), transpose, (0.0, 0)),
     "copy": Case(shapes(**MATRIX, **SPARE, tiles=st.integers(1, 2)), copy, (0.0, 0)),
-    "place_row": Case(shapes(**MATRIX, **PART), place_row, (0.0, 0)),
+    "place_rows": Case(shapes(**MATRIX, **PART), place_rows, (0.0, 0)),
     "column_sums": Case(shapes(**MATRIX, shift=FLAG), column_sums, (4e-6, 2)),
     "dropout": Case(shapes(**MATRIX, **RATES, **PART), dropout, (0.0, 3)),
     "embed_batch": Case(shapes(**BATCH, **SPARE, cols=COLS, vocab=st.integers(1, 64)), embed_batch, (0.0, 1)),

@@ -24,14 +24,10 @@ def embed(ids: NDArray[np.int64], wte: Array, wpe: Array, pos: int) -> Array:
     return wte[:, ids].T + wpe[pos : pos + len(ids)]
 
 
-def edit(x: Array, gain: Array, shift: Array, positions: tuple[int, int], per: int) -> Array:
-    """x gain + shift on the rows of positions first .. end - 1, which may begin before the first row."""
-    y = x.copy()
-    for row in range(len(x)):
-        at = row - positions[0] * per
-        if 0 <= at < (positions[1] - positions[0]) * per:
-            y[row] = x[row] * gain[at % len(gain)] + shift[at % len(shift)]
-    return y
+def edit(x: Array, held: Mapping[str, Array], rows: NDArray[np.int64]) -> Array:
+    """x gain + shift by these rows of both; row 0 leaves x."""
+    changed = x * held["gain"][rows] + held["shift"][rows]
+    return np.where(rows[:, None] > 0, changed, x)
 
 
 def set_pattern(x: Array, how: Array, n_head: int, pos: int) -> Array:

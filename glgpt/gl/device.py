@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +45,16 @@ class Options:
     packing: bool = True
 
 
+@dataclass(eq=False)
+class Shader:
+    """A compiled shader and what draws with it, for all players of one device that use its text."""
+
+    key: object
+    program: Any
+    vertex_array: moderngl.VertexArray
+    uses: int = 0
+
+
 class Device:
     """A GL context and what it can do. One is shared by all models opened on the same driver (see `open_device`)."""
 
@@ -64,6 +74,7 @@ class Device:
         self.texture_bytes = 0
         self._abandoned: deque[list[Any]] = deque()
         self._gl: dict[str, Callable[..., Any]] = {}
+        self._shaders: dict[object, Shader] = {}
         self.header = "300 es" if self._compiles("300 es") else "330"
         self.packing = self.header == "300 es" or self._compiles("330", PACKING)  # else shaders need NO_PACKING
         self._thread = threading.get_ident()
@@ -115,6 +126,25 @@ class Device:
         self.live[id(program)] = f"program {name}"
         return program
 
+    def shader(self, name: str, text: str, samplers: Sequence[str], options: Options) -> Shader:
+        """A shader whose samplers are texture units 0, 1, ..: compiled, or shared with those who use the same text.
+
+        Releasing it as often as it was asked for releases its GL objects.
+        """
+        key = (self.preamble(options) + text, tuple(samplers))
+        if key not in self._shaders:
+            program: Any = self.compile(name, text, options)
+            for unit, sampler in enumerate(samplers):
+                if sampler in program:  # a driver drops what a shader does not use
+                    program[sampler].value = unit
+            if "Scalars" in program:
+                program["Scalars"].binding = 0
+            vertex_array = self.ctx.vertex_array(program, [])
+            self.live[id(vertex_array)] = f"vertex array of {name}"
+            self._shaders[key] = Shader(key, program, vertex_array)
+        self._shaders[key].uses += 1
+        return self._shaders[key]
+
     def texture(self, name: str, width: int, height: int, layers: int, kind: str) -> moderngl.TextureArray:
         """A 2D-array texture, NEAREST and CLAMP_TO_EDGE; `kind` float (RGBA32F) or uint (RGBA32UI)."""
         dtype = "f4" if kind == "float" else "u4"
@@ -158,6 +188,12 @@ class Device:
     def release(self, *objects: Any) -> None:
         """Releases GL objects made by this device."""
         for item in objects:
+            if isinstance(item, Shader):
+                item.uses -= 1
+                if not item.uses:
+                    del self._shaders[item.key]
+                    self.release(item.vertex_array, item.program)
+                continue
             if self.live.pop(id(item), None) is None:
                 continue
             if isinstance(item, moderngl.TextureArray):

@@ -233,16 +233,10 @@ class Player:
         if self._parent:
             return self._parent._shader(p)
         if p.shader not in self._shaders:
-            program: Any = self.device.compile(p.shader, self.program.shaders[p.shader], self.options)
-            for unit, (sampler, _) in enumerate(p.inputs):
-                if sampler in program:  # a driver drops what a shader does not use
-                    program[sampler].value = unit
-            if "Scalars" in program:
-                program["Scalars"].binding = 0
-            vertex_array = self.device.ctx.vertex_array(program, [])
-            self.device.live[id(vertex_array)] = f"vertex array of {p.shader}"
-            self._own += [program, vertex_array]
-            self._shaders[p.shader] = vertex_array
+            samplers = [sampler for sampler, _ in p.inputs]
+            made = self.device.shader(p.shader, self.program.shaders[p.shader], samplers, self.options)
+            self._own.append(made)
+            self._shaders[p.shader] = made.vertex_array
         return self._shaders[p.shader]
 
     def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:

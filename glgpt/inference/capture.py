@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk, Rows, plan, upload_hidden, upload_ids
-from glgpt.inference.interventions import Edits
+from glgpt.inference.edits import Edits, Sites
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
 from glgpt.models.context import grown_context
 from glgpt.models.part import HIDDEN, Part
@@ -32,6 +33,7 @@ class RawTexture:
     start: int
 
 
+KEPT = 2  # programs that stay beside a new one, such as that of the plain model while interventions are compared
 SHORTEST = 16  # positions of the caches at least
 ONE_CAPTURED = 16  # what a chunk of one token costs when every name is kept: as much as the smallest chunk
 
@@ -51,24 +53,26 @@ class Captures:
         dtype: str,
         most: int | None,
         part: Part | None = None,
-        edits: Edits | None = None,
     ) -> None:
         self.player, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
-        self.part, self.edits = part or Part.whole(config), edits
+        self.part = part or Part.whole(config)
         self.end = LOGITS if self.part.head else HIDDEN
-        self._players: dict[tuple[frozenset[str], tuple[int, ...], int], Player] = {}
+        self._players: dict[tuple[Any, ...], tuple[Player, Sites | None]] = {}
 
     def config_for(self, tokens: int) -> ModelConfig:
         """The model with the context that its caches get for this many tokens."""
         limits = self.player.device.limits
         return self.config.with_context(grown_context(self.config, limits, max(tokens, SHORTEST)))
 
-    def play(self, x: Rows, names: Sequence[str]) -> Iterator[tuple[Chunk, str, RawTexture]]:
+    def play(
+        self, x: Rows, names: Sequence[str], edits: Edits | None = None
+    ) -> Iterator[tuple[Chunk, str, RawTexture]]:
         """Plays ids, or hidden states `[T, n_embd]`, chunk by chunk and yields the texture of every name after each.
 
-        Of a part without the head, the name `hidden` is what it ends with.
+        Of a part without the head, the name `hidden` is what it ends with. `edits`, of `config_for` these rows, change
+        activations.
         """
-        player, chunks = self._fitting(len(x), frozenset(names))
+        player, chunks = self._fitting(len(x), frozenset(names), edits)
         for chunk in chunks:
             if self.part.embed:
                 upload_ids(player, chunk.of([int(i) for i in x]), chunk.size)
@@ -80,28 +84,28 @@ class Captures:
             for name in names:
                 yield chunk, name, RawTexture(player.read(outputs[name].texture), outputs[name], chunk.start)
 
-    def _fitting(self, tokens: int, names: frozenset[str]) -> tuple[Player, list[Chunk]]:
-        """A player for the largest chunks that fit the memory, and the chunks."""
+    def _fitting(self, tokens: int, names: frozenset[str], edits: Edits | None) -> tuple[Player, list[Chunk]]:
+        """A player for the largest chunks that fit the memory, which makes these edits, and the chunks."""
         config = self.config_for(tokens)
         known = tuple(size for size in recorded_sizes(self.player.program) if size <= config.context)
         needed = 0
         for first in range(len(known)):
             chunks = plan(tokens, config.context, known[first:], ONE_CAPTURED)
-            key = (names, tuple(sorted({c.size for c in chunks}, reverse=True)), config.context)
-            if key in self._players:
-                return self._players[key], chunks
-            device = self.player.device
-            kept = names | self.edits.names if self.edits else names
-            how = (config, device.limits, self.kernel, self.dtype, kept, key[1])
-            program = capture_program(*how, part=self.part, edits=self.edits)
-            needed = self.player.program.nbytes() + own_bytes(program)
-            if self.most is None or needed <= self.most:
-                self._keep(1 if self.most is None else 0)
-                made = Player(self.player.device, program, self.player.options, self.player.shared())
-                self._players[key] = made
-                if self.edits:
-                    self.edits.upload(made)
-                return made, chunks
+            sizes = tuple(sorted({c.size for c in chunks}, reverse=True))
+            key = (names, sizes, config.context, edits.key if edits else None)
+            if key not in self._players:
+                device, sites = self.player.device, edits.sites() if edits else None
+                how = (config, device.limits, self.kernel, self.dtype, names, sizes)
+                program = capture_program(*how, part=self.part, sites=sites)
+                needed = self.player.program.nbytes() + own_bytes(program)
+                if self.most is not None and needed > self.most:
+                    continue
+                self._keep(KEPT if self.most is None else 0)
+                self._players[key] = Player(device, program, self.player.options, self.player.shared()), sites
+            player, sites = self._players[key]
+            if edits and sites:
+                sites.write(player, edits)
+            return player, chunks
         raise GlgptError(
             f"looking at this takes {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
             f"{(self.most or 0) / 2**20:.0f} MiB; allow more, or ask for fewer names"
@@ -109,12 +113,12 @@ class Captures:
 
     def _keep(self, count: int) -> None:
         while len(self._players) > count:
-            self._players.pop(next(iter(self._players))).close()
+            self._players.pop(next(iter(self._players)))[0].close()
 
     @property
     def nbytes(self) -> int:
         """Texture memory at present, in bytes, beyond the model's own."""
-        return sum(own_bytes(p.program) for p in self._players.values())
+        return sum(own_bytes(p.program) for p, _ in self._players.values())
 
     def close(self) -> None:
         """Releases all of them."""

@@ -41,8 +41,19 @@ class Decoder:
         """Says that the weights have changed: the caches hold nothing of use."""
         self._turn = None
 
-    def generate(self, ids: list[int], tokens: int, sampler: Sampler, eos: int | None, run: Run) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; ends early at `eos`."""
+    def generate(
+        self,
+        ids: list[int],
+        tokens: int,
+        sampler: Sampler,
+        eos: int | None,
+        run: Run,
+        begin: Callable[[], None] = lambda: None,
+    ) -> Iterator[int]:
+        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; ends early at `eos`.
+
+        `begin` is called before the caches are refilled.
+        """
         turn, read = object(), 0
 
         def ready() -> None:
@@ -57,6 +68,7 @@ class Decoder:
             read = len(ids)
             if refilled:
                 self._turn = turn
+                begin()
                 self._prefill(ids)
                 self._chosen.drop()  # what another generation left
             return self._next(ids, refilled, wanted, sampler, tokens - wanted), refilled

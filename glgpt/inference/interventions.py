@@ -1,15 +1,13 @@
 """Changing a model while it runs: switching parts off, scaling, steering, patching, other attention patterns.
 
 An intervention names a part of the model as its activations are named (`h.3.attn`, `h.3.mlp`, `h.3`, or an activation
-such as `h.3.resid_post`) and becomes `Edit`s, linear changes of activations. They are passes of a program recorded for
-them, in which the edited activations stay unfused.
+such as `h.3.resid_post`) and becomes `Edit`s of activations, which a program applies (`edits`).
 """
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,37 +15,10 @@ from numpy.typing import NDArray
 
 from glgpt import ops
 from glgpt.errors import GlgptError, quoted
-from glgpt.gl.player import Player
-from glgpt.models.network import Network
-from glgpt.models.spec import FINAL_NORM, LOGITS, Activation, ModelConfig
-from glgpt.program.formats import Floats
-from glgpt.program.layout import Layout, fold, texels
-from glgpt.program.recorder import Recorder
-from glgpt.program.tensor import Tensor
+from glgpt.inference.edits import Edit, Edits
+from glgpt.models.spec import Activation, ModelConfig
 
-EDITABLE = ("rows", "heads", "pattern")  # kinds of activations; scores and caches are read where they are written
-
-
-@dataclass(frozen=True, eq=False)
-class Edit:
-    """y = x gain + shift of an activation, on positions first .. end - 1, in the columns of its matrix.
-
-    `gain` and `shift` are `[rows, columns]`; their rows repeat from position `first` on.
-    """
-
-    name: str
-    gain: Floats
-    shift: Floats
-    first: int
-    end: int
-
-    @property
-    def key(self) -> str:
-        """The same for the same edit."""
-        data = hashlib.sha256(repr((self.name, self.first, self.end, self.gain.shape, self.shift.shape)).encode())
-        data.update(self.gain.tobytes())
-        data.update(self.shift.tobytes())
-        return data.hexdigest()
+PER_HEAD = ("heads", "cache", "scores", "pattern")  # kinds of activations
 
 
 class Intervention(ABC):
@@ -74,10 +45,8 @@ class Scale(Intervention):
         """One edit an activation."""
         found = []
         for activation in _parts(config, self.name, self.head is not None):
-            ones = _natural(activation, 1.0, config)
-            scaled = _of_head(activation, self.head, config)
-            gain = np.where(scaled, np.float32(self.factor), ones)
-            found.append(_edit(config, activation, gain, _natural(activation, 0.0, config), 0, config.n_positions))
+            gain = np.where(_of_head(activation, self.head), np.float32(self.factor), np.float32(1))
+            found.append(Edit(activation.name, gain, np.zeros((1, 1), np.float32)))
         return found
 
 
@@ -93,7 +62,10 @@ class Ablate(Scale):
 
 @dataclass(frozen=True, eq=False)
 class Steer(Intervention):
-    """Adds `factor` times a direction `[width]` to every row of an activation, from position `first` on."""
+    """Adds `factor` times a direction `[width]` to every row of an activation, from position `first` on.
+
+    Of queries, keys and values the direction is `[n_head, d_head]`.
+    """
 
     name: str
     direction: NDArray[np.floating]
@@ -104,20 +76,20 @@ class Steer(Intervention):
         """One edit."""
         (activation,) = _parts(config, self.name, False)
         values = np.asarray(self.direction, np.float32) * np.float32(self.factor)
-        width = activation.row_width
-        if activation.square or values.shape != (width,) or not np.isfinite(values).all():
-            raise GlgptError(
-                f"a direction of {activation.name} is {width} finite numbers; this has shape {values.shape}"
-            )
-        gain = _natural(activation, 1.0, config)
-        return [_edit(config, activation, gain, values[None], self.first, config.n_positions)]
+        shape = (activation.heads, activation.width) if activation.kind == "cache" else (activation.row_width,)
+        if activation.square or values.shape != shape or not np.isfinite(values).all():
+            wanted = " x ".join(map(str, shape))
+            raise GlgptError(f"a direction of {activation.name} is {wanted} finite numbers; this is {values.shape}")
+        _check_positions(config, self.first, self.first + 1)
+        return [Edit(activation.name, np.ones((1, 1), np.float32), values.reshape(1, -1), self.first)]
 
 
 @dataclass(frozen=True, eq=False)
 class Patch(Intervention):
     """Replaces an activation by `values`, in its natural shape (`GPT2.run_with_cache`), from position `first` on.
 
-    Positions beyond the values stay as they are. Of a pattern, `[n_head, T, T]`, `first` must be 0.
+    Positions beyond the values stay as they are. Of scores and a pattern, `[n_head, T, T]`, `first` must be 0; what
+    scores are above the diagonal does not count.
     """
 
     name: str
@@ -128,22 +100,18 @@ class Patch(Intervention):
         """One edit."""
         (activation,) = _parts(config, self.name, False)
         values = np.asarray(self.values, np.float32)
+        count = values.shape[-2] if activation.per_head and values.ndim == 3 else len(values) if values.ndim else 0
         shown = f"values of {activation.name} are [{activation.dims}]"
+        if values.shape != activation.shape(count) or not count or (activation.square and self.first):
+            raise GlgptError(f"{shown}; these have shape {values.shape}, from position {self.first} on")
+        _check_positions(config, self.first, self.first + count)
+        if activation.kind == "scores":
+            values = np.where(np.tri(count, dtype=bool), values, np.float32(0))
         if not np.isfinite(values).all():
             raise GlgptError(f"{shown}, all finite")
-        if activation.square:
-            count = values.shape[-1]
-            if values.shape != (activation.heads, count, count) or self.first or count > config.n_positions:
-                raise GlgptError(f"{shown} from position 0 on; these have shape {values.shape}, from {self.first} on")
-            shift = np.zeros((count * activation.heads, config.n_positions), np.float32)
-            shift[:, :count] = values.transpose(1, 0, 2).reshape(-1, count)
-        else:
-            count, shift = len(values), values
-            width = activation.row_width
-            if values.shape != (count, width) or not count or self.first + count > config.n_positions:
-                raise GlgptError(f"{shown} within the context; these have shape {values.shape}, from {self.first} on")
-        gain = _natural(activation, 0.0, config)
-        return [_edit(config, activation, gain, shift, self.first, self.first + count)]
+        rows = values.transpose(1, 0, 2) if activation.per_head else values
+        shift = rows.reshape(-1, count if activation.square else activation.row_width)
+        return [Edit(activation.name, np.zeros((1, 1), np.float32), shift, self.first, self.first + count)]
 
 
 @dataclass(frozen=True)
@@ -163,19 +131,25 @@ class Attend(Intervention):
         (activation,) = own if len(own) == 1 else _parts(config, self.name, False)
         if activation.kind != "pattern":
             raise GlgptError(f"{activation.name} is no attention pattern")
-        n = config.n_positions
-        square = {"uniform": np.tril(np.ones((n, n))), "previous": np.eye(n, k=-1), "first": np.eye(1, n).repeat(n, 0)}
-        rows = square[self.pattern]
-        rows[0, 0] = 1  # the first token has itself alone
-        rows = (rows / rows.sum(1, keepdims=True)).astype(np.float32)
-        replaced = _of_head(activation, self.head, config)  # [heads, 1 or n]
-        gain = np.where(replaced, np.float32(0), _natural(activation, 1.0, config))
-        shift = np.where(replaced[None], rows[:, None], np.float32(0)).reshape(n * activation.heads, n)
-        return [_edit(config, activation, gain, shift, 0, n)]
+        number = 1 + ops.PATTERNS.index(self.pattern)
+        patterns = tuple(number if chosen else 0 for chosen in _of_head(activation, self.head)[:, 0])
+        plain = np.ones((1, 1), np.float32)
+        return [Edit(activation.name, plain, 0 * plain, patterns=patterns)]
+
+
+def edits_of(config: ModelConfig, interventions: Sequence[Intervention]) -> Edits:
+    """What the interventions change together, each after those before it, in programs of the configuration's context.
+
+    Raises GlgptError for what is no intervention, or a part that the model lacks.
+    """
+    for intervention in interventions:
+        if not isinstance(intervention, Intervention):
+            raise GlgptError(f"{intervention!r} is no intervention; use Ablate, Scale, Steer, Patch or Attend")
+    return Edits(config, [edit for intervention in interventions for edit in intervention.edits(config)])
 
 
 def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
-    """The activations that a part's name means. Raises GlgptError for none, or one that cannot be edited."""
+    """The activations that a part's name means. Raises GlgptError for none, or one without heads."""
     known = config.activations
     if name in known:
         found = [known[name]]
@@ -187,88 +161,23 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
         parts = dict.fromkeys(n.rpartition(".")[0] for n in known if "." in n)
         raise GlgptError(f"{quoted(name)} is no part of this model; parts are such as {', '.join(list(parts)[:3])}")
     for a in found:
-        if a.kind not in EDITABLE or a.name in (FINAL_NORM, LOGITS):
-            raise GlgptError(f"{a.name} cannot be changed: change what it is made of")
-        if by_head and a.kind == "rows":
+        if by_head and a.kind not in PER_HEAD:
             raise GlgptError(f"{a.name} has no heads")
     return found
 
 
-def _of_head(activation: Activation, head: int | None, config: ModelConfig) -> NDArray[np.bool_]:
-    """Where in `_natural` a head has its values; None: everywhere."""
-    chosen = np.ones(_natural(activation, 0.0, config).shape, bool)
-    if head is None:
-        return chosen
-    if not 0 <= head < activation.heads:
+def _of_head(activation: Activation, head: int | None) -> NDArray[np.bool_]:
+    """Where a head has its values (None: everywhere): rows and columns of a gain, as `Edit` has them."""
+    if head is not None and not 0 <= head < activation.heads:
         raise GlgptError(f"head {head} is not one of the {activation.heads} of {activation.name}")
-    heads = np.arange(activation.heads) == head
-    return heads[:, None] & chosen if activation.square else np.repeat(heads, activation.width)[None]
-
-
-def _natural(activation: Activation, value: float, config: ModelConfig) -> Floats:
-    """One value for each of an activation's columns, and each head's row of a pattern, without padding."""
+    chosen = np.ones(activation.heads, bool) if head is None else np.arange(activation.heads) == head
     if activation.square:
-        return np.full((activation.heads, config.n_positions), value, np.float32)
-    width = activation.row_width
-    return np.full((1, width), value, np.float32)
+        return chosen[:, None]
+    return np.repeat(chosen, activation.row_width // activation.heads)[None]
 
 
-def _edit(config: ModelConfig, activation: Activation, gain: Floats, shift: Floats, first: int, end: int) -> Edit:
+def _check_positions(config: ModelConfig, first: int, end: int) -> None:
+    """Raises GlgptError for positions that the model does not have."""
     if not 0 <= first < end <= config.n_positions:
-        raise GlgptError(f"positions {first} to {end - 1} are not within the context of {config.n_positions}")
-    gain, shift = (_padded(activation, x.astype(np.float32)) for x in (gain, shift))
-    return Edit(activation.name, gain, shift, first, end)
-
-
-def _padded(activation: Activation, rows: Floats) -> Floats:
-    """Rows as they lie in the matrix: heads are padded to whole texels."""
-    if activation.kind != "heads":
-        return rows
-    heads = rows.reshape(len(rows), activation.heads, activation.width)
-    wide: Floats = np.pad(heads, ((0, 0), (0, 0), (0, texels(activation.width) - activation.width)))
-    return wide.reshape(len(rows), -1)
-
-
-class Edits:
-    """Edits as a network applies them (`Network.edits`) and a player holds them."""
-
-    def __init__(self, config: ModelConfig, interventions: Sequence[Intervention]) -> None:
-        for intervention in interventions:
-            if not isinstance(intervention, Intervention):
-                raise GlgptError(f"{intervention!r} is no intervention; use Ablate, Scale, Steer, Patch or Attend")
-        self.list = [edit for intervention in interventions for edit in intervention.edits(config)]
-        self.per_position = {a.name: a.heads if a.square else 1 for a in config.activations.values()}
-        self.key = tuple(edit.key for edit in self.list)
-
-    def __bool__(self) -> bool:
-        return bool(self.list)
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The activations that are edited."""
-        return frozenset(edit.name for edit in self.list)
-
-    def apply(self, network: Network, x: Tensor) -> Tensor:
-        """The activation x after its edits, in their order."""
-        rec = network.rec
-        for i, edit in enumerate(self.list):
-            if edit.name == x.name:
-                gain, shift = (
-                    rec.fixed(f"edit.{i}.{part}", layout, "state") for part, layout in self._layouts(rec, edit)
-                )
-                x = ops.edit(rec, x, gain, shift, (edit.first, edit.end), self.per_position[edit.name])
-        return x
-
-    @staticmethod
-    def _layouts(rec: Recorder, edit: Edit) -> list[tuple[str, Layout]]:
-        size = rec.limits.max_texture_size
-        matrices = (("gain", edit.gain), ("shift", edit.shift))
-        return [(part, fold(m.shape[0], m.shape[1], size)) for part, m in matrices]
-
-    def upload(self, player: Player) -> None:
-        """Writes what the passes read."""
-        views: Mapping[str, Layout] = player.program.views
-        for i, edit in enumerate(self.list):
-            for part, matrix in (("gain", edit.gain), ("shift", edit.shift)):
-                if f"edit.{i}.{part}" in views:
-                    player.write_matrix(f"edit.{i}.{part}", views[f"edit.{i}.{part}"], matrix)
+        have = f"within the model's {config.n_positions}"
+        raise GlgptError(f"positions {first} to {end - 1} are not {have}")

@@ -7,6 +7,7 @@ import logging
 import operator
 import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ from glgpt.inference.batch import BatchDecoder
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
+from glgpt.inference.edits import Edits, Sites
 from glgpt.inference.generation import Generation, Run, TokenStream
-from glgpt.inference.interventions import Edits, Intervention, Patch
+from glgpt.inference.interventions import Intervention, Patch, edits_of
 from glgpt.inference.programs import Parameters
 from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
 from glgpt.inference.windows import Windows
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Hook = Callable[[Floats], Any]
+Asked = tuple[list[int], int, Sampler, int | None, Run]  # of a generation: see `Decoder.generate`
 EDITED_KEPT = 2  # players with interventions that are kept for the next generation
 
 
@@ -77,7 +80,7 @@ class GPT2:
         self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._extras = (self._batch, self._windows, self._captures)  # that take textures when they are used
         try:
-            self._edited: dict[tuple[str, ...], tuple[Player, Decoder]] = {}
+            self._edited: dict[Any, tuple[Decoder, Sites]] = {}
             programs.load_weights(self.player, checkpoint, progress)
         except BaseException:
             self.close()
@@ -167,13 +170,10 @@ class GPT2:
         ids, asked, wanted = self._asked(ids, names)
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
-        edits = Edits(self._captures.config_for(total), interventions)
-        captures = self._edited_captures(edits) if edits else self._captures
-        for chunk, name, raw in captures.play(ids, wanted):
+        edits = edits_of(self._captures.config_for(total), interventions)
+        for chunk, name, raw in self._captures.play(ids, wanted, edits):
             matrix = raw.view.unpack(raw.texels)
             pieces[name].append(self.config.activations[name].natural(matrix, chunk.start, chunk.valid, total))
-        if edits:
-            captures.close()
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
         return joined["logits"], {n: joined[n] for n in wanted if n in asked}
 
@@ -201,23 +201,20 @@ class GPT2:
                 applied.append(Patch(name, changed))
         return self.run_with_cache(ids, names, interventions=applied)
 
-    def _edited_captures(self, edits: Edits) -> Captures:
-        return Captures(self.player, self.config, self.choice.kernel, self.dtype, None, edits=edits)
-
-    def _decoder_of(self, edits: Edits) -> Decoder | Pipeline:
-        """A decoder whose player makes these edits; the last few are kept."""
+    def _generated(self, edits: Edits, how: Asked) -> Iterator[int]:
+        """What a decoder generates whose player makes these edits; the last few are kept."""
         if not edits:
-            return self._decoder
-        key = (*edits.key, str(self.context))
-        if key not in self._edited:
+            return self._decoder.generate(*how)
+        if edits.key not in self._edited:
             while len(self._edited) >= EDITED_KEPT:
-                self._edited.pop(next(iter(self._edited)))[0].close()
-            program = programs.edited_program(self.config, self.device.limits, self.choice.kernel, self.dtype, edits)
+                self._edited.pop(next(iter(self._edited)))[0].player.close()
+            sites, kernel = edits.sites(), self.choice.kernel
+            program = programs.edited_program(self.device.limits, kernel, self.dtype, sites)
             player = Player(self.device, program, self.choice.options, self.player.shared())
-            edits.upload(player)
             player.play("prepare")
-            self._edited[key] = player, Decoder(player, self.context, self._check_open)
-        return self._edited[key][1]
+            self._edited[edits.key] = Decoder(player, self.context, self._check_open), sites
+        decoder, sites = self._edited[edits.key]
+        return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
 
     def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
         """The textures of these names exactly as they are in memory, one for each chunk of the prompt."""
@@ -285,8 +282,8 @@ class GPT2:
         stats = Run(len(ids))
         end = self.tokenizer.eos if self.tokenizer and eos else None
         self._reserve(len(ids), tokens)
-        decoder = self._decoder_of(Edits(self.config, interventions))
-        return TokenStream(decoder.generate(ids, tokens, sampler, end, stats), stats)
+        edits = edits_of(self.config, interventions)
+        return TokenStream(self._generated(edits, (ids, tokens, sampler, end, stats)), stats)
 
     def generate_batch(
         self,
@@ -451,8 +448,8 @@ class GPT2:
         """Releases every GL object of this model. Closing twice is harmless."""
         for extra in self._extras:
             extra.close()
-        for player, _ in self._edited.values():
-            player.close()
+        for decoder, _ in self._edited.values():
+            decoder.player.close()
         self.player.close()
 
     def __enter__(self) -> GPT2:

@@ -12,7 +12,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import SIZES, chunk_sizes
-from glgpt.inference.interventions import Edits
+from glgpt.inference.edits import Sites
 from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING
 from glgpt.models.network import Network
 from glgpt.models.part import Part
@@ -58,11 +58,11 @@ def generation_program(
     return rec.program()
 
 
-def edited_program(config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, edits: Edits) -> Program:
+def edited_program(limits: Limits, kernel: Kernel, dtype: str, sites: Sites) -> Program:
     """`generation_program` with edits of activations, which stay unfused, in `decode` too."""
     rec = Recorder(limits)
-    network = config.network(rec, kernel, dtype, edits.names)
-    network.edits = edits
+    network = sites.config.network(rec, kernel, dtype)
+    network.edits = sites
     record_generation(network)
     return rec.program()
 
@@ -137,16 +137,16 @@ def capture_program(
     names: Container[str],
     sizes: Iterable[int],
     part: Part | None = None,
-    edits: Edits | None = None,
+    sites: Sites | None = None,
 ) -> Program:
     """Entries `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these intermediates.
 
     It has caches of its own, so that looking inside never disturbs a generation. Of a part without the head, `hidden`
-    takes the place of the logits.
+    takes the place of the logits. `sites` are where activations are edited.
     """
     rec = Recorder(limits)
     network = config.network(rec, kernel, dtype, names, part=part)
-    network.edits = edits or None
+    network.edits = sites
     for size in sizes:
         record_capture(network, f"logits_{size}", size)
     return rec.program()

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from glgpt import ops
 from glgpt.models.part import HIDDEN, Part
-from glgpt.models.spec import FINAL_NORM, FIRST_NORM, PATTERN, SCORES, ModelConfig, in_block
+from glgpt.models.spec import FINAL_NORM, FIRST_NORM, LOGITS, PATTERN, SCORES, ModelConfig, in_block
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, one_layer, texels
@@ -37,10 +37,14 @@ class Batch:
 
 
 class SupportsEdits(Protocol):
-    """Changes of activations, recorded where they are computed."""
+    """Changes of the activations `names`, recorded where they are computed."""
 
-    def apply(self, network: Network, x: Tensor) -> Tensor:
-        """The activation x after its edits."""
+    @property
+    def names(self) -> Container[str]:
+        """The activations that may change."""
+
+    def apply(self, network: Network, x: Tensor, row: str | None = None) -> Tensor:
+        """The activation x after its edits; with `row`, x is the one row of position pos + row."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class SideBySide:
 
 
 class Network(ABC):
-    """A model recorded with one kernel and dtype; `names` are the activations to keep, which also stay unfused.
+    """A model recorded with one kernel and dtype; `names` are the activations to list, which also stay unfused.
 
     f32: every tensor is cut into the kernel's tiles. A packed format: weights and the inputs of products are stored in
     it, in 8 row tiles (4 with four draw buffers) of the column tiles that share a texel; the residual stream and
@@ -95,6 +99,7 @@ class Network(ABC):
         self.edits: SupportsEdits | None = None
         self.taps = False  # whether `prefill` and `decode` list the residual stream after every block
         self.decoding = False  # whether the ids are the token in `token`
+        self.length = 0  # rows of each sequence in the last `prefill`
         self.stream: list[Tensor] = []  # the residual stream of the last `prefill`, as `ModelConfig.stream` names it
 
     def _splits(self) -> ops.Splits | None:
@@ -133,7 +138,7 @@ class Network(ABC):
     def cache(self, i: int, which: str) -> Tensor:
         """The state that holds q, k or v of layer i for every position; q is shared by all layers unless kept."""
         name = in_block(i, f"attn.{which}")
-        shared = which == "q" and name not in self.names
+        shared = which == "q" and not self.apart(name)
         layout = Layout(self.texts.height if self.texts else self.config.context, self.heads_width(name))
         return self.rec.fixed(("texts." if self.texts else "") + ("q" if shared else name), layout, "state")
 
@@ -174,9 +179,13 @@ class Network(ABC):
         """What the scores of layer i are multiplied with."""
         return float(self.config.d_head**-0.5)
 
+    def apart(self, name: str) -> bool:
+        """True if an activation has a tensor of its own, since it is listed or may be edited."""
+        return name in self.names or (self.edits is not None and name in self.edits.names)
+
     def keep(self, tensor: Tensor) -> Tensor:
         """The tensor after its edits; lists it among the entry's outputs if it is wanted."""
-        if self.edits and tensor.role == "scratch":
+        if self.edits:
             tensor = self.edits.apply(self, tensor)
         return self.rec.output(tensor) if tensor.name in self.names else tensor
 
@@ -241,7 +250,7 @@ class Network(ABC):
 
     def prefill(self, t: int) -> Tensor:
         """The forward pass of t tokens at positions pos..: returns the residual stream after the last block, [t, C]."""
-        c, k, n = self.config, self.kernel, self.batch.size
+        c, k, n, self.length = self.config, self.kernel, self.batch.size, t
         tr = k.tile_rows if n == 1 and t > 1 else math.gcd(t, k.tile_rows)
         tr = ops.score_tiles(self.rec, t, n, c.n_head, tr)
         stream = Layout(t * n, c.n_embd, (tr, 1 if self.format.packed else k.tile_cols))
@@ -271,16 +280,29 @@ class Network(ABC):
 
     def finish(self, x: Tensor, row: str) -> None:
         """What a part ends with: the logits of one row and its best token, or the residual stream, as `hidden`."""
-        if self.part.head:
-            self.last_logits(x, row)
-        else:
+        if not self.part.head:
             self.rec.output(x, HIDDEN)
+        elif self.edits and (FINAL_NORM in self.edits.names or LOGITS in self.edits.names):
+            self._edited_logits(self.edits, x, row)
+        else:
+            self.last_logits(x, row)
+
+    def _edited_logits(self, edits: SupportsEdits, x: Tensor, row: str) -> None:
+        """As `last_logits`, with a tensor for the norm and for the logits, which edits may change."""
+        if x.rows > 1:
+            last = self.rec.scratch("last", Layout(1, x.cols))
+            ops.take_row(self.rec, x, last)
+            x = last
+        tc = self.kernel.tile_cols
+        y = edits.apply(self, self.norm(x, FINAL_NORM, Layout(1, x.cols, (1, tc), self.dtype)), row)
+        logits = ops.matmul(self.rec, y, self.head, None, LOGITS, tile_cols=tc)
+        self.chosen(edits.apply(self, logits, row))
 
     def logits(self, x: Tensor, name: str = "logits") -> Tensor:
         """The final norm and the logits of every row, [t, vocab]."""
         tc = self.kernel.tile_cols
         y = self.keep(self.norm(x, FINAL_NORM, Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
-        return self.rec.output(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc))
+        return self.rec.output(self.keep(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc)))
 
     def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """The input that holds the ids of t tokens of each sequence and, for the backward pass, their sorted index."""
@@ -314,7 +336,7 @@ class Network(ABC):
 
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
         """x + linear(y), recorded apart where the product `out` is wanted by itself or dropped from."""
-        if out not in self.names and not self.batch.dropout:
+        if not self.apart(out) and not self.batch.dropout:
             return self.keep(self.matmul(y, linear, total, residual=x))
         product = self.drop(self.keep(self.matmul(y, linear, out)), site)
         return self.keep(ops.add(self.rec, x, product, x.layout, total))

@@ -177,8 +177,8 @@ class Activation:
 
     @property
     def row_width(self) -> int:
-        """The number of values of a row, of all heads together where `kind` is `heads`, without padding."""
-        return self.width * (self.heads if self.kind == "heads" else 1)
+        """The number of values of a row without padding, of all heads together where they are side by side."""
+        return self.width * (self.heads if self.kind in ("heads", "cache") else 1)
 
     @property
     def square(self) -> bool:

@@ -43,7 +43,7 @@ from glgpt.ops.pointwise import (
     edit,
     edit_one,
     multiply,
-    place_row,
+    place_rows,
     take_row,
     transpose,
 )
@@ -95,7 +95,7 @@ __all__ = [
     "norm_fold",
     "normal",
     "panels",
-    "place_row",
+    "place_rows",
     "prediction",
     "rms_norm",
     "rotary",

@@ -76,17 +76,26 @@ def multiply(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Ten
 
 
 def edit(
-    rec: Recorder, x: Tensor, gain: Tensor, shift: Tensor, positions: tuple[int, int], per_position: int
+    rec: Recorder,
+    x: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    which: Tensor,
+    out: Layout | None = None,
+    only_row: str | None = None,
 ) -> Tensor:
-    """y = x gain + shift on the rows of positions first .. end - 1 of the sequence, x elsewhere.
+    """y = x gain + shift, by the row of both that `which` `[positions, heads]` names for each; row 0 leaves x.
 
-    A position has `per_position` rows; rows of `gain` and `shift` repeat from the first on. There is no derivative.
+    x has a row for each head of each position from `pos` on; with `only_row`, the only row of position pos + only_row.
+    A state x has a row for each position, of which y has those of its layout `out`. There is no derivative.
     """
     if gain.cols != x.cols or shift.cols != x.cols:
         raise ValueError(f"gain and shift have {gain.cols} and {shift.cols} columns, {x.name} has {x.cols}")
-    y = rec.scratch(x.name, x.layout)
-    defines = {"FIRST": positions[0], "END": positions[1], "PER": per_position}
-    rec.emit("edit", {"x": x, "gain": gain, "shift": shift}, {"y": y}, defines, label=f"{x.name}.edit")
+    y = rec.scratch(x.name, out or x.layout)
+    defines: dict[str, int | float | str] = {"PER": which.cols}
+    defines |= {"ALL_POSITIONS": 1} if x.role == "state" else {}
+    defines |= {"ONLY_ROW": only_row} if only_row else {}
+    rec.emit("edit", {"x": x, "gain": gain, "shift": shift, "which": which}, {"y": y}, defines, label=f"{x.name}.edit")
     return y
 
 
@@ -166,9 +175,10 @@ def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = Non
     return add_slices(rec, slices, name, so_far)
 
 
-def place_row(rec: Recorder, x: Tensor, out: Tensor, row: str) -> None:
-    """Writes x `[1, N]` to the row of the state `out` `[.., N]` that the scalar `row` names."""
-    rec.emit("place_row", {"x": x}, {"y": out}, window=Window((out.layout.width, 1), row))
+def place_rows(rec: Recorder, x: Tensor, out: Tensor, first: str) -> None:
+    """Writes x `[rows, N]` to the rows of the state `out` `[.., N]` from the one that the scalar `first` names."""
+    window = Window((out.layout.width, x.rows), first)
+    rec.emit("place_rows", {"x": x}, {"y": out}, {"FIRST": first}, window=window)
 
 
 def take_row(rec: Recorder, x: Tensor, out: Tensor) -> None:

@@ -81,7 +81,7 @@ class Cuts:
         self.heads = {a.name: a.heads for a in known.values() if a.kind == "pattern"}
         self.names = self.rows | self.heads.keys()
 
-    def apply(self, network: Network, x: Tensor) -> Tensor:
+    def apply(self, network: Network, x: Tensor, _: str | None = None) -> Tensor:
         """x as it is asked for, where x is one of them."""
         rec = network.rec
         if x.name in self.heads:

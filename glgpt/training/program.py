@@ -161,7 +161,7 @@ def _loss(network: Network, recipe: Recipe) -> Tensor:
     loss = ops.cross_entropy(
         rec, logits, _targets(rec, recipe), 1.0 / recipe.rows, loss_scale=scale, dtype=recipe.precision
     )
-    ops.place_row(rec, loss, _losses(rec), "row")
+    ops.place_rows(rec, loss, _losses(rec), "row")
     return loss
 
 

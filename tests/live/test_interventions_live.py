@@ -66,6 +66,11 @@ def zeroed(x: Any, *columns: slice) -> Any:
     return x
 
 
+def doubled(x: Any, first: int, end: int) -> Any:
+    x[..., first:end] *= 2
+    return x
+
+
 DIRECTION = np.random.default_rng(0).normal(size=256)
 OTHER = np.random.default_rng(1).normal(size=(3, 256))
 
@@ -89,6 +94,12 @@ CASES: dict[str, tuple[list[Intervention], list[tuple[str, str, Callable[[Any], 
     "hidden": ([Ablate("h.0.mlp.act")], [("h.0.mlp.c_proj", "in", zeroed)]),
     "steering": ([Steer("h.2.resid_post", DIRECTION, 2.0, first=4)], [("h.2", "out", moved)]),
     "a patch": ([Patch("h.1.attn.out", OTHER, first=2)], [("h.1.attn.c_proj", "out", placed)]),
+    "keys of a head": (
+        [Scale("h.2.attn.k", 2.0, head=1)],
+        [("h.2.attn.c_attn", "out", lambda x: doubled(x, 288, 320))],
+    ),
+    "values": ([Ablate("h.0.attn.v")], [("h.0.attn.c_attn", "out", lambda x: zeroed(x, slice(512, 768)))]),
+    "the last norm": ([Patch("ln_f", OTHER, first=2)], [("ln_f", "out", placed)]),
     "two of them": (
         [Ablate("h.3.attn", head=5), Scale("h.3.attn", 3.0, head=0)],
         [("h.3.attn.c_proj", "in", lambda x: zeroed(torch.cat([3 * x[..., :32], x[..., 32:]], -1), slice(160, 192)))],
@@ -177,11 +188,15 @@ def test_hooks_are_functions_in_the_order_of_computation(model: GPT2, ids: list[
     [
         (Ablate("h.9.attn"), "no part of this model"),
         (Ablate("h.3.attn", head=8), "head 8 is not one of the 8"),
-        (Ablate("logits"), "cannot be changed"),
-        (Ablate("h.0.attn.k"), "cannot be changed"),
         (Scale("h.0.mlp.out", 2, head=1), "has no heads"),
+        (Steer("h.0.attn.k", np.zeros(32)), "is 8 x 32 finite numbers"),
+        (
+            Patch("h.0.attn.scores", np.zeros((8, 3, 3)), first=1),
+            r"values .* are \[head, T, T\]; .* from position 1 on",
+        ),
+        (Patch("h.0.mlp.out", np.full((1, 256), np.nan)), "all finite"),
         (Steer("h.0.resid_post", np.zeros(3)), "is 256 finite numbers"),
-        (Patch("h.0.resid_post", np.zeros((300, 256))), "within the context"),
+        (Patch("h.0.resid_post", np.zeros((300, 256))), "positions 0 to 299 are not within the model's 256"),
         (Attend("h.0.attn", "sideways"), "is not one of uniform"),
         ("h.0", "is no intervention"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,9 +14,9 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference.capture import Captures, RawTexture
-from glgpt.inference.decoder import Decoder
-from glgpt.inference.interventions import Edits, Intervention
-from glgpt.inference.model import GPT2
+from glgpt.inference.edits import Edits
+from glgpt.inference.interventions import Intervention
+from glgpt.inference.model import GPT2, Asked
 from glgpt.inference.sampling import NOT_FINITE
 from glgpt.inference.stages.pipeline import Local, Pipeline
 from glgpt.inference.stages.remote import RemoteStage
@@ -121,10 +121,10 @@ class SplitGPT2(GPT2):
             found.append({"part": part, "place": place, **did})
         return found
 
-    def _decoder_of(self, edits: Edits) -> Decoder | Pipeline:
-        """The pipeline. Raises GlgptError where there are edits."""
-        self._refuse(edits.list)
-        return self._decoder
+    def _generated(self, edits: Edits, how: Asked) -> Iterator[int]:
+        """What the pipeline generates. Raises GlgptError where there are edits."""
+        self._refuse([edits] if edits else ())
+        return self.decoder.generate(*how)
 
     @staticmethod
     def _refuse(changes: Sequence[object]) -> None:

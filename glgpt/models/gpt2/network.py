@@ -57,7 +57,7 @@ class GPT2Network(Network):
     def hidden(self, m: Tensor, h: str) -> Tensor:
         """The MLP's hidden layer, the activation fused into the product unless `mlp.pre` is wanted."""
         kind = self.config.activation_function
-        if h + "mlp.pre" not in self.names and not self.rec.tape and not self.trains_packed:
+        if not self.apart(h + "mlp.pre") and not self.rec.tape and not self.trains_packed:
             return self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.act", kind))
         pre = self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.pre"))
         y = ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act")

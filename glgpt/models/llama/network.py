@@ -59,7 +59,7 @@ class LlamaNetwork(Network):
 
     def gated(self, m: Tensor, h: str, layer: str) -> Tensor:
         """The MLP's hidden layer, silu(gate) * up; silu is fused into the product unless `mlp.pre` is wanted."""
-        if h + "mlp.pre" not in self.names and not self.rec.tape and not self.trains_packed:
+        if not self.apart(h + "mlp.pre") and not self.rec.tape and not self.trains_packed:
             gate = self.keep(self.matmul(m, layer + "mlp.gate_proj", h + "mlp.gate", "silu"))
         else:
             pre = self.keep(self.matmul(m, layer + "mlp.gate_proj", h + "mlp.pre"))

@@ -1,0 +1,194 @@
+"""Changes of activations as linear maps, one for each position and head, and the passes that apply them.
+
+What a program is recorded for is a set of `Sites`: which kinds of activations may change, in every block. What changes
+there (`Edits`) is in states, so that a sweep over layers, heads, positions and values plays one recorded program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt import ops
+from glgpt.gl.player import Player
+from glgpt.models.network import Network
+from glgpt.models.spec import Activation, ModelConfig, part_of
+from glgpt.program.formats import Floats
+from glgpt.program.layout import Layout, fold, one_layer, texels
+from glgpt.program.tensor import Tensor
+
+SMALLEST_TABLE = 4  # rows of gains and shifts for each width: the identity, and one or a few changes
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """y = x gain + shift of an activation on positions first .. end - 1 (None: to the end), in its natural columns.
+
+    `gain` and `shift` are `[rows, columns]`, or `[rows, 1]` for all columns alike; their rows repeat from position
+    `first` on. A position has a row for each head of scores and patterns, whose columns are keys. `patterns` replaces
+    the pattern of each head instead: 0 leaves it, k stands for `ops.PATTERNS[k - 1]`.
+    """
+
+    name: str
+    gain: Floats
+    shift: Floats
+    first: int = 0
+    end: int | None = None
+    patterns: tuple[int, ...] = ()
+
+
+class _Changes:
+    """All edits of one activation, composed: which row of `gain` and `shift` each position and head takes."""
+
+    def __init__(self, activation: Activation, config: ModelConfig) -> None:
+        self.activation, self.columns = activation, config.context if activation.square else activation.row_width
+        heads = activation.heads if activation.square else 1
+        self.which = np.zeros((config.context, heads), np.int64)
+        self.gain, self.shift = np.ones((1, self.columns), np.float32), np.zeros((1, self.columns), np.float32)
+        self.patterns = np.zeros(activation.heads, np.int64)
+
+    def add(self, edit: Edit) -> None:
+        """Composes an edit with those before it."""
+        if edit.patterns:
+            replaced = np.flatnonzero(edit.patterns)
+            self.patterns[replaced] = np.asarray(edit.patterns)[replaced]
+            self.which[:, replaced] = 0
+            return
+        part = self.which[edit.first : edit.end]
+        if not part.size:
+            return
+        rows = np.arange(part.size)
+        triples = np.stack([part.ravel(), rows % len(edit.gain), rows % len(edit.shift)], 1)
+        distinct, inverse = np.unique(triples, axis=0, return_inverse=True)
+        old, gains, shifts = distinct.T
+        factor, added = (self._columns(m[i]) for m, i in ((edit.gain, gains), (edit.shift, shifts)))
+        gain, shift = self.gain[old] * factor, self.shift[old] * factor + added
+        numbers = len(self.gain) + np.arange(len(distinct))
+        numbers[(gain == 1).all(1) & (shift == 0).all(1)] = 0
+        part[:] = numbers[inverse.ravel()].reshape(part.shape)
+        self.gain, self.shift = np.concatenate([self.gain, gain]), np.concatenate([self.shift, shift])
+
+    def _columns(self, rows: Floats) -> Floats:
+        """Rows of an edit in as many columns as the activation has here: a pattern has those of the context."""
+        if rows.shape[1] == 1:
+            return np.broadcast_to(rows, (len(rows), self.columns))
+        return np.pad(rows[:, : self.columns], ((0, 0), (0, max(0, self.columns - rows.shape[1]))))
+
+    def padded(self, row: Floats) -> Floats:
+        """A row as it lies in the matrix: heads are padded to whole texels."""
+        heads, width = self.activation.heads, self.activation.width
+        if self.activation.kind not in ("heads", "cache"):
+            return row
+        found: Floats = np.pad(row.reshape(heads, width), ((0, 0), (0, texels(width) - width))).ravel()
+        return found
+
+
+class Sites:
+    """Where a program applies edits: the activations of some kinds in every block; and what is there at present.
+
+    For each of these activations, a state says which row of a table of gains and shifts each position and head takes;
+    activations of one width share a table. `rows` is the number of rows of each table, by width.
+    """
+
+    def __init__(self, config: ModelConfig, kinds: frozenset[str], rows: Mapping[int, int]) -> None:
+        self.config, self.rows = config, rows
+        self.activations = {name: a for name, a in config.activations.items() if part_of(name) in kinds}
+        self.names = frozenset(self.activations)
+        self._held: dict[str, Floats] = {}
+
+    def apply(self, network: Network, x: Tensor, row: str | None = None) -> Tensor:
+        """The activation x after its edits; with `row`, x is the one row of position pos + row.
+
+        A state (queries, keys or values) is changed in the rows that the network has just written.
+        """
+        rec, activation = network.rec, self.activations.get(x.name)
+        if activation is None:
+            return x
+        limit = rec.limits.max_texture_size
+        heads = activation.heads if activation.square else 1
+        if activation.kind == "pattern":
+            how = rec.fixed(f"edit.{x.name}.patterns", Layout(1, 4 * heads), "state")
+            x = ops.set_pattern(rec, x, how, heads)
+        table = fold(self.rows[x.cols], x.cols, limit)
+        gain, shift = (rec.fixed(f"edit.{part}.{x.cols}", table, "state") for part in ("gain", "shift"))
+        which = rec.fixed(f"edit.{x.name}", Layout(self.config.context, heads), "state")
+        if x.role != "state":
+            return ops.edit(rec, x, gain, shift, which, only_row=row)
+        ops.place_rows(rec, ops.edit(rec, x, gain, shift, which, one_layer(network.length, x.cols)), x, "pos")
+        return x
+
+    def write(self, player: Player, edits: Edits) -> None:
+        """Uploads edits, as far as the player's program holds others."""
+        for name, matrix in edits.states(self).items():
+            held = self._held.get(name)
+            if held is None or not np.array_equal(held, matrix):
+                player.write_matrix(name, player.program.views[name], matrix)
+                self._held[name] = matrix
+
+
+class Edits:
+    """What some interventions change in a model of this configuration, whose context is that of the program."""
+
+    def __init__(self, config: ModelConfig, edits: Iterable[Edit]) -> None:
+        self.config, self._changes = config, dict[str, _Changes]()
+        for edit in edits:
+            if edit.name not in self._changes:
+                self._changes[edit.name] = _Changes(config.activations[edit.name], config)
+            self._changes[edit.name].add(edit)
+        self._which: dict[str, NDArray[np.int64]] = {}
+        self._tables: dict[int, list[tuple[Floats, Floats]]] = {}
+        for name, changes in self._changes.items():
+            self._which[name] = self._numbered(changes)
+
+    def _numbered(self, changes: _Changes) -> NDArray[np.int64]:
+        """The rows that positions and heads take, as numbers of the table of their width, where their rows are put."""
+        identity = changes.padded(changes.gain[0]), changes.padded(changes.shift[0])
+        table = self._tables.setdefault(len(identity[0]), [identity])
+        numbers = np.zeros(len(changes.gain), np.int64)
+        for i in np.unique(changes.which[changes.which > 0]):
+            numbers[i] = len(table)
+            table.append((changes.padded(changes.gain[i]), changes.padded(changes.shift[i])))
+        return numbers[changes.which]
+
+    def __bool__(self) -> bool:
+        return bool(self._changes)
+
+    @property
+    def key(self) -> Any:
+        """The same for all edits that one program can make."""
+        return self._kinds, tuple(sorted(self._rows.items())), self.config.context
+
+    @property
+    def _kinds(self) -> frozenset[str]:
+        return frozenset(map(part_of, self._changes))
+
+    @property
+    def _rows(self) -> dict[int, int]:
+        """Rows of each table: a power of two, so that few sizes are ever recorded."""
+        return {width: max(SMALLEST_TABLE, 1 << (len(t) - 1).bit_length()) for width, t in self._tables.items()}
+
+    def sites(self) -> Sites:
+        """What a program must be recorded for."""
+        return Sites(self.config, self._kinds, self._rows)
+
+    def states(self, sites: Sites) -> dict[str, Floats]:
+        """The matrix of every state of these sites, by name."""
+        found: dict[str, Floats] = {}
+        for width, rows in sites.rows.items():
+            for i, part in enumerate(("gain", "shift")):
+                matrix = np.zeros((rows, width), np.float32)
+                matrix[: len(self._tables[width])] = [row[i] for row in self._tables[width]]
+                found[f"edit.{part}.{width}"] = matrix
+        for name, activation in sites.activations.items():
+            heads = activation.heads if activation.square else 1
+            which = self._which.get(name, np.zeros((self.config.context, heads), np.int64))
+            found[f"edit.{name}"] = which.astype(np.float32)
+            if activation.kind == "pattern":
+                how = np.zeros((1, 4 * heads), np.float32)
+                how[0, ::4] = self._changes[name].patterns if name in self._changes else 0
+                found[f"edit.{name}.patterns"] = how
+        return found

@@ -1,0 +1,191 @@
+"""Interventions on every kind of activation, in captures and generations, and what sweeping over them costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt import GPT2, Ablate, Attend, Patch, Scale, Steer
+from glgpt.errors import GlgptError
+from glgpt.gl.device import Device
+from glgpt.inference import capture, programs
+from glgpt.inference.interventions import Intervention
+
+DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
+IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
+OTHER = [7, 7, 2, 9, 1, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2]
+FAMILIES = ["wide", "llama-grouped"]  # of two and of three heads on one
+
+
+@pytest.fixture(params=FAMILIES)
+def model(goldens: Path, request: pytest.FixtureRequest) -> Iterator[GPT2]:
+    with GPT2.from_pretrained(goldens / request.param, device=DEVICE) as model:
+        yield model
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A line for each program that is recorded and each shader that is compiled."""
+    seen: list[str] = []
+
+    def watch(owner: Any, name: str) -> None:
+        plain = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **more: seen.append(name) or plain(*args, **more))
+
+    watch(capture, "capture_program")
+    watch(programs, "edited_program")
+    watch(Device, "compile")
+    return seen
+
+
+def logits(model: GPT2, ids: list[int], *interventions: Intervention) -> np.ndarray:
+    return model.run_with_cache(ids, (), interventions=interventions)[0]
+
+
+def width(model: GPT2, name: str) -> int:
+    return model.config.activations[name].row_width
+
+
+@pytest.mark.parametrize("name", ["h.1.attn.out", "h.0.attn.k", "h.1.attn.v", "h.0.attn.scores", "ln_f", "logits"])
+def test_a_patch_of_another_text_brings_its_values(model: GPT2, name: str) -> None:
+    """Keys, values, scores, the last norm or the logits cannot be changed, or only in the first chunk of a text."""
+    _, found = model.run_with_cache(OTHER, [name])
+    _, patched = model.run_with_cache(IDS, [name, "logits"], interventions=[Patch(name, found[name])])
+    np.testing.assert_array_equal(patched[name], found[name])
+    assert np.abs(patched["logits"] - model.logits(IDS)).max() > 1e-3
+
+
+def test_attention_of_patched_queries_keys_and_values_is_the_other_texts(model: GPT2) -> None:
+    names = [f"h.0.attn.{part}" for part in ("q", "k", "v", "scores", "pattern", "z")]
+    _, found = model.run_with_cache(OTHER, names)
+    patches = [Patch(name, found[name]) for name in names[:3]]
+    _, patched = model.run_with_cache(IDS, names, interventions=patches)
+    for name in names:
+        np.testing.assert_allclose(patched[name], found[name], atol=1e-6, err_msg=name)
+
+
+def test_scores_are_scaled_before_the_softmax(model: GPT2) -> None:
+    names = ["h.0.attn.scores", "h.0.attn.pattern"]
+    _, plain = model.run_with_cache(IDS, names)
+    _, found = model.run_with_cache(IDS, names, interventions=[Scale(names[0], 2.0, head=1)])
+    wanted = plain[names[0]].copy()
+    wanted[1] *= 2
+    np.testing.assert_allclose(found[names[0]], wanted, atol=1e-5)
+    np.testing.assert_array_equal(np.delete(found[names[1]], 1, 0), np.delete(plain[names[1]], 1, 0))
+    soft = np.exp(wanted[1] - wanted[1].max(-1, keepdims=True))
+    np.testing.assert_allclose(found[names[1]][1], soft / soft.sum(-1, keepdims=True), atol=1e-5)
+
+
+def test_edits_of_one_activation_follow_each_other(model: GPT2) -> None:
+    """An edit replaces those before it, or positions and heads are mixed up."""
+    rng, name = np.random.default_rng(1), "h.0.attn.z"
+    heads, size = model.config.n_head, model.config.d_head
+    values, direction = rng.normal(size=(4, heads * size)), rng.normal(size=heads * size)
+    _, plain = model.run_with_cache(IDS, [name])
+    wanted = plain[name].astype(np.float64)
+    wanted[:, size : 2 * size] *= 3
+    wanted[5:9] = values
+    wanted[7:] += 2 * direction
+    wanted[:, :size] = 0
+    edits = [Scale(name, 3, head=1), Patch(name, values, first=5), Steer(name, direction, 2, first=7)]
+    _, found = model.run_with_cache(IDS, [name], interventions=[*edits, Ablate("h.0.attn", head=0)])
+    np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_pattern_is_replaced_and_scaled_in_that_order(model: GPT2) -> None:
+    name, n = "h.1.attn.pattern", len(IDS)
+    _, plain = model.run_with_cache(IDS, [name])
+    values = np.abs(np.random.default_rng(0).normal(size=(model.config.n_head, n, n))).astype(np.float32)
+    edits = [Patch(name, values), Scale(name, 0.5), Attend("h.1.attn", "first", head=1), Scale(name, 3, head=1)]
+    _, found = model.run_with_cache(IDS, [name], interventions=edits)
+    wanted = 0.5 * values
+    wanted[1] = 3 * np.eye(1, n)
+    np.testing.assert_allclose(found[name], wanted, rtol=1e-6)
+    _, found = model.run_with_cache(IDS, [name], interventions=edits[2:3])
+    np.testing.assert_array_equal(np.delete(found[name], 1, 0), np.delete(plain[name], 1, 0))
+
+
+def every_kind(model: GPT2) -> list[list[Intervention]]:
+    rng = np.random.default_rng(3)
+    keys = (model.config.n_kv_head, model.config.d_head)
+    return [
+        [Scale("logits", -1.0)],
+        [Steer("ln_f", rng.normal(size=model.config.n_embd), first=21)],
+        [Ablate("h.0.attn.q", head=1), Steer("h.1.attn.k", rng.normal(size=keys), 3.0), Scale("h.0.attn.v", -2.0)],
+        [Scale("h.0.attn.scores", -1.0), Attend("h.1.attn", "previous")],
+        [Scale("h.0", -2.0), Patch("h.1.mlp.act", rng.normal(size=(22, width(model, "h.1.mlp.act"))))],
+    ]
+
+
+@pytest.mark.parametrize("case", range(5))
+def test_a_generation_is_that_of_its_logits(model: GPT2, case: int) -> None:
+    """An edit is made in a prompt's chunks and not in the tokens after it, at another position, or after the choice."""
+    interventions = every_kind(model)[case]
+    text = list(IDS)
+    for _ in range(6):
+        text.append(int(logits(model, text, *interventions)[-1].argmax()))
+    found = list(model.generate_ids(IDS, 6, temperature=0, eos=False, interventions=interventions))
+    assert found == text[len(IDS) :]
+    assert found != list(model.generate_ids(IDS, 6, temperature=0, eos=False))
+
+
+def test_interleaved_generations_keep_their_edits(model: GPT2) -> None:
+    """Two generations play one program, and the second one's values stay for the first."""
+    edits = [[Scale(f"h.{layer}.mlp", factor)] for layer, factor in ((0, -3.0), (1, 4.0), (1, -4.0))]
+    how: dict[str, Any] = {"temperature": 0, "eos": False}
+    alone = [list(model.generate_ids(IDS, 6, interventions=e, **how)) for e in edits]
+    running = [model.generate_ids(IDS, 6, interventions=e, **how) for e in edits]
+    assert [list(texts) for texts in zip(*(zip(*running, strict=True)), strict=True)] == alone
+    assert len(model._edited) == 1 and len({tuple(text) for text in alone}) == 3
+
+
+def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
+    """Each layer, head, position or value records a program and compiles its shaders."""
+    with GPT2.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
+        _, other = model.run_with_cache(OTHER, ["h.0.resid_post", "h.1.resid_post"])
+        model.logits(IDS)
+        recorded.clear()
+        seen = set()
+        for layer in range(2):
+            for position in range(len(IDS)):
+                values = other[f"h.{layer}.resid_post"][position : position + 1]
+                seen.add(logits(model, IDS, Patch(f"h.{layer}.resid_post", values, position)).tobytes())
+        compiled = recorded.count("compile")
+        assert recorded.count("capture_program") == 1 and compiled <= 3  # the edit, for both sizes of a chunk
+        assert len(seen) == 2 * len(IDS)
+        for head in range(3):
+            seen.add(logits(model, IDS, Ablate("h.1.attn", head=head)).tobytes())
+        assert recorded.count("capture_program") == 2 and len(seen) == 2 * len(IDS) + 3
+        model.logits(IDS)  # which the interventions did not release
+        assert recorded.count("capture_program") == 2
+        recorded.clear()
+        for factor in (2.0, 3.0, -1.0):
+            list(model.generate_ids(IDS, 2, temperature=0, interventions=[Scale("h.1.mlp", factor)]))
+        assert recorded.count("edited_program") == 1
+
+
+def test_shaders_are_shared_by_their_text(goldens: Path, device: Device, recorded: list[str]) -> None:
+    """A second model of the same shape compiles all shaders again, or closing one takes those of the other."""
+    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+        wanted = list(model.generate_ids(IDS, 3, temperature=0))
+        recorded.clear()
+        with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as second:
+            assert list(second.generate_ids(IDS, 3, temperature=0)) == wanted
+            assert not recorded
+            model.close()
+            assert list(second.generate_ids(IDS[:3], 3, temperature=0))
+
+
+def test_the_memory_limit_holds_for_interventions(goldens: Path) -> None:
+    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+        own = model.player.program.nbytes()
+    with (
+        GPT2.from_pretrained(goldens / "wide", device=DEVICE, max_texture_memory=own) as model,
+        pytest.raises(GlgptError, match=r"looking at this takes .* allow more"),
+    ):
+        logits(model, IDS, Ablate("h.0.attn"))
