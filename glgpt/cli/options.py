@@ -170,13 +170,16 @@ def device(text: str) -> str:
     return text
 
 
-CONTEXT = "tokens that the model's caches hold (default: as many as it has, but 2048 at most"
+CONTEXT = "tokens that the caches hold (default: the model's positions, 2048 at most, more where a prompt needs them)"
 
 
-def add_device_options(parser: argparse.ArgumentParser, memory: bool = True, dtype: str | None = "f32") -> None:
+def add_device_options(
+    parser: argparse.ArgumentParser, memory: bool = True, dtype: str | None = "f32", context: str = CONTEXT
+) -> None:
     """What every subcommand that draws takes; `memory`: it may refuse a model that needs too much.
 
     `dtype` is the default of that option; None: f16 of the embedded model, f32 of others, for the command to settle.
+    `context` says what that option means.
     """
     group = parser.add_argument_group("device")
     group.add_argument(
@@ -194,7 +197,7 @@ def add_device_options(parser: argparse.ArgumentParser, memory: bool = True, dty
         "--fetch", choices=("auto", "texelFetch", "textureLod"), default="auto", help="how texels are got"
     )
     group.add_argument("--storage", choices=("auto", "float", "uint"), default="auto", help="RGBA32F or RGBA32UI")
-    group.add_argument("--context", type=positive, metavar="N", help=f"{CONTEXT}, more where a prompt needs them)")
+    group.add_argument("--context", type=positive, metavar="N", help=context)
     if memory:
         text = "refuse a model that needs more, say 2GiB"
         group.add_argument("--max-texture-memory", type=size, metavar="SIZE", help=text)

@@ -239,7 +239,8 @@ def _export(add: Add) -> None:
     p.add_argument("--books", metavar="URL", help=books)
     hosts = "let the Train tab fetch texts from this server too, if its visitor asks for one; may repeat"
     p.add_argument("--fetch-from", action="append", metavar="URL", help=hosts)
-    _figures(p, memory=False, dtype=None)
+    text = "tokens of the page's context (default: the model's positions, 2048 at most): fewer take less memory"
+    _figures(p, memory=False, dtype=None, context=text)
     split.add_page_options(p)
 
 

@@ -43,7 +43,6 @@ class Player:
         check(program, device.limits)
         self.device, self.options = device, options or Options()
         self.draw_flops = draw_flops
-        self._parent: Player | None = None  # whose shaders this one plays
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
         self._own: list[Any] = []
         weakref.finalize(self, device.abandon, self._own).atexit = False  # where nobody closes it
@@ -138,15 +137,13 @@ class Player:
         return {name: t for name, t in self.textures.items() if self.program.textures[name].role == role}
 
     def fork(self, own: Container[str] = (), given: Mapping[str, moderngl.TextureArray] | None = None) -> Player:
-        """A player of the same program with this one's shaders and textures, but for `own`, which are new and its own.
+        """A player of the same program with this one's textures, but for `own`, which are new and its own.
 
         `given` are used in place of this one's textures of these names. This one must outlive it. Several texts so
         share the weights of a model, each with caches of its own.
         """
         shared = {name: t for name, t in self.textures.items() if name not in own} | dict(given or {})
-        made = Player(self.device, self.program, self.options, shared, self.draw_flops)
-        made._parent = self
-        return made
+        return Player(self.device, self.program, self.options, shared, self.draw_flops)
 
     # -- playing ------------------------------------------------------------------------------------------------
 
@@ -230,8 +227,6 @@ class Player:
         framebuffer.use()
 
     def _shader(self, p: Pass) -> moderngl.VertexArray:
-        if self._parent:
-            return self._parent._shader(p)
         if p.shader not in self._shaders:
             samplers = [sampler for sampler, _ in p.inputs]
             made = self.device.shader(p.shader, self.program.shaders[p.shader], samplers, self.options)

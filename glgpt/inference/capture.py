@@ -102,7 +102,7 @@ class Captures:
                     continue
                 self._keep(KEPT if self.most is None else 0)
                 self._players[key] = Player(device, program, self.player.options, self.player.shared()), sites
-            player, sites = self._players[key]
+            player, sites = self._players[key] = self._players.pop(key)  # used last
             if edits and sites:
                 sites.write(player, edits)
             return player, chunks

@@ -70,6 +70,7 @@ class GPT2:
         self.device, self.choice = (settings or DeviceSettings()).open()
         limits = self.device.limits
         self.config = self.config.with_context(first_context(self.config, limits, context))
+        # Of a prompt: the context grows to it unless one was given.
         self.max_context = largest_context(self.config, limits) if context is None else self.context
         self._limit = max_texture_memory
         program = self._program(self.config)

@@ -25,8 +25,8 @@ def first_context(config: ModelConfig, limits: Limits, given: int | None = None)
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise ArgumentError(f"context is {written(given)}; it must be a whole number from 1")
     if given > largest:
-        whose = "the model" if largest == config.n_positions else "a texture of this device"
-        raise ArgumentError(f"a context of {given} is beyond the {largest} positions of {whose}; lower --context")
+        whose = "of the model" if largest == config.n_positions else "that a texture holds"
+        raise ArgumentError(f"a context of {given} is beyond the {largest} positions {whose}; lower --context")
     return given
 
 

@@ -50,7 +50,7 @@ def test_the_default_is_2048_at_most_and_the_device_bounds_it() -> None:
     assert module.first_context(LLAMA, limits, 5000) == 5000
     assert [module.grown_context(LLAMA, limits, n) for n in (1, 16, 17, 3000, 20000)] == [1, 16, 32, 4096, 16384]
     for given, said in (
-        (20000, "a context of 20000 is beyond the 16384 positions of a texture of this device; lower --context"),
+        (20000, "a context of 20000 is beyond the 16384 positions that a texture holds; lower --context"),
         (0, "context is 0; it must be a whole number from 1"),
         (True, "context is True; it must"),
     ):
@@ -129,7 +129,7 @@ def test_the_device_bounds_a_context(goldens: Path, device: Device, monkeypatch:
     """A model whose positions exceed a texture cannot be used at all."""
     monkeypatch.setattr(device, "limits", replace(device.limits, max_texture_size=48))
     before = device.texture_bytes
-    with pytest.raises(GlgptError, match="a context of 50 is beyond the 48 positions of a texture of this device"):
+    with pytest.raises(GlgptError, match="a context of 50 is beyond the 48 positions that a texture holds"):
         load(goldens / "inverse-layer-f16", context=50)
     assert device.texture_bytes == before
     with load(goldens / "inverse-layer-f16") as model:

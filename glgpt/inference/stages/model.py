@@ -88,7 +88,7 @@ class SplitGPT2(GPT2):
             context = _shared_context([stage for _, stage in places if stage], context)
             for part, stage in places:
                 self._stages.append(stage or Local(Stage.load(checkpoint, part, dtype, context=context, **options)))
-            self.max_context = min(s.context for s in self._stages)
+            self.max_context = min(context or self.config.n_positions, *(s.context for s in self._stages))
             self.config = self.config.with_context(self.max_context)
             self.decoder = Pipeline(self._stages, self.context, self._sizes(), self._check_open, speculate=speculate)
         except BaseException:
