@@ -27,7 +27,7 @@ import numpy as np
 import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -35,12 +35,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol
 from glgpt.federation.invitations import LIFE, digest
+from glgpt.federation.logs import log_to_stderr
 from glgpt.federation.protocol import Join, Ping, Progress, Update
 from glgpt.federation.rounds import Member, Refused, Rejected, Rounds, RunOver
 from glgpt.federation.server import configuration
 from glgpt.federation.session import ENDED, ROUNDS, Files
+from glgpt.page.connections import RESERVED, Limits, available_descriptors
 from glgpt.page.serve import Files as PageFiles
-from glgpt.page.serve import Headers
+from glgpt.page.serve import Headers, bound_socket
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 T = TypeVar("T")
@@ -633,7 +635,7 @@ def _bearer(request: Request) -> str:
 
 
 async def _json(request: Request) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, ClientDisconnect):
         body = await request.body()
         found = json.loads(body[: protocol.MOST_TEXT] or b"{}")
         if isinstance(found, dict):
@@ -652,20 +654,24 @@ def main() -> None:
     parser.add_argument("--tls-cert")
     parser.add_argument("--tls-key")
     parser.add_argument("--origin", action="append", default=[])
+    parser.add_argument("--proxied", action="store_true", help="connections of this machine are of a proxy")
     args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    log_to_stderr()
     from glgpt.federation.flower import Site
 
     files = Files(args.run, args.site)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends it
 
+    proxies = frozenset(("127.0.0.1", "::1") if args.proxied else ())
+    limits = Limits(total=max(RESERVED, available_descriptors() - files.session().members), exempt=proxies)
+    listener = bound_socket(args.host, args.port, "--port", limits)
+
     async def serve() -> bool:
         gateway = Gateway(files, Site(args.superlink, files.node_key, files.node_number), tuple(args.origin))
         tls = {"ssl_certfile": args.tls_cert, "ssl_keyfile": args.tls_key}
-        server = uvicorn.Server(configuration(gateway.application(), args.host, args.port, **tls))
+        server = uvicorn.Server(configuration(gateway.application(), listener.connections, **tls))
         gateway.on_failure = partial(setattr, server, "should_exit", True)
-        await server.serve()
+        await server.serve(sockets=[listener])
         return gateway.failed
 
     sys.exit(int(asyncio.run(serve())))

@@ -27,6 +27,7 @@ import numpy as np
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
 from glgpt.federation.keeper import Keeper
+from glgpt.federation.logs import rotate
 from glgpt.federation.member.supernode import terms_of
 from glgpt.federation.session import ENDED, Files, Session, recipe_of
 from glgpt.system.files import write_json
@@ -303,6 +304,7 @@ class Supervisor:
         command += ["--host", p.host, "--port", str(p.port), "--superlink", f"127.0.0.1:{self.superlink_port}"]
         if p.url:
             command += ["--origin", p.url.rstrip("/")]
+            command += [] if p.tls_cert else ["--proxied"]
         if p.tls_cert and p.tls_key:
             command += ["--tls-cert", p.tls_cert, "--tls-key", p.tls_key]
         return command
@@ -382,6 +384,8 @@ class Supervisor:
         try:
             while True:
                 self._ensure()
+                for process in self.processes:
+                    rotate(process.log)
                 self._watch_run()
                 if not said and self._listening():
                     ready(links)

@@ -1,4 +1,4 @@
-"""How the gateway listens: uvicorn's settings, and the flow control that its WebSockets lack."""
+"""How the gateway listens: uvicorn's settings, limits on connections, and the flow control that its WebSockets lack."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from glgpt.federation.protocol import FRAME
+from glgpt.page.connections import BACKLOG, Connections, http_protocol
 
 
 class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore]  # Any where uvicorn is not installed
@@ -41,20 +42,24 @@ class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore
         super().connection_lost(exc)
 
 
-def configuration(app: Any, host: str, port: int, **more: Any) -> uvicorn.Config:
-    """uvicorn's settings for the ASGI application `app`.
+def configuration(app: Any, connections: Connections, **more: Any) -> uvicorn.Config:
+    """Returns uvicorn's settings for the ASGI application `app` on a socket whose connections these are.
 
     Messages are not compressed: changes of weights are noise, and each socket would hold two windows.
     """
     settings: dict[str, Any] = {
+        "loop": "asyncio",  # whose transports close what `Listener` accepted
+        "http": http_protocol(connections),
+        "backlog": BACKLOG,
         "ws": FlowControl,
         "ws_max_size": FRAME + 1024,
         "ws_ping_interval": 20,
         "ws_ping_timeout": 60,
         "ws_per_message_deflate": False,
+        "log_config": None,
         "log_level": "warning",
         "access_log": False,
         "server_header": False,
         "timeout_graceful_shutdown": 1,
     }
-    return uvicorn.Config(app, host=host, port=port, **(settings | more))
+    return uvicorn.Config(app, **(settings | more))

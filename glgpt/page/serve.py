@@ -29,6 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from glgpt.errors import ArgumentError, FileError, quoted
+from glgpt.page.connections import BACKLOG, Connections, Limits, Listener, http_protocol
 from glgpt.system.network import LOOPBACK, in_address, is_address, own_names, reachable
 
 PORT = 8042
@@ -209,14 +210,17 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True, names: Co
     return Headers(Names(Compression(Starlette(routes=[*routes, Mount("/", files)])), names))
 
 
-def bound_socket(host: str, port: int, option: str) -> socket.socket:
-    """A socket that listens on a port of this machine. Raises ArgumentError, naming the option, where none can."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+def bound_socket(host: str, port: int, option: str, limits: Limits | None = None) -> Listener:
+    """Returns a socket that listens on a port of this machine, within limits.
+
+    Raises ArgumentError, naming the option, where none can.
+    """
+    made = Listener(Connections(limits or Limits()), socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         if sys.platform != "win32":  # where it would let two servers share a port
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(1024)
+        made.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         made.close()
         if isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL):
@@ -226,10 +230,11 @@ def bound_socket(host: str, port: int, option: str) -> socket.socket:
     return made
 
 
-def settings(app: Any, **more: Any) -> uvicorn.Config:
+def settings(app: Any, connections: Connections, **more: Any) -> uvicorn.Config:
     """What uvicorn serves an application with: quietly, without lifespan events or WebSockets; `more` goes before."""
     common: dict[str, Any] = {
-        "http": "h11",
+        "http": http_protocol(connections),
+        "backlog": BACKLOG,
         "ws": "none",
         "lifespan": "off",
         "loop": "asyncio",
@@ -260,7 +265,7 @@ class Server:
     def __init__(self, app: Any, port: int = PORT, host: str = LOOPBACK) -> None:
         self._socket = bound_socket(host, port, "--port")
         self.address = f"http://{in_address(reachable(host))}:{self._socket.getsockname()[1]}/"
-        self._server = _Uvicorn(settings(app))
+        self._server = _Uvicorn(settings(app, self._socket.connections))
 
     def run(self) -> None:
         """Serves until a signal comes or, from another thread, `stop` is called."""

@@ -295,9 +295,11 @@ class StageServer:
         if host not in LOCAL and access.token is None:
             raise ArgumentError(f"--listen {quoted(host)} lets others connect; give --token, which they must know")
         self.app = Application(engine, access)
+        self._socket = bound_socket(host, port, "--listen")
         files = dict(zip(("ssl_certfile", "ssl_keyfile"), certificate, strict=False))
         config = settings(
             self.app.asgi,
+            self._socket.connections,
             ws="websockets-sansio",
             ws_max_size=engine.most_bytes,
             ws_max_queue=16,
@@ -311,8 +313,8 @@ class StageServer:
             try:
                 config.load()
             except (OSError, ssl.SSLError) as error:
+                self._socket.close()
                 raise ArgumentError(f"--tls {quoted(certificate[0])} cannot be used: {quoted(error)}") from None
-        self._socket = bound_socket(host, port, "--listen")
         self.url = f"{'wss' if files else 'ws'}://{_named(host)}:{self._socket.getsockname()[1]}"
         self._server = _Uvicorn(config)
         self._server.app = self.app

@@ -34,11 +34,11 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """served(**terms): a gateway with a fake Flower; called again it serves the same folder, as after a restart."""
     with contextlib.ExitStack() as stack:
 
-        def start(**terms: Any) -> Any:
+        def start(limits: Any = None, **terms: Any) -> Any:
             files = Files(tmp_path / "run")
             if not files.exists:
                 files = make_files(tmp_path / "run", **terms)
                 (files.run / "vocab.json").write_text("{}")
-            return stack.enter_context(serving(files, FakeFlower(files)))
+            return stack.enter_context(serving(files, FakeFlower(files), limits))
 
         yield start

@@ -142,25 +142,29 @@ class FakeFlower:
 
 
 @contextlib.contextmanager
-def serving(files: Files, site: Any) -> Iterator[Any]:
+def serving(files: Files, site: Any, limits: Any = None, **more: Any) -> Iterator[Any]:
     """A gateway on a free port of 127.0.0.1: its address, and the gateway itself."""
     import uvicorn
 
     from glgpt.federation.gateway import Gateway
     from glgpt.federation.server import configuration
+    from glgpt.page.serve import bound_socket
 
     gateway = Gateway(files, site)
-    server = uvicorn.Server(configuration(gateway.application(), "127.0.0.1", 0, ws_ping_interval=None))
+    listener = bound_socket("127.0.0.1", 0, "--port", limits)
+    server = uvicorn.Server(configuration(gateway.application(), listener.connections, ws_ping_interval=None, **more))
     gateway.on_failure = partial(setattr, server, "should_exit", True)
-    thread = threading.Thread(target=server.run, daemon=True)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     end = time.monotonic() + 60
     while not server.started:
         assert thread.is_alive() and time.monotonic() < end, "the gateway did not start"
         time.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     try:
-        yield SimpleNamespace(address=f"http://127.0.0.1:{port}/", gateway=gateway, site=site, thread=thread)
+        yield SimpleNamespace(
+            address=address, gateway=gateway, site=site, thread=thread, connections=listener.connections
+        )
     finally:
         server.should_exit = server.force_exit = True
         thread.join(30)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import os
 import random
@@ -19,6 +17,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="make test-federate has what this needs")
 
+from certificate import certificate
 from federation_commands import Command, running
 from kills import PROCESSES, SMALL, session
 from safetensors.numpy import load_file
@@ -100,23 +99,6 @@ def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, comma
         assert value.tobytes() == together[name].tobytes(), name
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [m["step"] for m in metrics] == [3, 6]
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that nobody signed, and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.timezone.utc)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
-    made = made.add_extension(address, False).add_extension(x509.BasicConstraints(True, None), True)
-    (folder / "cert.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / "key.pem").write_bytes(key.private_bytes(*private))
-    return folder / "cert.pem", folder / "key.pem"
 
 
 def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):

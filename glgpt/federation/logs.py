@@ -1,0 +1,57 @@
+"""Logs of a federation's processes that a hostile client cannot fill the disk with."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+MAX_LOG_BYTES = 8 << 20  # after which a log is rotated
+BURST, PERIOD = 20, 60.0  # records of one place in the code, in so many seconds
+
+
+class Throttle(logging.Filter):
+    """Drops records of a place in the code that logs too often; its next record has their count."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seen: dict[tuple[str, int, int], list[float]] = {}  # when its period began, records, dropped ones
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """True if the record is written, as critical ones always are."""
+        if record.levelno >= logging.CRITICAL:
+            return True
+        now = self._clock()
+        seen = self._seen.setdefault((record.name, record.levelno, record.lineno), [now, 0, 0])
+        if now - seen[0] >= PERIOD:
+            if seen[2]:
+                record.msg = f"{record.getMessage()} ({seen[2]:.0f} more like this one were dropped)"
+                record.args = ()
+            seen[:] = [now, 0, 0]
+        seen[1] += 1
+        if seen[1] > BURST:
+            seen[2] += 1
+            return False
+        return True
+
+
+def log_to_stderr() -> None:
+    """Logs to stderr, which the supervisor appends to a file: every logger's records, throttled."""
+    handler = logging.StreamHandler()
+    handler.addFilter(Throttle())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def rotate(log: Path) -> None:
+    """Moves what a large log holds to `NAME.1`, which is replaced.
+
+    The file itself stays, since a process appends to it. What that writes at this moment may be lost.
+    """
+    if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
+        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        with log.open("r+b") as file:
+            file.truncate()

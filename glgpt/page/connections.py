@@ -1,0 +1,192 @@
+"""Limits on a server's connections: how many are open, in all and for each address, and how long a request may take.
+
+uvicorn has none of these: a client that connects and sends half a request holds a descriptor for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+resource: Any
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None
+
+logger = logging.getLogger(__name__)
+Peer = tuple[str, int]  # address and port
+BACKLOG = 256  # connections that wait to be accepted
+RESERVED = 128  # descriptors for anything but connections
+MAX_DESCRIPTORS = 1 << 16
+
+
+def available_descriptors() -> int:
+    """Raises the process's limit of open files as far as it may; returns how many are left for connections."""
+    if resource is None:
+        return 4096
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return max(RESERVED, (MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft) - RESERVED)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many connections may be open, and how long a client may take (in seconds)."""
+
+    total: int = field(default_factory=available_descriptors)
+    address: int = 256  # of one address
+    exempt: frozenset[str] = frozenset()  # addresses without a limit of their own, such as a proxy's
+    request: float = 10.0  # in which a client must send a whole request
+    stall: float = 60.0  # without progress after which a client that does not read is disconnected
+
+
+class Connections:
+    """The open connections of a server, and when each must have sent its request."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._open: Counter[str] = Counter()
+        self._sockets: dict[Peer, socket.socket] = {}
+        self._deadlines: dict[Peer, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def admits(self, address: str) -> bool:
+        """True if another connection of this address may be opened."""
+        if len(self._sockets) >= self.limits.total:
+            return False
+        return address in self.limits.exempt or self._open[address] < self.limits.address
+
+    def opened(self, peer: Peer, connection: socket.socket) -> None:
+        """Counts a connection, which must send a request from now on."""
+        self._open[peer[0]] += 1
+        self._sockets[peer] = connection
+        self.awaits(peer)
+
+    def closed(self, peer: Peer) -> None:
+        """Counts a connection no more."""
+        self.received(peer)
+        if self._sockets.pop(peer, None) is not None:
+            self._open[peer[0]] -= 1
+            if not self._open[peer[0]]:
+                del self._open[peer[0]]
+
+    def awaits(self, peer: Peer) -> None:
+        """Disconnects a client that has not sent a whole request in time from now."""
+        self.received(peer)
+        if peer in self._sockets:
+            later = asyncio.get_running_loop().call_later
+            self._deadlines[peer] = later(self.limits.request, self._disconnect, peer)
+
+    def received(self, peer: Peer | None) -> None:
+        """A client has sent its request, and may wait for the answer."""
+        if peer is not None and (deadline := self._deadlines.pop(peer, None)):
+            deadline.cancel()
+
+    def _disconnect(self, peer: Peer) -> None:
+        self._deadlines.pop(peer, None)
+        if connection := self._sockets.get(peer):
+            with contextlib.suppress(OSError):  # the client has gone meanwhile
+                connection.shutdown(socket.SHUT_RDWR)  # the transport, or TLS's handshake, reads the end and closes
+
+
+class _Accepted(socket.socket):
+    """A connection that is counted until it is closed."""
+
+    def __init__(self, made: socket.socket, peer: Peer, connections: Connections) -> None:
+        family, kind, proto = made.family, made.type, made.proto
+        super().__init__(family, kind, proto, fileno=made.detach())
+        self._peer, self._connections = peer, connections
+
+    def close(self) -> None:
+        """Closes it."""
+        super().close()
+        self._connections.closed(self._peer)
+
+
+class Listener(socket.socket):
+    """A listening socket that closes connections beyond the limits as soon as it accepts them.
+
+    A limit any later would miss connections in TLS's handshake.
+    """
+
+    def __init__(self, connections: Connections, family: int) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        self.connections = connections
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Returns the next connection within the limits, as `socket.accept` does."""
+        while True:
+            made, address = super().accept()
+            peer = (str(address[0]), int(address[1]))
+            if self.connections.admits(peer[0]):
+                accepted = _Accepted(made, peer, self.connections)
+                self.connections.opened(peer, accepted)
+                return accepted, address
+            made.close()
+            logger.info("too many connections: one of %s is closed", peer[0])
+
+
+class HttpProtocol(H11Protocol):
+    """uvicorn's HTTP connection, which must send its request in time and read the answer."""
+
+    def __init__(self, *args: Any, connections: Connections, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._counted = connections
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def handle_events(self) -> None:
+        """Handles what has come."""
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
+            self._counted.received(self.client)
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """Becomes a WebSocket, which has timeouts of its own."""
+        self._counted.received(self.client)
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        """Waits for the next request."""
+        if self.client is not None:
+            self._counted.awaits(self.client)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The client does not read: it is disconnected if that lasts."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self._counted.limits.stall, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        self._progressed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        self._progressed()
+        super().connection_lost(exc)
+
+    def _progressed(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+
+def http_protocol(connections: Connections) -> Any:
+    """Returns what uvicorn makes a connection's protocol with."""
+    return partial(HttpProtocol, connections=connections)
