@@ -324,7 +324,8 @@ def _tell(args: argparse.Namespace, event: dict[str, Any]) -> None:
 def run_join(args: argparse.Namespace) -> int:
     """`glgpt federate join`."""
     check_extra()
-    from glgpt.federation.member.join import Client, Hooks, Link
+    from glgpt.federation.member.host import Link
+    from glgpt.federation.member.join import Client, Hooks
     from glgpt.text.files import Text
     from glgpt.training.loop import stoppable
 
@@ -404,7 +405,9 @@ def _status_text(found: dict[str, Any]) -> str:
     for m in found["members"]:
         there = "connected" if m["connections"] else "away"
         loss = "" if m["loss"] is None else f", loss {m['loss']:.4f}"
-        lines.append(f"  {quoted(m['name'], 40)} ({m['kind']}, {there}): {m['accepted']} accepted{loss} {m['said']}")
+        lines.append(
+            f"  {quoted(m['name'], 40)} ({m['kind']}, {there}): {m['accepted']} accepted{loss} {quoted(m['said'])}"
+        )
     if len(found["history"]) > LAST:
         lines.append(f"  (the last {LAST} rounds; --json has all)")
     for line in found["history"][-LAST:]:

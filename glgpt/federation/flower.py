@@ -239,9 +239,8 @@ class Site:
             public = private.public_key()
         else:
             private, public = generate_key_pairs()
-            with written_whole(key) as file:
+            with written_whole(key, private=True) as file:
                 file.write(private_key_to_bytes(private))
-            key.chmod(0o600)
         self._public = public_key_to_bytes(public)
         self._client = FleetHttpClient.from_server_address(
             address,

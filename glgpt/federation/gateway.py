@@ -37,7 +37,7 @@ from glgpt.federation import protocol
 from glgpt.federation.invitations import LIFE, digest
 from glgpt.federation.logs import log_to_stderr
 from glgpt.federation.protocol import Join, Ping, Progress, Update
-from glgpt.federation.rounds import Member, Refused, Rejected, Rounds, RunOver
+from glgpt.federation.rounds import REMOVED, Member, Refused, Rejected, Rounds, RunOver
 from glgpt.federation.server import configuration
 from glgpt.federation.session import ENDED, ROUNDS, Files
 from glgpt.page.connections import RESERVED, Limits, available_descriptors
@@ -159,7 +159,7 @@ class Gateway:
         self.ended = False
         self.failed = False
         self.on_failure: Callable[[], None] = lambda: None  # called when a background task has failed
-        self._uploads: dict[int, Upload] = {}  # unfinished, by member
+        self._uploads: dict[str, Upload] = {}  # unfinished, by the hash of the member's key
         self._sockets: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -366,7 +366,7 @@ class Gateway:
             admitted = await self._admitted(socket)
             if admitted is not None:
                 client, key = Client(socket, admitted[0]), admitted[1]
-                client.member.connections += 1
+                self.rounds.connected(client.member)
                 await self._welcome(client, key)
                 await self._listen(client)
         except (WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):
@@ -375,7 +375,7 @@ class Gateway:
             self._sockets[address] -= 1
             if client is not None:
                 self.clients.discard(client)
-                client.member.connections -= 1
+                self.rounds.disconnected(client.member)
 
     def _origin_fits(self, socket: WebSocket) -> bool:
         """Whether a page of ours asks, or no page at all."""
@@ -390,12 +390,37 @@ class Gateway:
             said = protocol.parsed(text[: protocol.MOST_TEXT])
             if not isinstance(said, Join):
                 raise GlgptError("a client begins with join")
-            return self.rounds.admit(said)
+            admitted = self.rounds.admit(said)
+            self._turn_out_unwanted()  # whoever had the seat
+            return admitted
         except GlgptError as error:
             await socket.close(protocol.NO_TOKEN, str(error)[:120])
         except Refused as refused:
             await socket.close(refused.code, str(refused)[:120])
         return None
+
+    def _unwanted(self, member: Member) -> bool:
+        """True for a member who may not be connected (any more)."""
+        return member.barred or not self.rounds.seated(member)
+
+    async def _turn_out(self, client: Client) -> None:
+        """Closes the socket of a member who may not be connected, and says why."""
+        if not self.rounds.seated(client.member):
+            code, why = protocol.FULL, "another device has this one's place: it sent no update for some rounds"
+        elif client.member.aside == REMOVED:
+            code, why = protocol.REMOVED, "the host removed this device"
+        else:
+            code, why = protocol.NO_TOKEN, client.member.aside
+        await client.socket.close(code, why)
+
+    def _turn_out_unwanted(self) -> None:
+        """Closes the sockets of all who may not be connected, and drops unfinished uploads of theirs."""
+        for client in [client for client in self.clients if self._unwanted(client.member)]:
+            self.clients.discard(client)
+            self._spawn(self._turn_out(client))
+        wanted = {member.key for member in self.rounds.members.values() if not member.barred}
+        for key in self._uploads.keys() - wanted:
+            del self._uploads[key]
 
     async def _welcome(self, client: Client, key: str) -> None:
         member = client.member
@@ -403,6 +428,9 @@ class Gateway:
         welcome = {"type": "welcome", "member": member.number, "resume": key, "name": member.name}
         await client.say(welcome | {"rounds": notes[-SHOWN_ROUNDS:], "aside": member.aside, **self._state()})
         self.clients.add(client)  # not before the welcome, which comes first
+        if self._unwanted(member):  # since meanwhile
+            await self._turn_out(client)
+            return
         if self.ended:
             await client.say({"type": "closed", "why": "all rounds are done"})
         self._spawn(self._offer(client))  # the socket is read meanwhile
@@ -418,8 +446,8 @@ class Gateway:
             if not bucket.take() or len(text or "") > protocol.MOST_TEXT:
                 await client.socket.close(protocol.TOO_MUCH, "too many or too long messages")
                 return
-            if client.member.aside == "removed":
-                await client.socket.close(protocol.REMOVED, "the host removed this device")
+            if self._unwanted(client.member):
+                await self._turn_out(client)
                 return
             if data is not None:
                 if not await self._frame(client, data):
@@ -450,27 +478,27 @@ class Gateway:
         try:
             self.rounds.check(member, update)
         except Rejected as rejected:
-            self._uploads.pop(member.number, None)
+            self._uploads.pop(member.key, None)
             await self._reject(client, rejected, update)
             return
-        upload = self._uploads.get(member.number)
+        upload = self._uploads.get(member.key)
         if upload is None or upload.update != update:
-            upload = self._uploads[member.number] = Upload(update, self.rounds.spool)
+            upload = self._uploads[member.key] = Upload(update, self.rounds.spool)
         if upload.complete:  # its socket closed before it was taken
-            del self._uploads[member.number]
+            del self._uploads[member.key]
             await self._finish(client, upload)
             return
         await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
 
     async def _frame(self, client: Client, data: bytes) -> bool:
-        upload = self._uploads.get(client.member.number)
+        upload = self._uploads.get(client.member.key)
         if upload is None:  # of an update that was turned away meanwhile: its round is over
             return len(data) <= protocol.FRAME
         if not upload.add(data):
             return False
         await client.say({"type": "ack", "attempt": upload.update.attempt, "have": upload.frames})
         if upload.complete:
-            del self._uploads[client.member.number]
+            del self._uploads[client.member.key]
             await self._finish(client, upload)
         return True
 
@@ -601,17 +629,19 @@ class Gateway:
         return JSONResponse({"invitations": self.invitations.listed()})
 
     async def revoke(self, request: Request) -> Response:
-        """Takes an invitation back."""
-        found = self.invitations.revoke(request.path_params["digest"])
-        return JSONResponse({"revoked": found}, 200 if found else 404)
+        """Takes an invitation back, and turns out who joined by it."""
+        members = self.rounds.revoke(request.path_params["digest"])
+        self._turn_out_unwanted()
+        if members is None:
+            return JSONResponse({"revoked": False}, 404)
+        return JSONResponse({"revoked": True, "members": [member.number for member in members]})
 
     async def remove(self, request: Request) -> Response:
         """Sets a device aside for good."""
         number = request.path_params["number"]
         if not self.rounds.remove(number):
             return JSONResponse({"error": "there is no such device"}, 404)
-        for client in [c for c in self.clients if c.member.number == number]:
-            self._spawn(client.socket.close(protocol.REMOVED, "the host removed this device"))
+        self._turn_out_unwanted()
         return JSONResponse({"removed": number})
 
     async def model(self, _: Request) -> Response:

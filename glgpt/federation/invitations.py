@@ -81,6 +81,13 @@ class Invitations:
         known["uses"] -= 1
         self._store()
 
+    def give_back(self, token_digest: str) -> None:
+        """Lets another member join by a token, where the seat of one who joined by it is given to another."""
+        known = self._known.get(token_digest)
+        if known is not None and known["uses"] is not None:
+            known["uses"] += 1
+            self._store()
+
     def revoke(self, token_digest: str) -> bool:
         """Takes back the token of a digest; False where there is none such."""
         if token_digest not in self._known:

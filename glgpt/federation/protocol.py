@@ -89,14 +89,99 @@ Said = Annotated[Join | Update | Progress | Ping, Field(discriminator="type")]
 _SAID: TypeAdapter[Join | Update | Progress | Ping] = TypeAdapter(Said)
 
 
+class _FromHost(BaseModel):
+    """A message of a host, whose fields that a desktop does not read are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="ignore")
+
+
+Attempt = Annotated[str, Field(max_length=64)]
+Reason = Annotated[str, Field(max_length=1000)]
+
+
+class Welcome(_FromHost):
+    """Lets a client in; `resume` brings it back as the same member."""
+
+    resume: Annotated[str, Field(max_length=128)]
+    name: Annotated[str, Field(max_length=200)]
+
+
+class RoundOffer(_FromHost):
+    """A round to train; `bytes` of weights follow in frames."""
+
+    round: Count
+    attempt: Attempt
+    step: Count  # steps of the schedule before the round
+    lr: list[Annotated[float, Field(ge=0)]]  # of each step
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)]
+    shard: tuple[Count, Count]
+    bytes: Count
+
+
+class WrapUp(_FromHost):
+    """Asks for what a client has learned so far."""
+
+    attempt: Attempt
+
+
+class Ready(_FromHost):
+    """Asks for an update's frames, of which the gateway has some."""
+
+    attempt: Attempt
+    have: Count
+
+
+class Answer(_FromHost):
+    """What became of an update."""
+
+    type: Literal["accepted", "rejected"]
+    attempt: Attempt | None = None
+    norm: float = 0.0
+    why: Reason = ""
+
+
+class Pong(_FromHost):
+    """Answers a ping."""
+
+
+class Closed(_FromHost):
+    """The session has ended."""
+
+    why: Reason = "the session ended"
+
+
+class _Kind(_FromHost):
+    type: Annotated[str, Field(max_length=40)]
+
+
+HostSaid = Welcome | RoundOffer | WrapUp | Ready | Answer | Pong | Closed
+_HOST_SAID: dict[str, type[HostSaid]] = {
+    "welcome": Welcome, "round": RoundOffer, "wrap_up": WrapUp, "ready": Ready, "accepted": Answer, "rejected": Answer,
+    "pong": Pong, "closed": Closed,
+}  # fmt: skip
+
+
+def parsed_from_host(text: str) -> HostSaid | None:
+    """Returns a host's message; None for one that only the page shows. Raises GlgptError that names the wrong field."""
+    try:
+        kind = _HOST_SAID.get(_Kind.model_validate_json(text).type)
+        return kind.model_validate_json(text) if kind else None
+    except ValidationError as error:
+        raise GlgptError(_first(error)) from None
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    field = ".".join(map(str, first["loc"]))
+    return quoted(f"{field or 'message'}: {first['msg']}", 200)
+
+
 def parsed(text: str) -> Join | Update | Progress | Ping:
     """What a client said. Raises GlgptError that names the first wrong field."""
     try:
         return _SAID.validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        raise GlgptError(quoted(f"{field or 'message'}: {first['msg']}", 200)) from None
+        raise GlgptError(_first(error)) from None
 
 
 def frames(data: bytes | memoryview, size: int | None = None) -> Iterator[bytes]:

@@ -27,13 +27,17 @@ from safetensors.numpy import save
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol, rules
-from glgpt.federation.invitations import Invitations
+from glgpt.federation.invitations import Invitations, digest
 from glgpt.federation.protocol import Join, Update, Vector
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
 
 MOST_HELD = 256 << 20  # bytes of a round's updates; beyond, the site answers with their clipped mean
 OPEN, MEMBERS, SPOOL, QUARANTINE = "open.safetensors", "members.jsonl", "spool", "quarantine"
 MAX_SAID = 200  # characters of a reason that is shown to all
+REMOVED, REVOKED = "removed", "the invitation was revoked"  # why a member is set aside, and may not connect
+IDLE_ROUNDS = 3  # without an update, after which a new member's seat may be given away
+ABSENCE = 3600.0  # seconds offline, after which the seat of a member that trained may be given away
+MEMBER_LINES = 1000  # of members.jsonl beyond its members, after which it is written again
 logger = logging.getLogger(__name__)
 
 
@@ -70,6 +74,7 @@ class Member:
     strikes: int = 0
     aside: str = ""  # why its updates count no more
     accepted: int = 0
+    invitation: str = ""  # SHA-256 of the token that it last joined by
     # what follows is shown, and not kept
     connections: int = 0
     step: int = 0
@@ -81,8 +86,16 @@ class Member:
     bytes_out: int = 0
     said: str = ""  # what became of its last update
     offered: str = ""  # the id of the round that it was last sent
+    since: int = 0  # the round in which it joined
+    seen: float = 0.0  # when it was last connected, by the clock of `Rounds`
 
-    KEPT = ("number", "key", "name", "device", "kind", "own_text", "strikes", "aside", "accepted")
+    KEPT = ("number", "key", "name", "device", "kind", "own_text", "strikes", "aside", "accepted", "invitation")
+    HIDDEN = ("key", "offered", "invitation", "since", "seen")
+
+    @property
+    def barred(self) -> bool:
+        """True if it may not connect."""
+        return self.aside in (REMOVED, REVOKED)
 
     def kept(self) -> dict[str, Any]:
         """What is on the disk."""
@@ -90,7 +103,7 @@ class Member:
 
     def shown(self) -> dict[str, Any]:
         """What the dashboard and the other members see."""
-        return {k: v for k, v in asdict(self).items() if k not in ("key", "offered")}
+        return {k: v for k, v in asdict(self).items() if k not in self.HIDDEN}
 
 
 @dataclass(frozen=True)
@@ -162,15 +175,27 @@ class Rounds:
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
-        for line in json_lines(files.site_folder / MEMBERS):
-            self.members[line["number"]] = Member(**line)
+        self._removed: set[str] = set()  # keys of members that were removed, and whose seat another may have
+        self._lines = 0  # of members.jsonl
+        self._restore_members()
         self._restore()
 
     # -- members ----------------------------------------------------------------------------------------------------
 
+    def _restore_members(self) -> None:
+        for line in json_lines(self.files.site_folder / MEMBERS):
+            member = Member(**line)
+            if member.aside == REMOVED:
+                self._removed.add(member.key)
+            member.seen = self.clock()
+            self.members[member.number] = member
+        self._write_members()
+
     def admit(self, join: Join) -> tuple[Member, str]:
         """The member that joins, new or known by its resume key; and its key. Raises Refused."""
         known = self._by_key(join.resume) if join.resume else None
+        if join.resume and _hash(join.resume) in self._removed:
+            raise Refused(protocol.REMOVED, "the host removed this device")
         try:
             self.invitations.check(join.token)
         except GlgptError as error:
@@ -180,40 +205,114 @@ class Rounds:
         if join.tokenizer != self.session.tokenizer:
             raise Refused(protocol.NO_TOKEN, "another tokenizer: the client's ids would mean other tokens")
         if known is not None:
-            if known.aside == "removed":
-                raise Refused(protocol.REMOVED, "the host removed this device")
-            known.name, known.device = join.name or known.name, join.device or known.device
-            self._keep(known)
+            self._resume(known, join)
             return known, join.resume
-        number = max(self.members, default=self.files.site - self.session.gateways) + self.session.gateways
-        if number >= min(self.session.members * self.session.gateways, self.session.shards):
-            raise Refused(protocol.FULL, f"the session is full: {len(self.members)} members joined here")
-        try:
-            self.invitations.use(join.token)
-        except GlgptError as error:
-            raise Refused(protocol.NO_TOKEN, str(error)) from None
+        number = self._seat()
+        self._use(join.token)
+        before = self.members.get(number)
+        if before is not None and not before.aside:
+            self.invitations.give_back(before.invitation)
         key = secrets.token_urlsafe(24)
         name = join.name or f"{join.kind} {number + 1}"
         member = Member(number, _hash(key), name, join.device, join.kind, join.own_text)
+        member.invitation, member.since, member.seen = digest(join.token), self._number(), self.clock()
         self.members[number] = member
         self._keep(member)
         return member, key
+
+    def _resume(self, known: Member, join: Join) -> None:
+        """Lets a member in that is known; by another invitation, too. Raises Refused where that admits no more."""
+        before = known.kept()
+        if known.invitation != digest(join.token):
+            if known.invitation:
+                self._use(join.token)
+            known.invitation = digest(join.token)
+            if known.aside == REVOKED:
+                known.aside = _struck_out(known.strikes, known.said)
+        known.name, known.device = join.name or known.name, join.device or known.device
+        if known.kept() != before:
+            self._keep(known)
+
+    def _use(self, token: str) -> None:
+        try:
+            self.invitations.use(token)
+        except GlgptError as error:
+            raise Refused(protocol.NO_TOKEN, str(error)) from None
+
+    def _number(self) -> int:
+        """The round under way."""
+        return self.open.number if self.open is not None else self.files.round_of() + 1
+
+    def _seat(self) -> int:
+        """Returns a number for a new member: a free one, or that of a member who gives way. Raises Refused."""
+        numbers = range(self.files.site, self._seats(), self.session.gateways)
+        for number in numbers:
+            if number not in self.members:
+                return number
+        giving = [(rank, m.seen, m.number) for m in self.members.values() if (rank := self._gives_way(m)) is not None]
+        if not giving:
+            raise Refused(protocol.FULL, f"the session is full: {len(self.members)} members joined here")
+        return min(giving)[2]
+
+    def _seats(self) -> int:
+        return min(self.session.members * self.session.gateways, self.session.shards)
+
+    def _gives_way(self, member: Member) -> int | None:
+        """How readily a member's seat is given to another (0: first); None for one that keeps it.
+
+        First those that were set aside, then those offline that never trained, then those connected that let some
+        rounds pass, and last those that trained and are offline for long.
+        """
+        if member.number >= self._seats() or (self.open is not None and member.number in self.open.updates):
+            return None  # an update under this number counts in the open round
+        if member.aside:
+            return 0
+        if not member.connections:
+            if not member.accepted:
+                return 1
+            return 3 if self.clock() - member.seen >= ABSENCE else None
+        idle = not member.accepted and self._number() - member.since >= IDLE_ROUNDS
+        return 2 if idle else None
+
+    def seated(self, member: Member) -> bool:
+        """False for a member whose seat was given to another."""
+        return self.members.get(member.number) is member
+
+    def connected(self, member: Member) -> None:
+        """Counts a connection of a member."""
+        member.connections += 1
+
+    def disconnected(self, member: Member) -> None:
+        """Counts the end of a connection of a member."""
+        member.connections -= 1
+        member.seen = self.clock()
+
+    def revoke(self, token_digest: str) -> list[Member] | None:
+        """Takes an invitation back; returns the members who joined by it, who are set aside. None: there is none."""
+        if not self.invitations.revoke(token_digest):
+            return None
+        found = [m for m in self.members.values() if m.invitation == token_digest and m.aside != REMOVED]
+        for member in found:
+            member.aside = REVOKED
+            self._keep(member)
+        return found
 
     def _by_key(self, key: str) -> Member | None:
         wanted = _hash(key)
         return next((m for m in self.members.values() if secrets.compare_digest(m.key, wanted)), None)
 
     def knows(self, key: str) -> bool:
-        """Whether a resume key is a member's who was not removed."""
+        """True if a resume key is that of a member who may connect."""
         found = self._by_key(key)
-        return found is not None and found.aside != "removed"
+        return found is not None and not found.barred
 
     def remove(self, number: int) -> bool:
         """Sets a member aside for good; False where there is none."""
         member = self.members.get(number)
         if member is None:
             return False
-        member.aside = "removed"
+        member.aside = REMOVED
+        self._removed.add(member.key)
         self._keep(member)
         return True
 
@@ -222,6 +321,18 @@ class Rounds:
             file.write(json.dumps(member.kept()) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        self._lines += 1
+        if self._lines > MEMBER_LINES + len(self.members) + len(self._removed):
+            self._write_members()
+
+    def _write_members(self) -> None:
+        """Writes members.jsonl again, with one line a member. Lines of removed members stay, before those of others."""
+        removed = [line for line in json_lines(self.files.site_folder / MEMBERS) if line["aside"] == REMOVED]
+        lines = {line["key"]: line for line in removed} | {m.key: m.kept() for m in self.members.values()}
+        write_synced(
+            self.files.site_folder / MEMBERS, "".join(json.dumps(line) + "\n" for line in lines.values()).encode()
+        )
+        self._lines = len(lines)
 
     # -- the open round ---------------------------------------------------------------------------------------------
 
@@ -335,6 +446,8 @@ class Rounds:
     def check(self, member: Member, update: Update) -> None:
         """Raises Rejected for an update that cannot count, before its bytes are sent."""
         round_ = self.open
+        if not self.seated(member):
+            raise Rejected("another device has this one's place")
         if member.aside:
             raise Rejected(f"set aside: {member.aside}")
         if round_ is None or round_.closed or update.attempt != round_.id or update.round != round_.number:
@@ -389,8 +502,7 @@ class Rounds:
         why = quoted(why, MAX_SAID)
         member.strikes += 1
         member.said = f"rejected: {why}"
-        if member.strikes >= rules.STRIKES:
-            member.aside = f"{member.strikes} rejected updates, the last one: {why}"
+        member.aside = _struck_out(member.strikes, why)
         self._keep(member)
         return Rejected(why)
 
@@ -536,6 +648,11 @@ class Rounds:
             },
             "members": [m.shown() for m in self.members.values()],
         }
+
+
+def _struck_out(strikes: int, why: str) -> str:
+    """Why a member with so many rejected updates is set aside; empty if it is not."""
+    return f"{strikes} rejected updates, the last one: {why}" if strikes >= rules.STRIKES else ""
 
 
 def _streamed_mean(rows: Iterable[Vector], weights: list[float], count: int) -> Vector:

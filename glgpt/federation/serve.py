@@ -372,9 +372,7 @@ class Supervisor:
             if (self.files.page / "index.html").is_file():
                 links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"
             found.append(links)
-        path = self.files.folder / HOSTS
-        write_json(path, {"gateways": hosts})
-        path.chmod(0o600)
+        write_json(self.files.folder / HOSTS, {"gateways": hosts}, private=True)
         return found
 
     def run(self, ready: Callable[[list[dict[str, str]]], None], stopped: Callable[[], bool]) -> bool:

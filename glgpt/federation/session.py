@@ -147,9 +147,8 @@ class Files:
         """32 random bytes that stay the same; made when first asked for."""
         path = self.folder / name
         if not path.exists():
-            with written_whole(path) as file:
+            with written_whole(path, private=True) as file:
                 file.write(secrets.token_bytes(32))
-            path.chmod(0o600)
         return path.read_bytes()
 
     @property

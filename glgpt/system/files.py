@@ -144,15 +144,15 @@ def _whole(digits: str) -> int:
     return int(digits)
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON file, whole or not at all."""
-    with written_whole(path) as file:
+def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None:
+    """Writes a JSON file, whole or not at all; a `private` one can be read by this user only."""
+    with written_whole(path, private) as file:
         file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file to write that appears under its name only when it is complete.
+def written_whole(path: Path, private: bool = False) -> Iterator[IO[bytes]]:
+    """A binary file to write that appears under its name only when it is complete, at no time readable if `private`.
 
     Raises FileError where something else than a file has the name, and OSError that names the file where the disk is
     full or the folder cannot be written to.
@@ -163,7 +163,8 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
-            Path(name).chmod(0o666 & ~_umask())
+            if not private:  # as which it was made
+                Path(name).chmod(0o666 & ~_umask())
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)

@@ -25,7 +25,8 @@ from federation_commands import running  # noqa: E402
 
 def client(link: str, device: str, last: int, said: Any) -> None:
     """Trains along, and tells when each round's first and last step were taken: (round, step, seconds)."""
-    from glgpt.federation.member.join import Client, Hooks, Link
+    from glgpt.federation.member.host import Link
+    from glgpt.federation.member.join import Client, Hooks
 
     def tell(number: int, step: int, _: float) -> None:
         if step in (1, last):

@@ -19,6 +19,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync import client as sync
 
 from glgpt.federation import logs
+from glgpt.federation.invitations import digest
 from glgpt.federation.logs import BURST, PERIOD, Throttle, rotate
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -157,3 +158,40 @@ def test_a_large_log_is_rotated_while_a_process_appends(tmp_path, monkeypatch):
     assert log.stat().st_size <= 1100 and log.read_bytes().endswith(b"last\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gateway.log", "gateway.log.1"]
     rotate(tmp_path / "none.log")
+
+
+# -- invitations -------------------------------------------------------------------------
+
+
+def test_a_revoked_invitation_closes_its_sockets(served):
+    """Who had joined by it stayed, and its resume key was good for the session's text."""
+    host = served()
+    boss = {"Authorization": f"Bearer {host.gateway.invitations.create(kind='host')}"}
+    bad, good = host.gateway.invitations.create(), host.gateway.invitations.create()
+    out, stays = Peer(host, bad), Peer(host, good)
+    key = out.next("welcome")["resume"]
+    out.next("round")
+    stays.next("round")
+    member = {"Authorization": f"Bearer {key}"}
+    assert httpx.get(host.address + "v1/session", headers=member, trust_env=False).status_code == 200
+    url = f"{host.address}v1/invitations/{digest(bad)}"
+    assert httpx.delete(url, headers=boss, trust_env=False).json() == {"revoked": True, "members": [0]}
+    assert out.closed() == (4403, "the invitation was revoked")
+    assert httpx.get(host.address + "v1/session", headers=member, trust_env=False).status_code == 401
+    assert stays.next("state")
+    again = Peer(host, good, resume=key)
+    assert again.next("welcome")["member"] == 0 and again.next("round")
+
+
+def test_a_seat_that_is_given_to_another_closes_its_socket(served):
+    host = served(shards=1, rounds=9, quorum=1)
+    token = host.gateway.invitations.create()
+    idle = Peer(host, token)
+    idle.next("round")
+    host.gateway.rounds.members[0].since = -9  # as after some rounds
+    new = Peer(host, token)
+    assert new.next("welcome")["member"] == 0
+    code, why = idle.closed()
+    assert code == 4429 and "another device" in why
+    round_ = new.next("round")
+    assert new.train(round_, round_["parameters"] + 1)["type"] == "accepted"

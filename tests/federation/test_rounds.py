@@ -10,7 +10,8 @@ import pytest
 from fake_session import Host, make_files
 
 from glgpt.errors import GlgptError
-from glgpt.federation import protocol, rules
+from glgpt.federation import protocol, rounds, rules
+from glgpt.federation.invitations import digest
 from glgpt.federation.rounds import Refused, Rejected
 from glgpt.federation.session import Checkpoint, Files, NotFiniteError, weights_id
 
@@ -274,7 +275,7 @@ def test_an_invitation_for_one_admits_one_who_may_come_back(host):
 
 
 def test_an_invitation_expires_and_is_taken_back(host, clock):
-    from glgpt.federation.invitations import Invitations, digest
+    from glgpt.federation.invitations import Invitations
 
     h = host()
     book = Invitations(h.files.folder / "invitations.json", h.files.secret("invitation.key"), h.session.id, clock)
@@ -290,7 +291,7 @@ def test_an_invitation_expires_and_is_taken_back(host, clock):
 
 
 def test_tokens_are_stored_as_hashes_and_signed(host):
-    from glgpt.federation.invitations import Invitations, digest
+    from glgpt.federation.invitations import Invitations
 
     h = host()
     stored = (h.files.folder / "invitations.json").read_text()
@@ -543,3 +544,117 @@ def test_the_two_checkpoints_before_the_last_are_kept(host):
     held = h.files.checkpoint()
     assert held.round == 2 and np.array_equal(held.parameters, h.before + np.float32(2))
     assert h.files.kept_rounds() == []
+
+
+# -- seats -------------------------------------------------------------------------------
+
+
+def leave(host, peer):
+    peer.member.connections = 1
+    host.rounds.disconnected(peer.member)
+
+
+def test_a_link_cannot_fill_a_session_for_good(host, clock):
+    """256 seats were taken by whoever opened a link once."""
+    h = host(shards=2)
+    first, second = h.join("first"), h.join("second")
+    with pytest.raises(Refused, match="full"):
+        h.join()
+    leave(h, first)
+    clock.now += 1
+    leave(h, second)
+    third = h.join("third")  # the one who left first gives way
+    assert third.member.number == 0 and not h.rounds.seated(first.member) and h.rounds.seated(second.member)
+    with pytest.raises(Rejected, match="place"):
+        h.rounds.accept(first.member, h.update()[0], h.before, 1.0)
+    again = h.join("first", resume=first.key)  # a new member then
+    assert again.member.number == 1 and again.key != first.key
+    assert host().rounds.members[1].name == "first"
+
+
+def test_who_trained_keeps_a_seat_for_an_hour(host, clock):
+    h = host(shards=2, quorum=1)
+    a, b = h.join("a"), h.join("b")
+    h.begin(1)
+    h.send(a.member)
+    leave(h, a)
+    clock.now += 3601
+    with pytest.raises(Refused, match="full"):  # its update counts in the open round
+        h.join()
+    h.before = h.before + np.float32(0.1)
+    h.begin(2)
+    c = h.join("c")
+    assert c.member.number == a.member.number
+    h.rounds.connected(a.member)
+    assert h.rounds.seated(b.member)
+
+
+def test_who_sends_nothing_for_some_rounds_gives_way(host):
+    h = host(shards=1)
+    idle = h.join("idle")
+    for number in (1, 2, 3):
+        h.before = h.before + np.float32(0.1)
+        h.begin(number)
+        with pytest.raises(Refused, match="full"):
+            h.join()
+    h.before = h.before + np.float32(0.1)
+    h.begin(4)
+    assert h.join("new").member.number == idle.member.number and not h.rounds.seated(idle.member)
+
+
+def test_an_invitation_for_one_is_given_back_with_its_seat(host):
+    h = host(shards=1)
+    once = h.invitations.create(uses=1)
+    first = h.join(token=once)
+    leave(h, first)
+    second = h.join()
+    leave(h, second)
+    assert h.join(token=once, resume=first.key).key != first.key
+    h.rounds.remove(0)
+    with pytest.raises(Refused, match="used already"):  # not of a device that was removed
+        h.join(token=once)
+
+
+def test_a_removed_device_stays_away_when_its_seat_is_anothers(host):
+    h = host(shards=1)
+    gone = h.join("gone")
+    h.rounds.remove(0)
+    assert h.join("new").member.number == 0
+    for again in (h, host(), host()):  # also after restarts, which write the members again
+        with pytest.raises(Refused) as caught:
+            again.join(resume=gone.key)
+        assert caught.value.code == protocol.REMOVED
+
+
+def test_a_revoked_invitation_turns_out_who_joined_by_it(host):
+    h = host()
+    bad, good = h.invitations.create(), h.invitations.create()
+    a, b, c = h.join("a", token=bad), h.join("b", token=bad), h.join("c", token=good)
+    h.begin()
+    assert h.rounds.knows(a.key)
+    assert h.rounds.revoke("nothing") is None
+    assert h.rounds.revoke(digest(bad)) == [a.member, b.member]
+    assert not h.rounds.knows(a.key) and h.rounds.knows(c.key)
+    assert h.rounds.offer(a.member) is None
+    with pytest.raises(Rejected, match="revoked"):
+        h.send(a.member)
+    with pytest.raises(Refused):
+        host().join(token=bad, resume=a.key)
+    once = h.invitations.create(uses=1)
+    back = h.join(token=once, resume=a.key)  # invited again, it is the same member
+    assert back.member is a.member and not a.member.aside and h.rounds.offer(a.member)
+    with pytest.raises(Refused, match="used already"):
+        h.join(token=once, resume=b.key)
+
+
+def test_the_file_of_members_does_not_grow_for_ever(host, monkeypatch):
+    monkeypatch.setattr(rounds, "MEMBER_LINES", 10)
+    h = host()
+    a, gone = h.join("a"), h.join("gone")
+    h.rounds.remove(gone.member.number)
+    for i in range(50):
+        h.join(f"a{i}", resume=a.key)
+        h.join(f"a{i}", resume=a.key)  # as before: nothing to write
+    assert len((h.files.site_folder / "members.jsonl").read_text().splitlines()) < 20
+    again = host()
+    assert again.rounds.members[0].name == "a49" and again.rounds.members[1].aside == "removed"

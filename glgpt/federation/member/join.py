@@ -9,28 +9,26 @@ connection that is lost costs nothing but the way back.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import math
-import queue
 import random
-import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-import httpx
 import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import ClientConnection, connect
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol
-from glgpt.federation.member.worker import Asked, Worker, ids_of, open_slot
-from glgpt.federation.protocol import Join, Update, Vector
+from glgpt.federation.member.host import Host, Link
+from glgpt.federation.member.worker import Asked, Worker, host_folder, ids_of, open_slot
+from glgpt.federation.protocol import Answer, Closed, Join, Pong, Ready, RoundOffer, Update, Vector, Welcome, WrapUp
 from glgpt.federation.session import Session
 from glgpt.text.dataset import Ids
 from glgpt.text.files import Text
@@ -41,32 +39,6 @@ PING = 10.0
 TELL = 0.5  # seconds between two words on how far a round is
 STALL = 60.0  # seconds without a word from the host after which the socket is opened anew
 FATAL = (protocol.NO_TOKEN, protocol.FULL, protocol.REMOVED)
-
-
-@dataclass(frozen=True)
-class Link:
-    """An invitation as a link: where, and the token behind the `#`."""
-
-    base: str  # http://host:port/
-    token: str
-
-    @classmethod
-    def parse(cls, text: str) -> Link:
-        """Raises GlgptError for what is no invitation's link; takes the browsers' link too."""
-        split = urlsplit(text)
-        token = split.fragment.rpartition("together=")[2].partition("&")[0]
-        if split.scheme not in ("http", "https") or not split.hostname or "." not in token:
-            raise GlgptError(
-                f"{quoted(text)} is no invitation: it is the link that glgpt federate serve prints, such as "
-                "http://127.0.0.1:8043/#…"
-            )
-        path = split.path.removesuffix("train/")
-        return cls(f"{split.scheme}://{split.netloc}{path if path.endswith('/') else path + '/'}", token)
-
-    @property
-    def socket(self) -> str:
-        """The address of the socket."""
-        return "ws" + self.base.removeprefix("http") + "v1/socket"
 
 
 @dataclass
@@ -83,55 +55,11 @@ class Hooks:
             self.on_state(text)
 
 
-class Host:
-    """The REST calls of a client."""
-
-    def __init__(self, link: Link) -> None:
-        headers = {"Authorization": f"Bearer {link.token}"}
-        trusted = ssl.create_default_context()  # as the socket does: the system's authorities, or SSL_CERT_FILE
-        self._client = httpx.Client(base_url=link.base, headers=headers, timeout=60, trust_env=False, verify=trusted)
-        self._base = link.base
-
-    def get(self, path: str) -> httpx.Response:
-        """Raises GlgptError where the host does not answer, or does not know the invitation."""
-        try:
-            response = self._client.get(path)
-        except httpx.HTTPError as error:
-            raise GlgptError(f"{self._base} does not answer: {quoted(error, 200)}") from None
-        if response.status_code == 401:
-            raise GlgptError("this invitation does not admit: it is unknown, expired or revoked; ask for another link")
-        if response.status_code != 200:
-            raise GlgptError(f"{self._base} answered {response.status_code}; is it a glgpt federation?")
-        return response
-
-    def session(self) -> Session:
-        """The session's terms."""
-        try:
-            fields = {k: v for k, v in self.get("v1/session").json().items() if k in Session.model_fields}
-            return Session.model_validate_json(json.dumps(fields))
-        except ValueError as error:
-            if isinstance(error, GlgptError):
-                raise
-            raise GlgptError(f"{self._base} is of another version of glgpt: {quoted(error, 200)}") from None
-
-    def tokenizer(self) -> dict[str, str]:
-        """The tokenizer's files by name."""
-        return dict(self.get("v1/session/tokenizer").json())
-
-    def ids(self, vocab_size: int) -> Ids:
-        """The session's text."""
-        data = self.get("v1/session/text").content
-        ids = np.frombuffer(data[: len(data) // 4 * 4], "<u4").astype(np.uint32)
-        if len(ids) and int(ids.max()) >= vocab_size:
-            raise GlgptError("the session's text holds ids outside its vocabulary")
-        return ids
-
-
 @dataclass
 class Round:
     """A round to train, as the host asked for it."""
 
-    message: dict[str, Any]
+    message: RoundOffer
     parameters: Vector
     wrap_up: bool = False
     update: tuple[Update, bytes] | None = None  # what was learned, until the host has answered
@@ -145,8 +73,8 @@ class Socket:
     link: Link
     join: Callable[[], Join]
     hooks: Hooks
-    on_welcome: Callable[[dict[str, Any]], None]
-    inbox: queue.Queue[dict[str, Any]] = field(default_factory=queue.Queue)
+    on_welcome: Callable[[Welcome], None]
+    session: Session
     round: Round | None = None
     closed: str = ""  # the host has ended the session: why
     failed: str = ""  # the host does not want this client: why
@@ -191,7 +119,9 @@ class Socket:
                     self.failed = reason or "the host closed the connection"
                 logger.info("the socket closed: %s %s", code, reason)
             except (OSError, InvalidHandshake, TimeoutError) as error:
-                logger.info("no connection: %s", error)
+                logger.info("no connection: %s", quoted(error, 200))
+            except GlgptError as error:
+                self.failed = f"it sent what is not of this protocol: {quoted(error, 200)}"
             except Exception:
                 logger.exception("the socket failed")
             self._connection = None
@@ -215,36 +145,46 @@ class Socket:
                 asked = self._sent = time.monotonic()
                 self._say({"type": "ping", "n": 0, "ms": self._ms})
             if isinstance(text, str):
-                self._heed(connection, json.loads(text))
+                self._heed(connection, text)
             if self.closed:
                 return
 
-    def _heed(self, connection: ClientConnection, said: dict[str, Any]) -> None:
-        kind = said.get("type")
-        if kind == "welcome":
+    def _heed(self, connection: ClientConnection, text: str) -> None:
+        said = protocol.parsed_from_host(text)
+        if isinstance(said, Welcome):
             self.on_welcome(said)
             self._announce()
-        elif kind == "round":
-            data = bytearray()
-            while len(data) < said["bytes"]:
-                frame = connection.recv(timeout=STALL)
-                if isinstance(frame, bytes):
-                    data += frame
-            held = self.round
-            if held is None or held.message["attempt"] != said["attempt"] or held.answered:
-                self.round = Round(said, np.frombuffer(bytes(data), "<f4").astype(np.float32))
-            self.fresh.set()
-        elif kind == "wrap_up" and self.round and self.round.message["attempt"] == said["attempt"]:
-            self.round.wrap_up = True
-        elif kind == "ready":
+        elif isinstance(said, RoundOffer):
+            self._take(connection, said)
+        elif isinstance(said, WrapUp):
+            if self.round and self.round.message.attempt == said.attempt:
+                self.round.wrap_up = True
+        elif isinstance(said, Ready):
             self._upload(connection, said)
-        elif kind in ("accepted", "rejected"):
+        elif isinstance(said, Answer):
             self._answered(said)
-        elif kind == "pong":
+        elif isinstance(said, Pong):
             self._ms = 1000 * (time.monotonic() - self._sent)
-        elif kind == "closed":
-            self.closed = str(said.get("why", "the session ended"))
+        elif isinstance(said, Closed):
+            self.closed = quoted(said.why, 200)
             self.fresh.set()
+
+    def _take(self, connection: ClientConnection, offer: RoundOffer) -> None:
+        """Receives a round's weights. Raises GlgptError for a round that the session's terms do not give."""
+        size, steps = 4 * self.session.parameters, self.session.local_steps
+        if (offer.bytes, len(offer.lr)) != (size, steps):
+            raise GlgptError(f"a round of {offer.bytes} bytes and {len(offer.lr)} steps, not {size} and {steps}")
+        data = bytearray()
+        while len(data) < size:
+            frame = connection.recv(timeout=STALL)
+            if isinstance(frame, bytes):
+                data += frame
+        if len(data) != size:
+            raise GlgptError(f"{len(data)} bytes of weights, not {size}")
+        held = self.round
+        if held is None or held.message.attempt != offer.attempt or held.answered:
+            self.round = Round(offer, np.frombuffer(data, "<f4").astype(np.float32, copy=False))
+        self.fresh.set()
 
     def _say(self, message: dict[str, Any], data: bytes = b"") -> None:
         if self._connection is not None:
@@ -266,20 +206,21 @@ class Socket:
         if held is not None and held.update is not None and not held.answered:
             self._say(held.update[0].model_dump())
 
-    def _upload(self, connection: ClientConnection, said: dict[str, Any]) -> None:
+    def _upload(self, connection: ClientConnection, ready: Ready) -> None:
         held = self.round
-        if held is None or held.update is None or said["attempt"] != held.message["attempt"]:
+        if held is None or held.update is None or ready.attempt != held.message.attempt:
             return
-        for frame in list(protocol.frames(held.update[1]))[int(said["have"]) :]:
+        for frame in itertools.islice(protocol.frames(held.update[1]), ready.have, None):
             connection.send(frame)
 
-    def _answered(self, said: dict[str, Any]) -> None:
+    def _answered(self, answer: Answer) -> None:
         held = self.round
-        if held is None or said.get("attempt") != held.message["attempt"]:
+        if held is None or answer.attempt != held.message.attempt:
             return
         held.answered = True
         if self.hooks.on_round:
-            self.hooks.on_round({"round": held.message["round"], **said})
+            said = {"norm": answer.norm} if answer.type == "accepted" else {"why": quoted(answer.why, 200)}
+            self.hooks.on_round({"type": answer.type, "round": held.message.round, **said})
         self.fresh.set()
 
 
@@ -290,20 +231,21 @@ class Client:
         self.link, self.hooks, self.name, self.own = link, hooks, name, text
         self.host = Host(link)
         self.session = self.host.session()
+        self.folder = host_folder(link.base, self.session.id)
         self.stop = threading.Event()
         self.rounds = 0
         self._told = 0.0
         hooks.say("reading the text")
         self.ids = self._ids(text)
         hooks.say("compiling the shaders")
-        self.worker = Worker(self.session, self.ids, device, open_slot(self.session.id))
-        self.socket = Socket(link, self._join, hooks, self._welcome)
+        self.worker = Worker(self.session, self.ids, device, open_slot(self.folder))
+        self.socket = Socket(link, self._join, hooks, self._welcome, self.session)
 
     def _ids(self, text: Text | None) -> Ids:
         s = self.session
         if text is None:
-            return self.host.ids(s.model.vocab_size)
-        return ids_of(s, text, self.host.tokenizer)
+            return self.host.ids(s)
+        return ids_of(s, text, self.host.tokenizer, self.folder)
 
     def _join(self) -> Join:
         return Join(
@@ -317,9 +259,9 @@ class Client:
             own_text=self.own is not None,
         )
 
-    def _welcome(self, said: dict[str, Any]) -> None:
-        self.worker.slot.keep_key(said["resume"])
-        self.hooks.say(f"joined as {said['name']}; waiting for a round")
+    def _welcome(self, welcome: Welcome) -> None:
+        self.worker.slot.keep_key(welcome.resume)
+        self.hooks.say(f"joined as {quoted(welcome.name)}; waiting for a round")
 
     def run(self) -> str:
         """Trains round after round; gives why it ended. Raises GlgptError where the host does not want this client."""
@@ -344,22 +286,22 @@ class Client:
         return self.stop.is_set() or self.socket.round is not round_ or bool(self.socket.closed)
 
     def _train(self, round_: Round) -> None:
-        said = round_.message
+        offer = round_.message
         began = time.monotonic()
 
         def told(step: int, loss: float | None) -> str:
             self._tell(round_, step, loss, began)
             return "drop" if self._overtaken(round_) else "stop" if round_.wrap_up else "on"
 
-        asked = Asked(said["round"], said["step"], tuple(said["lr"]), said["seed"], tuple(said["shard"]))
+        asked = Asked(offer.round, offer.step, tuple(offer.lr), offer.seed, offer.shard)
         learned = self.worker.train(asked, round_.parameters, told)
         if learned is None:
             return
         data, scale = protocol.encode(self.session.dtype, learned.parameters, round_.parameters)
         round_.update = (
             Update(
-                round=said["round"],
-                attempt=said["attempt"],
+                round=offer.round,
+                attempt=offer.attempt,
                 tokens=learned.tokens,
                 steps=learned.steps,
                 loss=learned.loss,
@@ -382,4 +324,4 @@ class Client:
             self._told = time.monotonic()
             self.socket.progress({"step": step, "loss": loss, "tokens_per_s": round(rate, 1)})
         if self.hooks.on_step:
-            self.hooks.on_step(round_.message["round"], step, loss if loss is not None else math.nan)
+            self.hooks.on_step(round_.message.round, step, loss if loss is not None else math.nan)

@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from glgpt.errors import ArgumentError
 from glgpt.federation import rules
-from glgpt.federation.member.worker import Asked, Worker, ids_of, open_slot
+from glgpt.federation.member.worker import Asked, Worker, host_folder, ids_of, open_slot
 from glgpt.federation.session import Session
 from glgpt.text.files import Text
 
@@ -55,9 +55,10 @@ def trained(terms: Path, message: Message, context: Context) -> Message:
     rates, seed = session.rates(number), rules.client_seed(session.settings.seed, context.node_id)
     asked = Asked(number, session.first_step(number), tuple(rates), seed, (0, 1))
     path = str(Path(str(context.node_config["text"])).resolve())
-    slot = open_slot(session.id, f"supernode-{hashlib.sha256(path.encode()).hexdigest()[:16]}")
+    folder = host_folder("supernode", session.id)
+    slot = open_slot(folder, f"supernode-{hashlib.sha256(path.encode()).hexdigest()[:16]}")
     slot.keep_key(path)  # its moments are those of the last round on this text
-    worker = Worker(session, ids_of(session, text, lambda: held["tokenizer"]), device, slot)
+    worker = Worker(session, ids_of(session, text, lambda: held["tokenizer"], folder), device, slot)
     try:
         late = message.metadata.created_at + session.round_seconds  # the host's clock
         learned = worker.train(asked, before, lambda *_: "stop" if time.time() > late else "on")

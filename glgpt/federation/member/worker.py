@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 from collections.abc import Callable
@@ -67,8 +68,8 @@ class Slot:
         return ""
 
     def keep_key(self, key: str) -> None:
-        """Keeps the resume key."""
-        write_json(self.folder / "member.json", {"resume": key})
+        """Stores the resume key, which no other user may read."""
+        write_json(self.folder / "member.json", {"resume": key}, private=True)
 
     def keep_moments(self, arrays: dict[str, np.ndarray], steps: int) -> None:
         """Keeps AdamW's moments and how many steps made them."""
@@ -90,23 +91,31 @@ class Slot:
             return None
 
 
-def open_slot(session: str, kind: str = "") -> Slot:
-    """The first slot of a session, and of a kind of members, that no other process of this machine has."""
-    base = cache_path() / "federation" / session / kind
+def host_folder(host: str, session: str) -> Path:
+    """Returns where this machine stores what belongs to a session of a host.
+
+    The host's address is part of it: a host chooses the session's name, and must not get the key, or updates from the
+    moments, of another host's session by naming that.
+    """
+    return cache_path() / "federation" / hashlib.sha256(host.encode()).hexdigest()[:16] / session
+
+
+def open_slot(base: Path, kind: str = "") -> Slot:
+    """The first slot of a session's folder, and of a kind of members, that no other process of this machine has."""
     for number in range(SLOTS):
-        folder = base / str(number)
+        folder = base / kind / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         if (unlock := lock_folder(folder)) is not None:
             return Slot(folder, unlock)
     raise GlgptError(f"{SLOTS} clients of this session run on this machine already")
 
 
-def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]]) -> Ids:
-    """A member's own text in the session's tokenizer, whose files `files` gives by name where they are not here yet.
+def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], base: Path) -> Ids:
+    """A member's own text in the session's tokenizer, whose files `files` gives by name where `base` lacks them.
 
     Raises GlgptError where they are not those that the session names.
     """
-    folder = cache_path() / "federation" / session.id / "tokenizer"
+    folder = base / "tokenizer"
     if not folder.exists() or identity(folder) != session.tokenizer:
         with staged_folder(folder) as staged:
             for name, content in files().items():
@@ -162,9 +171,12 @@ class Worker:
         """
         s = self.session.settings
         rows, results = s.batch * s.accumulate, []
+        (i, shards), places = asked.shard, len(self.ids) - s.context
+        if not 0 <= i < shards <= places:
+            raise GlgptError(f"round {asked.round} asks for shard {i} of {shards}, of {places} places in the text")
         self.trainer.set_parameters(protocol.unflatten(before, self.session.shapes()))
         for i, lr in enumerate(asked.lr):
-            first = rules.shard_starts(asked.seed, asked.step + i + 1, rows, len(self.ids) - s.context, asked.shard)
+            first = rules.shard_starts(asked.seed, asked.step + i + 1, rows, places, asked.shard)
             results += self.trainer.submit(*windows(self.ids, first, s.context), lr)
             said = on_step(i + 1, results[-1].loss if results else None)
             if said == "drop":

@@ -1,0 +1,135 @@
+"""What a desktop asks a host for, and accepts from it. Hosts are not trusted: all sizes have bounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from glgpt.errors import GlgptError, quoted
+from glgpt.federation.session import Session
+from glgpt.text.dataset import Ids
+
+MAX_TERMS = 1 << 20  # bytes of the session's terms
+MAX_TOKENIZER = 64 << 20  # bytes of the tokenizer's files together
+VECTORS = 8  # parameter vectors that a member holds: the round's, AdamW's moments, gradients, the update
+DEFAULT_MEMORY = 8 << 30  # bytes, where the system does not report its memory
+
+
+@dataclass(frozen=True)
+class Link:
+    """An invitation as a link: where, and the token behind the `#`."""
+
+    base: str  # http://host:port/
+    token: str
+
+    @classmethod
+    def parse(cls, text: str) -> Link:
+        """Raises GlgptError for what is no invitation's link; takes the browsers' link too."""
+        split = urlsplit(text)
+        token = split.fragment.rpartition("together=")[2].partition("&")[0]
+        if split.scheme not in ("http", "https") or not split.hostname or "." not in token:
+            raise GlgptError(
+                f"{quoted(text)} is no invitation: it is the link that glgpt federate serve prints, such as "
+                "http://127.0.0.1:8043/#…"
+            )
+        path = split.path.removesuffix("train/")
+        return cls(f"{split.scheme}://{split.netloc}{path if path.endswith('/') else path + '/'}", token)
+
+    @property
+    def socket(self) -> str:
+        """The address of the socket."""
+        return "ws" + self.base.removeprefix("http") + "v1/socket"
+
+
+class Host:
+    """The REST calls of a client."""
+
+    def __init__(self, link: Link) -> None:
+        headers = {"Authorization": f"Bearer {link.token}", "Accept-Encoding": "identity"}
+        trusted = ssl.create_default_context()  # as the socket does: the system's authorities, or SSL_CERT_FILE
+        self._client = httpx.Client(base_url=link.base, headers=headers, timeout=60, trust_env=False, verify=trusted)
+        self._base = link.base
+
+    def get(self, path: str, most: int) -> bytearray:
+        """Returns the answer's body. Raises GlgptError if there is none, or one of more than `most` bytes."""
+        body = bytearray()
+        try:
+            with self._client.stream("GET", path) as response:
+                self._check(response)
+                for chunk in response.iter_raw():
+                    body += chunk
+                    if len(body) > most:
+                        raise GlgptError(f"{self._base}{path} sends more than the {most:,} bytes that it may")
+        except httpx.HTTPError as error:
+            raise GlgptError(f"{self._base} does not answer: {quoted(error, 200)}") from None
+        return body
+
+    def _check(self, response: httpx.Response) -> None:
+        if response.status_code == 401:
+            raise GlgptError("this invitation does not admit: it is unknown, expired or revoked; ask for another link")
+        if response.status_code != 200:
+            raise GlgptError(f"{self._base} answered {response.status_code}; is it a glgpt federation?")
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise GlgptError(f"{self._base} compresses its answers, which was not asked for")
+
+    def session(self) -> Session:
+        """Returns the session's terms. Raises GlgptError for a model that this machine has too little memory for."""
+        try:
+            about = json.loads(self.get("v1/session", MAX_TERMS))
+            fields = {k: v for k, v in about.items() if k in Session.model_fields}
+            session = Session.model_validate_json(json.dumps(fields))
+            count = session.model.parameter_count
+        except (AttributeError, RecursionError, ValueError) as error:
+            if isinstance(error, GlgptError):
+                raise
+            raise GlgptError(f"{self._base} is of another version of glgpt: {quoted(error, 200)}") from None
+        if session.parameters != count:
+            raise GlgptError(f"{self._base} names a model of {count:,} parameters, and {session.parameters:,} of them")
+        check_memory(4 * VECTORS * count, f"training its model of {count:,} parameters")
+        return session
+
+    def tokenizer(self) -> dict[str, str]:
+        """Returns the tokenizer's files by name."""
+        try:
+            files = json.loads(self.get("v1/session/tokenizer", MAX_TOKENIZER))
+            if isinstance(files, dict) and all(isinstance(text, str) for text in files.values()):
+                return files
+        except (RecursionError, UnicodeError, json.JSONDecodeError):
+            pass
+        raise GlgptError(f"{self._base} sent no tokenizer")
+
+    def ids(self, session: Session) -> Ids:
+        """Returns the session's text as ids."""
+        size = 4 * session.train_tokens
+        check_memory(size, f"its text of {session.train_tokens:,} tokens", "; join with a text of your own")
+        data = self.get("v1/session/text", size)
+        if len(data) != size:
+            raise GlgptError(f"{self._base} sent {len(data):,} bytes of text, not {size:,}")
+        ids = np.frombuffer(data, "<u4").astype(np.uint32, copy=False)
+        if len(ids) and int(ids.max()) >= session.model.vocab_size:
+            raise GlgptError("the session's text holds ids outside its vocabulary")
+        return ids
+
+
+def physical_memory() -> int:
+    """Returns the bytes of this machine's memory."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # Windows, or a system that does not report it
+        return DEFAULT_MEMORY
+
+
+def check_memory(needed: int, what: str, remedy: str = "") -> None:
+    """Raises GlgptError for what would take more than half of this machine's memory."""
+    memory = physical_memory()
+    if needed > memory // 2:
+        raise GlgptError(
+            f"the host's session is too large: {what} takes {needed / 2**30:.1f} GiB, and this machine has "
+            f"{memory / 2**30:.1f} GiB{remedy}"
+        )
