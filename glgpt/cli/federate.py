@@ -213,7 +213,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if (args.tls_cert is None) != (args.tls_key is None):
         raise ArgumentError("--tls-cert and --tls-key go together")
     for url in args.url:
-        if not is_web_address(url) or urlsplit(url).query or urlsplit(url).fragment:
+        if not is_web_address(url) or not _has_port(url) or urlsplit(url).query or urlsplit(url).fragment:
             raise ArgumentError(f"--url {quoted(url)} is no address, such as https://example.org/")
     if args.tls_cert:
         _check_certificate(args.tls_cert, args.tls_key)
@@ -225,6 +225,14 @@ def _check_options(args: argparse.Namespace) -> None:
         raise ArgumentError("--public, median and trimmed need --gateways 1: they compare each update with all")
     if args.dp_noise and args.gateways > 1:
         raise ArgumentError("--dp-noise needs --gateways 1: a mean of gateways' means does not weigh all devices alike")
+
+
+def _has_port(url: str) -> bool:
+    """True if the port of an address, or its scheme's, can be one."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def _check_certificate(cert: str, key: str) -> None:

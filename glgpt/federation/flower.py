@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ from glgpt.federation.server_app import app  # what they do is in the installed 
 client = client_of(Path(__file__).parent / TERMS)
 """
 LICENSE = b"MIT\n"
+ROUND_TABLES = ("object_children", "run_objects", "objects", "message_ins", "message_res")  # of SuperLink's database
+MAX_FREE_BYTES = 32 << 20  # that SuperLink's database may take and not use
 # Errors of a reply that say that a node was away, not that its app failed
 AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 EARLIEST = 1e-3  # seconds after a message at which its reply is dated: the time of writing would make each another one
@@ -125,6 +128,40 @@ def superlink_command(port: int, database: Path, secret: Path) -> list[str]:
         "--isolation", "process", "--superexec-auth-secret-file", str(secret),
         "--disable-runtime-dependency-installation",
     ]  # fmt: skip
+
+
+def shrink_database(database: Path) -> None:
+    """Drops what rounds left in the database of a SuperLink that does not run, and returns its space to the disk.
+
+    Runs and nodes stay, so that supernodes are known. What is dropped is asked for again by the next run.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # for `trim_database`; set by VACUUM
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            for table in ROUND_TABLES:
+                if table in tables:
+                    connection.execute(f"DELETE FROM {table}")
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        logger.warning("%s stays as large as it is: %s", database, error)
+
+
+def trim_database(database: Path) -> None:
+    """Returns the space of rounds that SuperLink has deleted to the disk, if that is much.
+
+    SQLite keeps it, and a log of writes as large as a round. May be called while SuperLink runs.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
+            (page,), (free,) = (connection.execute(f"PRAGMA {x}").fetchone() for x in ("page_size", "freelist_count"))
+            log = database.with_name(database.name + "-wal")
+            if page * free + (log.stat().st_size if log.exists() else 0) > MAX_FREE_BYTES:
+                connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:  # such as busy: after the next round, then
+        logger.info("%s is not trimmed: %s", database, error)
 
 
 def superexec_command(port: int, secret: Path, serverapp: Path) -> list[str]:

@@ -55,6 +55,7 @@ ADDRESS_SOCKETS = 128  # sockets of one address
 MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
 SENT_FRAME = 1 << 17  # bytes: each socket holds some frames, also of a client that reads slowly
 SHOWN_ROUNDS = 500
+SHOWN_SAMPLES = 20  # of the last rounds
 JUDGED = 120.0  # seconds that the end of a session waits for its last validation
 DASHBOARD = Path(__file__).parent / "dashboard"
 
@@ -101,14 +102,18 @@ class Upload:
         return protocol.frame_count(self._have)
 
     @property
+    def missing(self) -> int:
+        """Bytes that have not come."""
+        return self.update.bytes - self._have
+
+    @property
     def complete(self) -> bool:
-        """Whether all came."""
-        return self._have == self.update.bytes
+        """True if all came."""
+        return not self.missing
 
     def add(self, frame: bytes) -> bool:
         """Takes the next frame; False for one that the update did not announce."""
-        left = self.update.bytes - self._have
-        if not left or len(frame) != min(protocol.FRAME, left):
+        if not self.missing or len(frame) != min(protocol.FRAME, self.missing):
             return False
         self._file.seek(self._have)  # a write that failed may have left a part
         self._file.write(frame)
@@ -127,6 +132,8 @@ class Client:
     def __init__(self, socket: WebSocket, member: Member) -> None:
         self.socket, self.member = socket, member
         self.sent = ""  # the id of the round that went out on this socket
+        self.upload: Upload | None = None  # that it announced last
+        self.owed = 0  # bytes of frames that it announced and has not sent
         self._lock = asyncio.Lock()  # frames belong to the text before them
 
     @property
@@ -299,7 +306,7 @@ class Gateway:
         if changed != self._noted:
             notes = await asyncio.to_thread(self.files.notes)
             self._noted = changed
-            await self._tell({"type": "figures", "rounds": notes[-2:]})
+            await self._tell({"type": "figures", "rounds": [_shown(note) for note in notes[-2:]]})
         state = {"type": "state", **self._state()}
         for client in [client for client in self.clients if not client.busy]:
             self._spawn(client.say(state))
@@ -371,6 +378,8 @@ class Gateway:
                 await self._listen(client)
         except (WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):
             pass
+        except OSError as error:  # such as a full disk
+            logger.error("a client's message cannot be stored: %s", error)
         finally:
             self._sockets[address] -= 1
             if client is not None:
@@ -378,25 +387,31 @@ class Gateway:
                 self.rounds.disconnected(client.member)
 
     def _origin_fits(self, socket: WebSocket) -> bool:
-        """Whether a page of ours asks, or no page at all."""
+        """True for a page of this gateway, and for programs that are no browser."""
         origin = socket.headers.get("origin")
-        if origin is None:
+        if origin is None or origin in self.origins:
             return True
-        return origin in self.origins or urlsplit(origin).netloc == socket.headers.get("host")
+        try:
+            return urlsplit(origin).netloc == socket.headers.get("host")
+        except ValueError:  # not an address
+            return False
 
     async def _admitted(self, socket: WebSocket) -> tuple[Member, str] | None:
-        text = await asyncio.wait_for(socket.receive_text(), HELLO)
+        message = await asyncio.wait_for(socket.receive(), HELLO)
+        if message["type"] == "websocket.disconnect":
+            return None
+        text = message.get("text")  # none of a binary message
         try:
-            said = protocol.parsed(text[: protocol.MOST_TEXT])
+            said = protocol.parsed(text[: protocol.MOST_TEXT]) if text else None
             if not isinstance(said, Join):
                 raise GlgptError("a client begins with join")
             admitted = self.rounds.admit(said)
             self._turn_out_unwanted()  # whoever had the seat
             return admitted
         except GlgptError as error:
-            await socket.close(protocol.NO_TOKEN, str(error)[:120])
+            await socket.close(protocol.NO_TOKEN, protocol.close_reason(str(error)))
         except Refused as refused:
-            await socket.close(refused.code, str(refused)[:120])
+            await socket.close(refused.code, protocol.close_reason(str(refused)))
         return None
 
     def _unwanted(self, member: Member) -> bool:
@@ -426,7 +441,10 @@ class Gateway:
         member = client.member
         notes = await asyncio.to_thread(self.files.notes)
         welcome = {"type": "welcome", "member": member.number, "resume": key, "name": member.name}
-        await client.say(welcome | {"rounds": notes[-SHOWN_ROUNDS:], "aside": member.aside, **self._state()})
+        rounds = [_shown(note) for note in notes[-SHOWN_ROUNDS:]]
+        for note in rounds[:-SHOWN_SAMPLES]:
+            note.pop("sample", None)
+        await client.say(welcome | {"rounds": rounds, "aside": member.aside, **self._state()})
         self.clients.add(client)  # not before the welcome, which comes first
         if self._unwanted(member):  # since meanwhile
             await self._turn_out(client)
@@ -488,17 +506,23 @@ class Gateway:
             del self._uploads[member.key]
             await self._finish(client, upload)
             return
+        client.upload = upload
+        client.owed = min(2 * update.bytes, client.owed + upload.missing)  # it may be announced twice
         await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
 
     async def _frame(self, client: Client, data: bytes) -> bool:
-        upload = self._uploads.get(client.member.key)
-        if upload is None:  # of an update that was turned away meanwhile: its round is over
-            return len(data) <= protocol.FRAME
+        """Takes a frame of the update that this socket announced; False for one that it did not announce."""
+        upload, key = client.upload, client.member.key
+        client.owed -= len(data)
+        if upload is None or not data or client.owed < 0:
+            return False
+        if self._uploads.get(key) is not upload:  # it was turned away or taken meanwhile
+            return True
         if not upload.add(data):
             return False
         await client.say({"type": "ack", "attempt": upload.update.attempt, "have": upload.frames})
-        if upload.complete:
-            del self._uploads[client.member.key]
+        if upload.complete and self._uploads.get(key) is upload:  # else another socket of the member has finished it
+            del self._uploads[key]
             await self._finish(client, upload)
         return True
 
@@ -648,6 +672,11 @@ class Gateway:
         """The model as it is now: a zip of the folder that `glgpt generate --model` takes."""
         path = await asyncio.to_thread(_zipped, self.files)
         return FileResponse(path, filename="model.zip", background=BackgroundTask(path.unlink))
+
+
+def _shown(note: dict[str, Any]) -> dict[str, Any]:
+    """Returns what members see of a round's line: with its devices, 500 rounds would be megabytes."""
+    return {name: value for name, value in note.items() if name != "devices"}
 
 
 def _zipped(files: Files) -> Path:

@@ -184,6 +184,11 @@ def parsed(text: str) -> Join | Update | Progress | Ping:
         raise GlgptError(_first(error)) from None
 
 
+def close_reason(text: str) -> str:
+    """Returns as much of a text as the reason of a closed socket may hold, which is 123 bytes."""
+    return text.encode()[:120].decode(errors="ignore")
+
+
 def frames(data: bytes | memoryview, size: int | None = None) -> Iterator[bytes]:
     """`data` in frames of `size` bytes (None: as large as they may be)."""
     view, size = memoryview(data), size or FRAME

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -32,6 +33,7 @@ from glgpt.federation.member.supernode import terms_of
 from glgpt.federation.session import ENDED, Files, Session, recipe_of
 from glgpt.system.files import write_json
 from glgpt.system.locks import lock_folder
+from glgpt.system.network import in_address
 from glgpt.text.dataset import Data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import identity
@@ -87,6 +89,12 @@ class Place:
         if self.url:
             return self.url if self.url.endswith("/") else self.url + "/"
         return f"{'https' if self.tls_cert else 'http'}://{self.host}:{self.port}/"
+
+    def origin(self) -> str:
+        """The origin of pages at this address as browsers send it: without a path or the scheme's own port."""
+        split = urlsplit(self.base())
+        port = "" if split.port in (None, {"http": 80, "https": 443}[split.scheme]) else f":{split.port}"
+        return f"{split.scheme}://{in_address(split.hostname or '')}{port}"
 
 
 def begin(
@@ -276,9 +284,10 @@ class Supervisor:
         home.mkdir(exist_ok=True)
         environment = flower.environment(home)
         port = self.superlink_port
-        database = files.folder / SUPERLINK
+        self.database = files.folder / SUPERLINK
+        flower.shrink_database(self.database)
         self.superlink = self._process(
-            "superlink", lambda: flower.superlink_command(port, database, secret), environment
+            "superlink", lambda: flower.superlink_command(port, self.database, secret), environment
         )
         self.superexec = self._process(
             "superexec", lambda: flower.superexec_command(port, secret, self._serverapp), environment
@@ -303,7 +312,7 @@ class Supervisor:
         command += ["--site", str(site)]
         command += ["--host", p.host, "--port", str(p.port), "--superlink", f"127.0.0.1:{self.superlink_port}"]
         if p.url:
-            command += ["--origin", p.url.rstrip("/")]
+            command += ["--origin", p.origin()]
             command += [] if p.tls_cert else ["--proxied"]
         if p.tls_cert and p.tls_key:
             command += ["--tls-cert", p.tls_cert, "--tls-key", p.tls_key]
@@ -393,6 +402,7 @@ class Supervisor:
                     self.tell({"event": "round", **figures})
                     for process in self.processes:
                         process.forgive()
+                    flower.trim_database(self.database)
                 if done >= self.session.rounds:
                     self._let_clients_hear()
                     return True
@@ -403,6 +413,7 @@ class Supervisor:
             for process in reversed(self.processes):
                 process.end()
             (self.files.folder / PROCESSES).unlink(missing_ok=True)
+            flower.shrink_database(self.database)
             self.keeper.close()
             self._unlock()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 import time
@@ -294,6 +295,42 @@ def test_noise_is_what_was_asked_for(tmp_path):
     after = arrays["parameters"].numpy()
     assert np.std(after) == pytest.approx(0.5 * 2.0 / 2, rel=0.03)
     assert np.mean(after) == pytest.approx(0.002, abs=5 * 0.5 / 200)
+
+
+def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypatch):
+    """It grew by 182 MB for a round of 11 M parameters, and never shrank."""
+    from glgpt.federation import flower
+
+    database = tmp_path / "superlink.sqlite"
+    flower.shrink_database(database)  # before SuperLink first starts
+    superlink = sqlite3.connect(database, isolation_level=None)
+    superlink.execute("PRAGMA journal_mode = WAL")
+    superlink.execute("CREATE TABLE objects (content BLOB)")
+    superlink.execute("CREATE TABLE node (id INTEGER)")
+    superlink.execute("INSERT INTO node VALUES (7)")
+
+    def size():
+        return sum(path.stat().st_size for path in tmp_path.iterdir())
+
+    def take_round():
+        superlink.execute("INSERT INTO objects VALUES (zeroblob(4000000))")
+        superlink.execute("DELETE FROM objects")
+
+    take_round()
+    flower.trim_database(database)
+    assert size() > 4_000_000  # which is little
+    monkeypatch.setattr(flower, "MAX_FREE_BYTES", 1 << 20)
+    for _ in range(3):
+        take_round()
+        flower.trim_database(database)
+        assert size() < 100_000
+    superlink.execute("INSERT INTO objects VALUES (zeroblob(4000000))")  # of a run that was killed
+    superlink.close()
+    flower.shrink_database(database)
+    assert size() < 100_000
+    assert sqlite3.connect(database).execute("SELECT id FROM node").fetchall() == [(7,)]
+    database.write_bytes(b"damaged" * 1000)
+    flower.shrink_database(database)  # is SuperLink's to report
 
 
 def supernode(folder: Path, superlink: int, config: str) -> subprocess.Popen[bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import socket
 import ssl
@@ -15,12 +17,13 @@ pytest.importorskip("websockets.sync.client", reason="make test-federate has wha
 
 import httpx
 from peer import Peer, wait
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync import client as sync
 
-from glgpt.federation import logs
+from glgpt.federation import logs, protocol
 from glgpt.federation.invitations import digest
 from glgpt.federation.logs import BURST, PERIOD, Throttle, rotate
+from glgpt.federation.serve import Place
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -195,3 +198,126 @@ def test_a_seat_that_is_given_to_another_closes_its_socket(served):
     assert code == 4429 and "another device" in why
     round_ = new.next("round")
     assert new.train(round_, round_["parameters"] + 1)["type"] == "accepted"
+
+
+# -- messages ----------------------------------------------------------------------------
+
+
+def raw(host, **more):
+    return sync.connect(host.address.replace("http", "ws") + "v1/socket", compression=None, **more)
+
+
+def test_a_first_message_of_bytes_is_refused(served, caplog):
+    """It was a traceback in the log, without a token."""
+    host = served()
+    for first in (b"bytes", b"", "", "[" * 50_000, '{"type": "ping", "n": 1}', "é" * 200):
+        socket_ = raw(host)
+        socket_.send(first)
+        with pytest.raises(ConnectionClosed) as caught:
+            socket_.recv(timeout=30)
+        assert caught.value.rcvd.code == 4403, first
+    assert "Traceback" not in caplog.text and "Exception" not in caplog.text
+
+
+def test_pages_of_the_proxys_address_may_connect(served):
+    host = served()
+    host.gateway.origins = (Place(url="https://example.org/team/").origin(),)
+    raw(host, origin="https://example.org").close()
+    for origin in ("https://example.org.evil.example", "http://[", "null"):
+        with pytest.raises(InvalidStatus):
+            raw(host, origin=origin)
+
+
+def test_frames_that_no_update_announced_close_the_socket(served, monkeypatch):
+    monkeypatch.setattr(protocol, "FRAME", 1000)
+    host = served(quorum=1, rounds=9)
+    token = host.gateway.invitations.create()
+    for frame in (b"x", b"", b"x" * 1000):
+        peer = Peer(host, token)
+        peer.next("round")
+        peer.socket.send(frame)
+        assert peer.closed()[0] == 4413
+    more, other = Peer(host, token), Peer(host, token)
+    round_ = more.next("round")
+    update, data = more.update(round_, round_["parameters"] + 1)
+    more.say(update)
+    more.next("ready")
+    other.socket.send(data[:1000])  # announced by another socket
+    assert other.closed()[0] == 4413
+    for frame in protocol.frames(data):
+        more.socket.send(frame)
+    assert more.next("accepted")
+    more.socket.send(data[:1000])
+    assert more.closed()[0] == 4413
+
+
+def test_frames_of_an_update_that_was_turned_away_meanwhile_are_dropped(served, monkeypatch):
+    monkeypatch.setattr(protocol, "FRAME", 1000)
+    host = served(quorum=1, rounds=9, grace=0.0)
+    token = host.gateway.invitations.create()
+    slow, quick = Peer(host, token), Peer(host, token)
+    round_ = slow.next("round")
+    update, data = slow.update(round_, round_["parameters"] + 1)
+    slow.say(update)
+    slow.next("ready")
+    assert quick.train(quick.next("round"), round_["parameters"] + 1)["type"] == "accepted"
+    second = slow.next("round")
+    for frame in protocol.frames(data):
+        slow.socket.send(frame)
+    assert slow.train(second, second["parameters"] + 0.5)["type"] == "accepted"
+
+
+def test_an_update_that_two_sockets_finish_counts_once(served, monkeypatch):
+    """The first socket deleted, after it had waited, what was another upload by then."""
+    from glgpt.federation.gateway import Client
+
+    host = served(quorum=1, rounds=1)
+    token = host.gateway.invitations.create()
+    first = Peer(host, token)
+    key = first.next("welcome")["resume"]
+    round_ = first.next("round")
+    update, data = first.update(round_, round_["parameters"] + 1)
+    second = Peer(host, token, resume=key)
+    second.next("round")
+    say, held = Client.say, []
+
+    async def waits(self, message, *more):
+        if message["type"] == "ack" and not held:
+            held.append(message)
+            second.say(update)  # finds the upload complete, and finishes it
+            await asyncio.sleep(1.0)
+        await say(self, message, *more)
+
+    monkeypatch.setattr(Client, "say", waits)
+    first.say(update)
+    first.next("ready")
+    first.socket.send(data)
+    assert second.next("accepted")["attempt"] == update["attempt"]
+    assert first.next("ack")["have"] == 1
+    first.say({"type": "ping", "n": 7})
+    assert first.next("pong")["n"] == 7  # its socket is there still
+
+
+def test_a_claim_of_thousands_of_digits_is_not_repeated(served):
+    host = served()
+    token = host.gateway.invitations.create()
+    peer, other = Peer(host, token), Peer(host, token)
+    update, _ = peer.update(peer.next("round"), host.gateway.files.checkpoint().parameters)
+    for change in ({"tokens": int("9" * 4000)}, {"steps": 2**52}, {"type": "ping", "n": int("9" * 4000)}):
+        message = {"type": "ping", "n": change["n"]} if "n" in change else update | change
+        peer.say(message)
+        assert len(peer.next("rejected")["why"]) <= 200
+    shown = next(m for m in other.next("state")["members"] if m["number"] == 0)
+    assert len(json.dumps(shown)) < 1000
+
+
+def test_a_long_session_fits_a_message(served):
+    """Desktops close a socket whose message has more than 1 MiB: with its devices, each line is kilobytes."""
+    host = served(rounds=900)
+    device = {"member": 1, "name": "n" * 40, "tokens": 1, "steps": 1, "loss": 1.0, "norm": 1.0, "said": "accepted"}
+    line = {"clients": 100, "loss": 2.0, "devices": [device] * 20, "step": 1, "sample": "s" * 1000}
+    lines = "".join(json.dumps({"round": number} | line) + "\n" for number in range(1, 600))
+    (host.gateway.files.folder / "rounds.jsonl").write_text(lines)
+    peer = Peer(host, host.gateway.invitations.create())
+    rounds = peer.next("welcome")["rounds"]
+    assert len(rounds) == 500 and rounds[-1]["sample"] and len(json.dumps(rounds)) < 200_000

@@ -23,7 +23,7 @@ from fake_session import Clock, Host, make_files
 from glgpt.errors import GlgptError
 from glgpt.federation.keeper import Keeper
 from glgpt.federation.rollback import roll_back
-from glgpt.federation.serve import PROCESSES, SUPERLINK, end_leftovers
+from glgpt.federation.serve import PROCESSES, SUPERLINK, Place, end_leftovers
 from glgpt.federation.session import ENDED, Checkpoint, Files
 from glgpt.system.files import write_json
 from glgpt.system.locks import lock_folder
@@ -44,6 +44,7 @@ def run(tmp_path: Path) -> Path:
     [
         (("--url", "notanurl"), "--url notanurl is no address"),
         (("--url", "https://"), "is no address"),
+        (("--url", "https://example.org:99999/"), "is no address"),
         (("--tls-cert", "nowhere.pem", "--tls-key", "nowhere.key"), "--tls-cert nowhere.pem: there is no such file"),
         (("--tls-cert", __file__, "--tls-key", __file__), "are no certificate and its key"),
         (("--rounds", "8"), "holds a session with --rounds 5; 8 needs a new --out"),
@@ -152,3 +153,18 @@ def test_a_model_that_cannot_be_evaluated_ends_no_session(run: Path, monkeypatch
         assert told.get("problem") == ("the model's logits are not finite" if number == 1 else None)
         assert "validation_loss" not in told
     assert not list(Keeper(files, "software").catch_up(2))
+
+
+@pytest.mark.parametrize(
+    ("place", "origin"),
+    [
+        (Place(url="https://Example.org:443/team/"), "https://example.org"),
+        (Place(url="http://example.org:80"), "http://example.org"),
+        (Place(url="https://example.org:8443/a/b"), "https://example.org:8443"),
+        (Place(url="https://[2001:DB8::1]/x/"), "https://[2001:db8::1]"),
+        (Place(host="127.0.0.1", port=8043), "http://127.0.0.1:8043"),
+    ],
+)
+def test_the_origin_of_a_place_has_no_path(place: Place, origin: str) -> None:
+    """Browsers that came through a proxy with a path prefix got 403."""
+    assert place.origin() == origin
