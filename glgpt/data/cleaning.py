@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from glgpt.errors import GlgptError
 
 STEPS = ("headers", "lines", "blanks", "duplicates")
-_BEGIN = re.compile(r"^\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG[^\n]*\*\*\*[^\n]*\n", re.MULTILINE)
+# Linear in the text, whatever it holds: the lookahead ends the search for `***` in a line that never ends, and the
+# lookbehind starts a run of blanks at its first blank only.
+_BEGIN = re.compile(r"^\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG(?=[^\n]*\n)[^\n]*\*\*\*[^\n]*\n", re.MULTILINE)
 _END = re.compile(r"^\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG", re.MULTILINE)
-_BLANK = re.compile(r"[ \t]+$", re.MULTILINE)
+_BLANK = re.compile(r"(?<![ \t])[ \t]+$", re.MULTILINE)
 _RUN = re.compile(r"\n{3,}")
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -175,6 +176,25 @@ def test_the_command_writes_a_set_and_never_over_a_file(tmp_path: Path, capsys: 
     assert "exists" in capsys.readouterr().err and out.read_text() == data.bundled("addition")
     assert main(["data", "list", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)][: len(data.SETS)] == list(data.SETS)
+
+
+START = "*** START OF THE PROJECT GUTENBERG "
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        (START * 40_000, (START * 40_000).rstrip()),
+        (" " * 100_000 + "x", " " * 100_000 + "x"),
+        ("\n" * 100_000 + "x\n*** END OF THE PROJECT GUTENBERG", "\n\nx\n"),
+    ],
+    ids=["markers", "blanks", "lines"],
+)
+def test_cleaning_is_linear_in_a_text_of_repeats(text: str, cleaned: str) -> None:
+    """Retrying each position to the end of the text takes 20 seconds or more."""
+    begun = time.process_time()
+    assert data.clean(text)[0] == cleaned
+    assert time.process_time() - begun < 3
 
 
 def test_cleaning_takes_away_what_it_says(tmp_path: Path, capsys: Capture) -> None:

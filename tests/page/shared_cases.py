@@ -321,6 +321,12 @@ def cleaning() -> list[dict[str, Any]]:
         ([book, book], ["duplicates"]),
         ([book], ["blanks"]),
         (["plain"], []),
+        (
+            ["a\r*** START OF THE PROJECT GUTENBERG\u2028*** END OF THIS PROJECT GUTENBERG b ***\nc \r"],
+            ["headers", "blanks"],
+        ),
+        (["*** START OF THE PROJECT GUTENBERG " * 3], ["headers"]),
+        (["*** START OF THIS PROJECT GUTENBERG\n***START OF THE PROJECT GUTENBERG *** ***\r\n\n\n\nd"], STEPS),
     ):
         text, removed = clean(documents, steps)
         found.append(

@@ -7,6 +7,7 @@ import type { Program } from "../src/gl/program";
 import made from "./bpe.json";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../src/training/batches";
 import { BpeError, encodeText, trainBpe } from "../src/training/bpe";
+import { clean, CLEANING } from "../src/training/cleaning";
 import { readSafetensors, readTokenizer, tokenizerFiles, writeSafetensors, type Tensors } from "../src/training/files";
 import { afterOverflow, afterStep, FIRST, known } from "../src/training/loss-scale";
 import { Session, type Plan } from "../src/training/session";
@@ -65,6 +66,21 @@ describe("byte-level BPE", () => {
     expect(Array.from(encodeText("aé", null))).toEqual([0x61, 0xc3, 0xa9]);
     expect(readTokenizer(tokenizerFiles(null))).toBeNull();
   });
+});
+
+describe("cleaning a text of repeats", () => {
+  const markers = "*** START OF THE PROJECT GUTENBERG ".repeat(60_000);
+  const blanks = `${" ".repeat(100_000)}x`;
+  const lines = `${"\n".repeat(200_000)}x\n*** END OF THE PROJECT GUTENBERG`;
+  it.each([["markers", markers, markers.trimEnd()], ["blanks", blanks, blanks], ["lines", lines, "\n\nx\n"]])(
+    "is linear in its %s", // retrying each position to the end of the text takes 10 to 40 seconds
+    (_, text, cleaned) => {
+      const begun = performance.now();
+      expect(clean([text], CLEANING).text === cleaned).toBe(true);
+      expect((performance.now() - begun) / 1000).toBeLessThan(3);
+    },
+    120_000,
+  );
 });
 
 describe("what a step is fed with", () => {

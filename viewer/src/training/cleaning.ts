@@ -24,8 +24,12 @@ export interface Inspection {
   held_back: number;
 }
 
-const BEGIN = /^\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG[^\n]*\*\*\*[^\n]*\n/m;
-const END = /^\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG/m;
+// Linear in the text, whatever it holds: the lookahead ends the search for `***` in a line that never ends, and lookbehinds
+// start a run at its first character only. A line begins after LF alone, as in Python; with `m`, also after CR.
+const BEGIN = /(?<![^\n])\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG(?=[^\n]*\n)[^\n]*\*\*\*[^\n]*\n/;
+const END = /(?<![^\n])\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG/;
+const LAST_LINES = /(?<![\r\n])[\r\n]+$/;
+const BLANKS = /(?<![ \t])[ \t]+(?=\n|$)/g;
 
 function length(documents: readonly string[]): number {
   let count = 0;
@@ -48,7 +52,7 @@ function apply(step: Exclude<CleaningStep, "duplicates">, text: string): [string
     }
     const end = END.exec(text);
     if (end) {
-      text = `${text.slice(0, end.index).replace(/[\r\n]+$/, "")}\n`;
+      text = `${text.slice(0, end.index).replace(LAST_LINES, "")}\n`;
       places++;
     }
     return [text, places];
@@ -57,7 +61,7 @@ function apply(step: Exclude<CleaningStep, "duplicates">, text: string): [string
     const places = replaced(text, /\r/g, "\r")[1];
     return [text.replace(/\r\n?/g, "\n"), places];
   }
-  const [plain, ends] = replaced(text, /[ \t]+(?=\n|$)/g, ""); // not `m`, for which a lone CR ends a line
+  const [plain, ends] = replaced(text, BLANKS, "");
   const [done, runs] = replaced(plain, /\n{3,}/g, "\n\n");
   return [done, ends + runs];
 }
