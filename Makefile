@@ -44,7 +44,7 @@ test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformer
 	$(PYTEST) tests/live
 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers  ## training together, with Flower, in an environment of its own
-	$(FEDERATE)/bin/python -m pytest -m "not kills" tests/federation tests/browser/test_page_federation.py
+	$(FEDERATE)/bin/python -m pytest -m "not kills" tests/federation tests/browser/test_page_federation.py tests/browser/test_dashboard.py
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn: some minutes
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation
@@ -93,6 +93,7 @@ wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean e
 	venv/bin/glgpt generate "To be" --tokens 20 --seed 1; \
 	venv/bin/glgpt export --out page; \
 	venv/bin/glgpt export --single-file --out page.html; \
+	venv/bin/python -c "from glgpt.page.built import built_dashboard; print(built_dashboard())"; \
 	ls -l page page.html; test -s page/manifest.json -a -s page/index.html -a -s page.html; \
 	echo "wheel-check: $$(ls *.whl) works from another directory"
 

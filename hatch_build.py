@@ -1,7 +1,8 @@
 """Puts the built page into the wheel and the sdist, so that whoever installs glgpt needs no Node.
 
 The page is built where viewer/dist is missing or old, with a Node that PyPI brings where the machine has none. Without
-the page (npm's registry out of reach, say) the package is whole but for `glgpt export`, which then says so.
+the page (npm's registry out of reach, say) the package is whole but for `glgpt export` and the dashboard of
+`glgpt federate serve`, which then say so.
 `make` installs with HATCH_BUILD_NO_HOOKS, since a checkout builds its own page.
 """
 
@@ -29,7 +30,8 @@ def viewer_build() -> ModuleType:
 
 def page_is_here(build: ModuleType) -> bool:
     """Whether viewer/dist can be taken as it is: an unpacked sdist holds the page, whatever its times say."""
-    return bool(build.page_is_fresh() or ((ROOT / "PKG-INFO").is_file() and build.PAGE.is_file()))
+    unpacked = (ROOT / "PKG-INFO").is_file() and all(made.is_file() for made in build.BUILT)
+    return bool(unpacked or build.page_is_fresh())
 
 
 class PageHook(BuildHookInterface[Any]):
@@ -49,7 +51,7 @@ class PageHook(BuildHookInterface[Any]):
             if not page_is_here(build):
                 build.main([])
         except SystemExit as stop:
-            self.app.display_warning(f"{stop}; `glgpt export` will not work in this build")
+            self.app.display_warning(f"{stop}; `glgpt export` and the dashboard of `glgpt federate` will not work")
         if page_is_here(build):
             place = "viewer/dist" if self.target_name == "sdist" else "glgpt/_data/viewer/dist"
             build_data["force_include"][str(build.PAGE.parent)] = place

@@ -19,10 +19,12 @@ from pathlib import Path
 
 VIEWER = Path(__file__).resolve().parent
 PAGE = VIEWER / "dist" / "index.html"
+BUILT = (PAGE, VIEWER / "dist" / "dashboard" / "index.html")
 SOURCES = (
     "../glsl/tensor.glsl",
     "src",
     "embed",
+    "dashboard",
     "schema",
     "public",
     "index.html",
@@ -74,7 +76,8 @@ def npm(folder: Path, *arguments: str) -> None:
 
 def page_is_fresh() -> bool:
     """Whether viewer/dist is what the sources make."""
-    return is_fresh(PAGE, [VIEWER / name for name in SOURCES])
+    sources = [VIEWER / name for name in SOURCES]
+    return all(is_fresh(made, sources) for made in BUILT)
 
 
 def main(arguments: list[str]) -> None:

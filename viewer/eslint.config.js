@@ -16,6 +16,8 @@ const DOM_GLOBALS = [
 
 const INTERFACE = { regex: "^(preact|@preact|uplot)(/|$)", message: "Only ui/ draws an interface." };
 
+const DASHBOARD = "The dashboard imports parts of ui/ that know no model: curves, facts, mark.";
+
 /** `folder` may import from above itself only what `allowed` (a regular expression of what follows `../`) names. */
 function room(folder, allowed, message) {
   return {
@@ -61,6 +63,10 @@ export default tseslint.config(
     rules: {
       "no-restricted-imports": ["error", { patterns: [{ regex: "^\\./ui/", message: "The scriptable object has no interface." }, INTERFACE] }],
     },
+  },
+  {
+    files: ["src/dashboard/**"],
+    rules: { "no-restricted-imports": ["error", { patterns: [{ regex: "^\\.\\./(?!ui/(curves|facts|mark|base\\.css)$)", message: DASHBOARD }] }] },
   },
   { files: ["test/**"], rules: { "@typescript-eslint/require-await": "off" } }, // stands in for what waits
 );

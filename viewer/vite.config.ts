@@ -17,4 +17,12 @@ const embed: UserConfig = {
   },
 };
 
-export default defineConfig(({ mode }) => (mode === "embed" ? embed : page));
+// The dashboard of a federation, which its gateway serves.
+const dashboard: UserConfig = {
+  base: "./",
+  root: "dashboard",
+  publicDir: false,
+  build: { target: "es2022", outDir: "../dist/dashboard", emptyOutDir: true, modulePreload: false },
+};
+
+export default defineConfig(({ mode }) => ({ embed, dashboard })[mode] ?? page);

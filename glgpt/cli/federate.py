@@ -307,13 +307,23 @@ def _ready(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]
             lines += ["browsers:   " + links["browser"]]
         elif why:
             lines += [f"browsers:   no page: {why}"]
-        lines += [f"desktops:   glgpt federate join '{links['desktop']}'", "dashboard:  " + links["dashboard"]]
-        lines += ["            (whoever has that link is the host)"]
+        lines += [f"desktops:   glgpt federate join '{links['desktop']}'", *_dashboard_lines(links["dashboard"])]
     links = gateways[0]
     more = {"gateways": gateways} if len(gateways) > 1 else {}
     _say(args, {"event": "ready", **links, "session": session.id, **more}, "\n".join(lines))
     if "browser" in links and not args.json and (args.url or not is_loopback(args.host)):
         print_qr(links["browser"])  # of an address that a phone can reach
+
+
+def _dashboard_lines(link: str) -> list[str]:
+    """Returns the dashboard's link, or why there is no dashboard."""
+    from glgpt.page.built import built_dashboard
+
+    try:
+        built_dashboard()
+    except GlgptError as error:
+        return [f"dashboard:  {error}"]
+    return [f"dashboard:  {link}", "            (whoever has that link is the host)"]
 
 
 def _tell(args: argparse.Namespace, event: dict[str, Any]) -> None:

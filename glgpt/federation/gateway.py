@@ -24,11 +24,12 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
+import segno
 import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -40,6 +41,7 @@ from glgpt.federation.protocol import Join, Ping, Progress, Update
 from glgpt.federation.rounds import REMOVED, Member, Refused, Rejected, Rounds, RunOver
 from glgpt.federation.server import configuration
 from glgpt.federation.session import ENDED, ROUNDS, Files
+from glgpt.page.built import built_dashboard
 from glgpt.page.connections import RESERVED, Limits, available_descriptors
 from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers, bound_socket
@@ -57,7 +59,7 @@ SENT_FRAME = 1 << 17  # bytes: each socket holds some frames, also of a client t
 SHOWN_ROUNDS = 500
 SHOWN_SAMPLES = 20  # of the last rounds
 JUDGED = 120.0  # seconds that the end of a session waits for its last validation
-DASHBOARD = Path(__file__).parent / "dashboard"
+MAX_QR_BYTES = 2000  # of a text as a QR code
 
 
 class SuperLinkError(Exception):
@@ -568,10 +570,16 @@ class Gateway:
             Route("/v1/invitations/{digest}", host(self.revoke), methods=["DELETE"]),
             Route("/v1/members/{number:int}", host(self.remove), methods=["DELETE"]),
             Route("/v1/model", host(self.model)),
+            Route("/v1/qr", host(self.qr), methods=["POST"]),
         ]
-        if (self.files.page / "index.html").is_file():
+        if self._has_page:
             routes.append(Mount("/train", PageFiles(directory=str(self.files.page), html=True)))
-        return [*routes, Mount("/", PageFiles(directory=str(DASHBOARD), html=True))]
+        return [*routes, _dashboard()]
+
+    @property
+    def _has_page(self) -> bool:
+        """True if browsers can join with an exported page."""
+        return (self.files.page / "index.html").is_file()
 
     def application(self) -> Any:
         """The ASGI application."""
@@ -623,7 +631,8 @@ class Gateway:
     async def status(self, _: Request) -> Response:
         """What the dashboard shows."""
         notes = await asyncio.to_thread(self.files.notes)
-        return JSONResponse(self.rounds.status() | {"history": notes[-SHOWN_ROUNDS:]})
+        more = {"page": self._has_page, "history": notes[-SHOWN_ROUNDS:]}
+        return JSONResponse(self.rounds.status() | more)
 
     async def pause(self, request: Request) -> Response:
         """Pauses or resumes: `{"paused": true}`. Who is training a round ends it."""
@@ -672,6 +681,22 @@ class Gateway:
         """The model as it is now: a zip of the folder that `glgpt generate --model` takes."""
         path = await asyncio.to_thread(_zipped, self.files)
         return FileResponse(path, filename="model.zip", background=BackgroundTask(path.unlink))
+
+    async def qr(self, request: Request) -> Response:
+        """Returns a link as a QR code, a string a row with "1" for dark modules: `{"text": "https://…"}`."""
+        text = (await _json(request)).get("text")
+        if not isinstance(text, str) or not 0 < len(text.encode(errors="replace")) <= MAX_QR_BYTES:
+            return JSONResponse({"error": f"text must be a string of 1 to {MAX_QR_BYTES} bytes"}, 400)
+        code = await asyncio.to_thread(segno.make_qr, text, error="l")
+        return JSONResponse({"rows": ["".join("1" if module else "0" for module in row) for row in code.matrix]})
+
+
+def _dashboard() -> BaseRoute:
+    """Serves the dashboard, or a line that says why there is none."""
+    try:
+        return Mount("/", PageFiles(directory=str(built_dashboard()), html=True))
+    except GlgptError as error:
+        return Route("/", PlainTextResponse(f"{error}\n", 503))
 
 
 def _shown(note: dict[str, Any]) -> dict[str, Any]:

@@ -631,6 +631,7 @@ class Rounds:
             "session": s.id,
             "name": s.name,
             "rounds": s.rounds,
+            "local_steps": s.local_steps,
             "done": self.files.round_of(),
             "paused": self.files.paused,
             "quorum": self.quorum,
@@ -646,7 +647,10 @@ class Rounds:
                 "seconds_left": round(max(0.0, self._closes(round_) - self.clock()), 1),
                 "asked": sum(1 for m in self.members.values() if m.offered == round_.id),
             },
-            "members": [m.shown() for m in self.members.values()],
+            "members": [
+                m.shown() | {"answered": round_ is not None and m.number in round_.updates}
+                for m in self.members.values()
+            ],
         }
 
 

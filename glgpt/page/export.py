@@ -28,6 +28,7 @@ from glgpt.inference.programs import weight_layouts
 from glgpt.models.context import first_context, largest_context
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
+from glgpt.page.built import built_page
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.preview import checked_site, checked_source, write_preview
 from glgpt.page.programs import (
@@ -71,6 +72,7 @@ WRITTEN = re.compile(  # by any export, directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|(capture|probe|program)-[\w-]+\.json|(cut|several|training|weights)-[\w-]+\.bin"
 )
+OTHERS = ("embed", "dashboard")  # folders of the built page that are no part of an export
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
 
 
@@ -130,7 +132,7 @@ def export(
     if split:
         with Checkpoint.open(name_or_path) as checkpoint:
             split.part(checkpoint.config)
-    viewer = _viewer()
+    viewer = built_page()
     made = [folder for folder in out.parents if not folder.exists()]
     with contextlib.ExitStack() as stack:
         stack.enter_context(named_errors(out))
@@ -141,7 +143,7 @@ def export(
         if embed:
             shutil.copytree(viewer / "embed", folder)
         else:
-            shutil.copytree(viewer, folder, ignore=lambda at, _: ["embed"] if Path(at) == viewer else [])
+            shutil.copytree(viewer, folder, ignore=lambda at, _: OTHERS if Path(at) == viewer else ())
         with Checkpoint.open(name_or_path) as checkpoint:
             about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
             reading = reading or Reading()
@@ -201,16 +203,6 @@ def _is_single_page(file: Path) -> bool:
 
 def _is_export(folder: Path) -> bool:
     return holds_manifest(folder, {"glgpt"}) and (folder / "index.html").is_file()
-
-
-def _viewer() -> Path:
-    try:
-        viewer = data_path("viewer/dist")
-        if (viewer / "index.html").is_file():
-            return viewer
-    except GlgptError:
-        pass
-    raise GlgptError("the page is not built; run `make viewer` in the checkout, or install a wheel of glgpt")
 
 
 def _check_size(manifest: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Two pages and two desktops train one model on Flower, one page reloaded in mid-round: the acceptance of a session."""
+"""Two pages and two desktops train one model on Flower, one page reloaded in mid-round, and the host watches."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
         "--quorum", str(QUORUM), "--round-seconds", "240", "--grace", "20", "--port", "0", "--eval-tokens", "4096",
     )  # fmt: skip
     ready = host.wait(lambda: host.events("ready"))[0]
+    dashboard = browse(ready["dashboard"], provokes="Failed to load")
     desktops = [commands("join", ready["desktop"], "--name", f"desktop {i}") for i in range(2)]
     pages = [browse(ready["browser"], provokes="WebSocket|Failed to load", own=True) for _ in range(2)]
     for i, page in enumerate(pages):
@@ -51,6 +52,8 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     reloaded.reload(wait_until="commit")
     reloaded.wait_for_function("globalThis.glgpt?.federation?.status === 'training'", timeout=240_000)
     assert reloaded.evaluate(SAID)["member"] == member  # the same member, by its key
+    dashboard.wait_for_function("document.querySelectorAll('.devices tr:is(.training, .sent)').length")
+    assert dashboard.locator(".devices tbody tr").count() == 4
     for page in pages:
         page.wait_for_function("glgpt.federation.status === 'over'", timeout=400_000)
         said = page.evaluate(SAID)
@@ -64,6 +67,8 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     losses = [line["validation_loss"] for line in rounds if "validation_loss" in line]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 4.5, losses
     assert host.process.wait(60) == 0
+    dashboard.wait_for_function(f"document.querySelector('.message.good')?.innerText.startsWith('All {ROUNDS} rounds')")
+    assert dashboard.locator(".loss").get_attribute("data-points") == str(ROUNDS)
     generated = subprocess.run(
         [sys.executable, "-m", "glgpt", "generate", "To be", "--model", str(run), "--tokens", "3", "--seed", "1"],
         capture_output=True, text=True, check=True, env=os.environ,

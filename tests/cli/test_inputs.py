@@ -62,7 +62,7 @@ def test_a_byte_order_mark_is_no_text(capsys: Capture) -> None:
 def test_a_preset_that_no_page_trains_is_refused_before_the_work(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glgpt.page.export._viewer", lambda: pytest.fail("the work began"))
+    monkeypatch.setattr("glgpt.page.export.built_page", lambda: pytest.fail("the work began"))
     assert "preset 'huge' is not one of" in refused(capsys, *"export --out page --train --preset huge".split())
     assert "give --train with it" in refused(capsys, *"export --out page --precision f16".split())
 

@@ -142,8 +142,8 @@ class FakeFlower:
 
 
 @contextlib.contextmanager
-def serving(files: Files, site: Any, limits: Any = None, **more: Any) -> Iterator[Any]:
-    """A gateway on a free port of 127.0.0.1: its address, and the gateway itself."""
+def serving(files: Files, site: Any, limits: Any = None, port: int = 0, **more: Any) -> Iterator[Any]:
+    """Serves a gateway on a port of 127.0.0.1, a free one for 0: yields its address, and the gateway itself."""
     import uvicorn
 
     from glgpt.federation.gateway import Gateway
@@ -151,7 +151,7 @@ def serving(files: Files, site: Any, limits: Any = None, **more: Any) -> Iterato
     from glgpt.page.serve import bound_socket
 
     gateway = Gateway(files, site)
-    listener = bound_socket("127.0.0.1", 0, "--port", limits)
+    listener = bound_socket("127.0.0.1", port, "--port", limits)
     server = uvicorn.Server(configuration(gateway.application(), listener.connections, ws_ping_interval=None, **more))
     gateway.on_failure = partial(setattr, server, "should_exit", True)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

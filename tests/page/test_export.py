@@ -37,6 +37,8 @@ def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "embed" / "glgpt.js").write_text("export const open = 0;")
     (folder / "embed" / "glgpt.d.ts").write_text("export declare const open: 0;")
     (folder / "embed" / "index.html").write_text("<script>")
+    (folder / "dashboard").mkdir()
+    (folder / "dashboard" / "index.html").write_text("<title>dashboard</title>")
     (folder / "assets" / "a.js").write_text("const end = '</script>';")
     (folder / "assets" / "a.css").write_text("body { margin: 0 }")
     (folder / "index.html").write_text(
@@ -45,7 +47,7 @@ def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         '<title>glgpt</title><script type="module" crossorigin src="./assets/a.js"></script>'
         '<link rel="stylesheet" crossorigin href="./assets/a.css"></head><body></body></html>'
     )
-    monkeypatch.setattr(module, "_viewer", lambda: folder)
+    monkeypatch.setattr(module, "built_page", lambda: folder)
     return folder
 
 

@@ -30,6 +30,9 @@ test.each([
   ["src/training/a.ts", 'import "../engine/model"; import "../gl/player";', []],
   ["src/api.ts", 'import "./ui/state";', [IMPORT]],
   ["src/ui/a.ts", 'import "preact"; import "../training/session"; document.title = "";', []],
+  ["src/dashboard/a.ts", 'import "../ui/state";', [IMPORT]],
+  ["src/dashboard/a.ts", 'import "../engine/model";', [IMPORT]],
+  ["src/dashboard/a.ts", 'import "../ui/curves"; import "./state"; import "@preact/signals"; document.title = "";', []],
 ])("%s: %s", async (file, code, expected) => {
   expect(await violations(file, code)).toEqual(expected);
 }, 60_000); // the first loads eslint's rules

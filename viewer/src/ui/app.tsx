@@ -14,6 +14,7 @@ import { TrainView } from "./train";
 import { TexturesView } from "./textures";
 import { SplitStrip } from "./split/strip";
 import { openCard, Tour } from "./tour";
+import { Mark } from "./mark";
 import type { Progress } from "../engine/loader";
 import { ModelSwitch, TrainingChip } from "./models";
 import * as state from "./state";
@@ -130,27 +131,6 @@ function Lost() {
         </>
       )}
     </p>
-  );
-}
-
-/** Texels: blue above zero, orange below, as everything here is drawn. */
-function Mark() {
-  const cells = [0.9, -0.4, 0.2, -0.8, 0.6, -0.25, 0.3, -0.6, 1];
-  return (
-    <svg class="mark" viewBox="0 0 33 33" aria-hidden="true">
-      {cells.map((v, i) => (
-        <rect
-          key={i}
-          x={(i % 3) * 11 + 0.5}
-          y={Math.floor(i / 3) * 11 + 0.5}
-          width={10}
-          height={10}
-          rx={2}
-          class={v < 0 ? "below" : "above"}
-          fill-opacity={Math.abs(v)}
-        />
-      ))}
-    </svg>
   );
 }
 

@@ -1,0 +1,28 @@
+"""The pages that are built from `viewer/`: in a checkout viewer/dist, in an installed glgpt a folder of the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from glgpt.errors import GlgptError
+from glgpt.system.files import data_path
+
+
+def built_page() -> Path:
+    """Returns the folder of the page that `glgpt export` copies. Raises GlgptError where it is not built."""
+    return _built("page", "viewer/dist")
+
+
+def built_dashboard() -> Path:
+    """Returns the folder of a federation's dashboard. Raises GlgptError where it is not built."""
+    return _built("dashboard", "viewer/dist/dashboard")
+
+
+def _built(what: str, name: str) -> Path:
+    try:
+        folder = data_path(name)
+        if (folder / "index.html").is_file():
+            return folder
+    except GlgptError:
+        pass
+    raise GlgptError(f"the {what} is not built; run `make viewer` in the checkout, or install a wheel of glgpt")

@@ -1,0 +1,164 @@
+// The dashboard's frame: who opened it, and whether the server answers.
+
+import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useEffect } from "preact/hooks";
+import { Mark } from "../ui/mark";
+import { Confirmation } from "./confirmation";
+import { count, duration, headline } from "./describe";
+import { Devices } from "./devices";
+import { Guest } from "./guest";
+import { Invitations } from "./invitations";
+import { Loss, Rounds, Sample } from "./metrics";
+import { Now } from "./now";
+import * as state from "./state";
+
+export function Dashboard() {
+  const { as } = state.access.value;
+  return (
+    <>
+      <div class="band">
+        <header>
+          <Mark />
+          <h1>glgpt</h1>
+          {as === "host" && state.status.value && <Chip />}
+          <p class="about">
+            <About />
+          </p>
+        </header>
+      </div>
+      {as === "host" && !state.denied.value ? <Host /> : as === "guest" ? <Guest /> : <Stranger />}
+      <Confirmation />
+    </>
+  );
+}
+
+function About() {
+  const { value: status } = state.status;
+  if (!status) return <>Several devices train one model together.</>;
+  return (
+    <>
+      <b>{status.name}</b> trains a model of {count(status.parameters)} parameters on the devices that you invite. Whoever has this
+      page's link is the host: do not share it.
+    </>
+  );
+}
+
+/** The phase in a word, in sight wherever the page is scrolled to the top. */
+function Chip() {
+  const { phase, title } = headline(state.status.value!);
+  const away = state.lost.value !== "";
+  return (
+    <span class="chip" data-phase={state.over.value ? "over" : away ? "lost" : phase}>
+      <i />
+      {state.over.value ? "Ended" : away ? "Reconnecting" : title}
+    </span>
+  );
+}
+
+function Host() {
+  const { value: status } = state.status;
+  useEffect(() => {
+    document.title = status ? `Round ${status.done} of ${status.rounds}: ${status.name}` : "glgpt: training together";
+  }, [status?.done, status?.rounds, status?.name]);
+  return (
+    <main class={`dashboard${state.lost.value ? " stale" : ""}`}>
+      <Messages />
+      {status ? (
+        <>
+          <Now status={status} />
+          <Invitations status={status} />
+          <Devices status={status} />
+          <Loss history={status.history} />
+          <Sample history={status.history} />
+          <Rounds history={status.history} />
+        </>
+      ) : (
+        !state.lost.value && <p class="dim">Reading the session…</p>
+      )}
+    </main>
+  );
+}
+
+/** What is wrong: the server does not answer, or an action failed. */
+function Messages() {
+  const silent = (state.now.value - state.heard.value) / 1000;
+  return (
+    <div class="messages">
+      {state.over.value && (
+        <Message kind="good">
+          <b>{state.over.value}</b> The server has stopped. The model is in the folder that was given to <code>glgpt federate serve</code> as{" "}
+          <code>--out</code>.
+        </Message>
+      )}
+      {state.lost.value && (
+        <Message kind="warning">
+          <b>{state.lost.value}</b>{" "}
+          {state.heard.value > 0 && `Reconnecting; the last answer came ${duration(Math.max(1, silent))} ago. `}
+          If it was stopped, the same <code>glgpt federate serve</code> command continues the session.
+        </Message>
+      )}
+      {state.problem.value && (
+        <Message kind="bad" onDismiss={() => (state.problem.value = "")}>
+          {state.problem.value}
+        </Message>
+      )}
+    </div>
+  );
+}
+
+interface MessageProps {
+  kind: "good" | "warning" | "bad";
+  children: ComponentChildren;
+  onDismiss?: () => void;
+}
+
+function Message({ kind, children, onDismiss }: MessageProps) {
+  return (
+    <div class={`message ${kind}`} role={kind === "bad" ? "alert" : "status"}>
+      <p>{children}</p>
+      {onDismiss && (
+        <button class="quiet" onClick={onDismiss}>
+          Dismiss
+        </button>
+      )}
+    </div>
+  );
+}
+
+/** For those without a link, or with one that does not work. */
+function Stranger() {
+  const link = useSignal("");
+  return (
+    <main class="dashboard narrow">
+      <section class="panel">
+        <h2>{state.denied.value ? "This link does not work" : "This is the host of a federation"}</h2>
+        {state.denied.value ? (
+          <p role="alert">{state.denied.value}</p>
+        ) : (
+          <p>To train along, open the invitation that the host sent you. The dashboard opens with the host's link.</p>
+        )}
+        <form
+          class="ask"
+          onSubmit={(event) => {
+            event.preventDefault();
+            state.paste(link.value);
+          }}
+        >
+          <label class="field">
+            <span>The host's link, which glgpt federate serve prints as “dashboard”</span>
+            <input type="url" required value={link.value} onInput={(e) => (link.value = e.currentTarget.value)} />
+          </label>
+          <button class="primary" type="submit">
+            Open
+          </button>
+        </form>
+        {state.problem.value && (
+          <p class="bad" role="alert">
+            {state.problem.value}
+          </p>
+        )}
+      </section>
+    </main>
+  );
+}

@@ -1,0 +1,34 @@
+// Asks before an action that cannot be undone.
+
+import { useEffect, useRef } from "preact/hooks";
+import * as state from "./state";
+
+export function Confirmation() {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const asked = state.question.value;
+  useEffect(() => {
+    if (asked) dialog.current!.showModal();
+    else dialog.current!.close();
+  }, [asked]);
+  const close = () => (state.question.value = null);
+  return (
+    <dialog ref={dialog} class="panel" aria-labelledby="question" onClose={close}>
+      <h2 id="question">{asked?.title}</h2>
+      <p>{asked?.text}</p>
+      <div class="buttons">
+        <button autoFocus onClick={close}>
+          Cancel
+        </button>
+        <button
+          class="danger"
+          onClick={() => {
+            void asked?.run();
+            close();
+          }}
+        >
+          {asked?.action}
+        </button>
+      </div>
+    </dialog>
+  );
+}

@@ -1,0 +1,33 @@
+// A text that can be copied.
+
+import { useSignal } from "@preact/signals";
+import { useRef } from "preact/hooks";
+
+const SAID_MS = 2000;
+
+export function Copied({ label, text }: { label: string; text: string }) {
+  const said = useSignal("");
+  const input = useRef<HTMLInputElement>(null);
+  const copy = async () => {
+    input.current!.select();
+    try {
+      await navigator.clipboard.writeText(text);
+      said.value = "Copied";
+    } catch {
+      said.value = "Press Ctrl+C"; // a page that is not served securely has no clipboard
+    }
+    setTimeout(() => (said.value = ""), SAID_MS);
+  };
+  return (
+    <div class="copied">
+      <label class="field">
+        <span>{label}</span>
+        <input ref={input} readOnly value={text} onFocus={(e) => e.currentTarget.select()} />
+      </label>
+      <button onClick={() => void copy()}>Copy</button>
+      <span class="dim" role="status">
+        {said.value}
+      </span>
+    </div>
+  );
+}

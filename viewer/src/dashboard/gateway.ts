@@ -1,0 +1,176 @@
+// The host's REST calls to a gateway, and what they return. See docs/federation.md.
+
+export interface Device {
+  number: number;
+  name: string;
+  /** Its renderer. */
+  device: string;
+  kind: string;
+  /** Why its updates are not accepted any more; empty: they are. */
+  aside: string;
+  accepted: number;
+  /** Open sockets; 0: it is offline. */
+  connections: number;
+  /** Of the open round. */
+  step: number;
+  /** Whether the open round has its update. */
+  answered: boolean;
+  loss: number | null;
+  norm: number | null;
+  tokens_per_s: number;
+  ping_ms: number;
+  bytes_in: number;
+  bytes_out: number;
+  /** The result of its last update. */
+  said: string;
+}
+
+export interface Round {
+  number: number;
+  closed: boolean;
+  answers: number;
+  asked: number;
+  seconds_left: number;
+}
+
+/** A finished round; its validation and sample come some seconds after the rest. */
+export interface RoundMetrics {
+  round: number;
+  clients?: number;
+  tokens?: number;
+  loss?: number;
+  validation_loss?: number;
+  seconds?: number;
+  sample?: string;
+}
+
+export interface Status {
+  name: string;
+  rounds: number;
+  done: number;
+  local_steps: number;
+  paused: boolean;
+  quorum: number;
+  strategy: string;
+  public: boolean;
+  parameters: number;
+  epsilon?: number;
+  delta?: number;
+  /** Whether there is a page for browsers to join with. */
+  page: boolean;
+  round: Round | null;
+  members: Device[];
+  history: RoundMetrics[];
+}
+
+export interface Invitation {
+  digest: string;
+  /** Seconds since the epoch. */
+  expires: number;
+  /** Devices that may still join with it; null: any number. */
+  uses: number | null;
+  kind: string;
+  revoked: boolean;
+}
+
+/** What an invited device may know of the session. */
+export interface Terms {
+  name: string;
+  rounds: number;
+  local_steps: number;
+  parameters: number;
+}
+
+/** The server does not answer. */
+export class Unreachable extends Error {}
+/** The server does not accept the token. */
+export class Denied extends Error {}
+
+const TIMEOUT_MS = 10_000;
+const PROXY_ERRORS = [502, 503, 504]; // a reverse proxy answers these while the gateway restarts
+
+export class Gateway {
+  /** `base` ends with a slash. */
+  constructor(
+    readonly base: string,
+    private readonly token: string,
+  ) {}
+
+  async status(): Promise<Status> {
+    return (await this.call("v1/status")).json() as Promise<Status>;
+  }
+
+  /** For an invitation's token. */
+  async terms(): Promise<Terms> {
+    return (await this.call("v1/session")).json() as Promise<Terms>;
+  }
+
+  async pause(paused: boolean): Promise<void> {
+    await this.call("v1/pause", "POST", { paused });
+  }
+
+  async end(): Promise<void> {
+    await this.call("v1/session", "DELETE");
+  }
+
+  async remove(number: number): Promise<void> {
+    await this.call(`v1/members/${number}`, "DELETE");
+  }
+
+  async invitations(): Promise<Invitation[]> {
+    const { invitations } = (await (await this.call("v1/invitations")).json()) as { invitations: Invitation[] };
+    return invitations;
+  }
+
+  /** Creates an invitation for `uses` devices, or any number (null). */
+  async invite(hours: number, uses: number | null): Promise<{ token: string; digest: string }> {
+    const answer = await this.call("v1/invitations", "POST", uses === null ? { hours } : { hours, uses });
+    return answer.json() as Promise<{ token: string; digest: string }>;
+  }
+
+  async revoke(digest: string): Promise<void> {
+    await this.call(`v1/invitations/${digest}`, "DELETE");
+  }
+
+  /** The rows of a QR code, a character a module: "1" is dark. */
+  async qr(text: string): Promise<string[]> {
+    const { rows } = (await (await this.call("v1/qr", "POST", { text })).json()) as { rows: string[] };
+    return rows;
+  }
+
+  /** The model as a zip; `onBytes` gets the bytes received and their total, 0 where it is unknown. */
+  async model(onBytes: (received: number, total: number) => void): Promise<Blob> {
+    const answer = await this.call("v1/model", "GET", undefined, null);
+    const total = Number(answer.headers.get("Content-Length") ?? 0);
+    const parts: Uint8Array<ArrayBuffer>[] = [];
+    let received = 0;
+    const reader = answer.body!.getReader();
+    for (;;) {
+      const { done, value } = await reader.read().catch(() => {
+        throw new Unreachable(`The connection ended after ${received} of ${total || "unknown"} bytes.`);
+      });
+      if (done) break;
+      parts.push(value);
+      received += value.length;
+      onBytes(received, total);
+    }
+    return new Blob(parts, { type: "application/zip" });
+  }
+
+  private async call(path: string, method = "GET", body?: object, timeout: number | null = TIMEOUT_MS): Promise<Response> {
+    const answer = await fetch(new URL(path, this.base), {
+      method,
+      headers: { Authorization: `Bearer ${this.token}`, ...(body ? { "Content-Type": "application/json" } : {}) },
+      cache: "no-store",
+      ...(body ? { body: JSON.stringify(body) } : {}),
+      ...(timeout === null ? {} : { signal: AbortSignal.timeout(timeout) }),
+    }).catch(() => {
+      throw new Unreachable("The server does not answer.");
+    });
+    if (answer.ok) return answer;
+    if (PROXY_ERRORS.includes(answer.status)) throw new Unreachable(`The server does not answer (${answer.status}).`);
+    if (answer.status === 401) throw new Denied("The server does not accept this link.");
+    const { error } = (await answer.json().catch(() => ({}))) as { error?: unknown };
+    throw new Error(`The server answered ${answer.status}${typeof error === "string" ? `: ${error}` : ""}.`);
+  }
+}

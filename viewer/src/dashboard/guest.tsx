@@ -1,0 +1,60 @@
+// For those who open the link of an invitation that was meant for a desktop.
+
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { Copied } from "./copied";
+import { count, links } from "./describe";
+import { Denied, type Terms } from "./gateway";
+import * as state from "./state";
+
+export function Guest() {
+  const terms = useSignal<Terms | null>(null);
+  const problem = useSignal("");
+  const page = useSignal(true);
+  const access = state.access.value;
+  const token = access.as === "guest" ? access.token : "";
+  useEffect(() => {
+    state.terms(token).then(
+      (found) => (terms.value = found),
+      (error: unknown) => {
+        problem.value =
+          error instanceof Denied
+            ? "This invitation is unknown, expired or revoked. Ask the host for a new link."
+            : "The host does not answer. Reload the page to try again.";
+      },
+    );
+    void state.hasPage().then((found) => (page.value = found));
+  }, [token]);
+  if (problem.value) {
+    return (
+      <main class="dashboard narrow">
+        <section class="panel" role="alert">
+          <h2>You cannot join now</h2>
+          <p>{problem.value}</p>
+        </section>
+      </main>
+    );
+  }
+  const { browser, desktop } = links(state.base, token);
+  return (
+    <main class="dashboard narrow">
+      <section class="panel">
+        <h2>You are invited{terms.value ? ` to train ${terms.value.name}` : ""}</h2>
+        {terms.value && (
+          <p>
+            A model of {count(terms.value.parameters)} parameters, trained in {terms.value.rounds} rounds of {terms.value.local_steps} steps on
+            each device.
+          </p>
+        )}
+        {page.value && (
+          <p>
+            <a class="button" href={browser}>
+              Join in this browser
+            </a>
+          </p>
+        )}
+        <Copied label={page.value ? "Or on a desktop with glgpt" : "Join on a desktop with glgpt"} text={desktop} />
+      </section>
+    </main>
+  );
+}

@@ -1,0 +1,146 @@
+// Links with which devices join: new ones, and those that are open.
+
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { Copied } from "./copied";
+import { admits, isLocal, links } from "./describe";
+import type { Invitation, Status } from "./gateway";
+import * as state from "./state";
+
+const HOURS: readonly (readonly [number, string])[] = [
+  [1, "1 hour"],
+  [24, "1 day"],
+  [7 * 24, "1 week"],
+  [30 * 24, "30 days"],
+];
+
+export function Invitations({ status }: { status: Status }) {
+  const token = state.tokens.value[state.shown.value];
+  const open = state.invitations.value;
+  const shown = open.find((one) => one.digest === state.shown.value);
+  return (
+    <section class="panel invite" aria-label="Invite">
+      <h2>Invite devices</h2>
+      <New ended={status.done >= status.rounds} />
+      {token && shown && <Link token={token} page={status.page} />}
+      {open.length > 0 && (
+        <>
+          <h3>Open links</h3>
+          <ul>
+            {open.map((one) => (
+              <Open key={one.digest} invitation={one} />
+            ))}
+          </ul>
+        </>
+      )}
+    </section>
+  );
+}
+
+function New({ ended }: { ended: boolean }) {
+  const hours = useSignal(7 * 24);
+  const single = useSignal(false);
+  return (
+    <form
+      class="new"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void state.invite(hours.value, single.value ? 1 : null);
+      }}
+    >
+      <label class="field">
+        <span>Valid for</span>
+        <select value={hours.value} onChange={(e) => (hours.value = Number(e.currentTarget.value))}>
+          {HOURS.map(([value, name]) => (
+            <option key={value} value={value}>
+              {name}
+            </option>
+          ))}
+        </select>
+      </label>
+      <label class="check">
+        <input type="checkbox" checked={single.value} onChange={(e) => (single.value = e.currentTarget.checked)} /> one device only
+      </label>
+      <button class="primary" type="submit" disabled={!state.reachable.value || state.busy.value.has("invite") || ended}>
+        New link
+      </button>
+    </form>
+  );
+}
+
+/** The links of one invitation, and a QR code for a phone. */
+function Link({ token, page }: { token: string; page: boolean }) {
+  const { browser, desktop } = links(state.base, token);
+  return (
+    <div class="link">
+      {page && <Code text={browser} />}
+      <div class="texts">
+        {page && <Copied label="For a browser" text={browser} />}
+        <Copied label="For a desktop with glgpt" text={desktop} />
+        {!page && <p class="dim">This session has no page for browsers, so that only desktops can join.</p>}
+        {isLocal(state.base) && (
+          <p class="dim">
+            This address works on this machine only. Start <code>glgpt federate serve</code> with <code>--host</code> or <code>--url</code> to
+            invite others.
+          </p>
+        )}
+      </div>
+    </div>
+  );
+}
+
+const QUIET = 4; // light modules around a code
+
+function Code({ text }: { text: string }) {
+  const rows = useSignal<readonly string[]>([]);
+  useEffect(() => {
+    let current = true;
+    rows.value = [];
+    void state.qr(text).then((found) => {
+      if (current && found) rows.value = found;
+    });
+    return () => {
+      current = false;
+    };
+  }, [text]);
+  if (!rows.value.length) return <div class="code" />;
+  const side = rows.value.length + 2 * QUIET;
+  const dark = rows.value.flatMap((row, y) => Array.from(row, (module, x) => (module === "1" ? `M${x + QUIET} ${y + QUIET}h1v1h-1z` : "")));
+  return (
+    <svg class="code" viewBox={`0 0 ${side} ${side}`} role="img" aria-label="QR code of the link for a browser" shape-rendering="crispEdges">
+      <rect width={side} height={side} fill="#fff" />
+      <path d={dark.join("")} fill="#000" />
+    </svg>
+  );
+}
+
+function Open({ invitation }: { invitation: Invitation }) {
+  const { digest } = invitation;
+  const known = digest in state.tokens.value;
+  const chosen = state.shown.value === digest;
+  const ask = () => {
+    state.question.value = {
+      title: "Revoke this link?",
+      text: "No device can join with it any more. To disconnect a device that has joined, remove it from the list of devices.",
+      action: "Revoke the link",
+      run: () => state.revoke(digest),
+    };
+  };
+  return (
+    <li>
+      <span>
+        <code>{digest.slice(0, 6)}</code> {admits(invitation, state.now.value / 1000)}
+      </span>
+      <span class="buttons">
+        {known && (
+          <button class="quiet" aria-pressed={chosen} onClick={() => (state.shown.value = chosen ? "" : digest)}>
+            {chosen ? "Hide" : "Show"}
+          </button>
+        )}
+        <button class="quiet danger" disabled={!state.reachable.value || state.busy.value.has(`revoke ${digest}`)} onClick={ask}>
+          Revoke
+        </button>
+      </span>
+    </li>
+  );
+}

@@ -1,0 +1,9 @@
+import { render } from "preact";
+import { Dashboard } from "./app";
+import { start } from "./state";
+import "../ui/base.css";
+import "./dashboard.css";
+
+start();
+addEventListener("hashchange", () => location.reload()); // another link was pasted into the address bar
+render(<Dashboard />, document.getElementById("app")!);

@@ -1,0 +1,106 @@
+// The rounds that are done: losses, what the model writes, and a table.
+
+import { Curves } from "../ui/curves";
+import { count, decimals, duration, sampled } from "./describe";
+import type { RoundMetrics } from "./gateway";
+
+const LISTED = 12; // rounds of the table
+
+interface Props {
+  history: readonly RoundMetrics[];
+}
+
+export function Loss({ history }: Props) {
+  const any = history.some((r) => r.loss !== undefined);
+  const last = history.findLast((r) => r.loss !== undefined);
+  const judged = history.findLast((r) => r.validation_loss !== undefined);
+  return (
+    <section class="panel loss" aria-label="Loss" data-points={history.length}>
+      <h2>Loss</h2>
+      {any ? (
+        <>
+          <p class="legend">
+            <span class="training">
+              <i /> on the devices' texts <b>{decimals(last?.loss)}</b>
+            </span>
+            <span class="validation">
+              <i /> on held-out text <b>{decimals(judged?.validation_loss)}</b>
+            </span>
+          </p>
+          <Curves
+            label={`Loss over ${history.length} rounds, now ${decimals(last?.loss)}`}
+            steps={history.map((r) => r.round)}
+            unit="round"
+            measure="nats per token"
+            log={false}
+            height={260}
+            curves={[
+              { name: "training", color: "--accent", values: history.map((r) => r.loss ?? null), sparse: true },
+              { name: "validation", color: "--doubtful", values: history.map((r) => r.validation_loss ?? null), sparse: true },
+            ]}
+          />
+        </>
+      ) : (
+        <p class="empty">A curve begins with the first finished round.</p>
+      )}
+    </section>
+  );
+}
+
+export function Sample({ history }: Props) {
+  const last = sampled(history);
+  return (
+    <section class="panel sample-panel" aria-label="Sample">
+      <h2>
+        Sample
+        {last && <small>after round {last.round}</small>}
+      </h2>
+      {last ? (
+        <pre tabIndex={0}>{last.sample}</pre>
+      ) : (
+        <p class="empty">{history.length ? "The model writes a sample when the round is evaluated." : "The model writes a sample after each round."}</p>
+      )}
+    </section>
+  );
+}
+
+export function Rounds({ history }: Props) {
+  if (!history.length) return null;
+  return (
+    <section class="panel rounds" aria-label="Rounds">
+      <h2>
+        Rounds
+        {history.length > LISTED && <small>the last {LISTED}</small>}
+      </h2>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Table of rounds">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">Round</th>
+              <th scope="col">Devices</th>
+              <th scope="col">Tokens</th>
+              <th scope="col">Loss</th>
+              <th scope="col">Validation</th>
+              <th scope="col">Time</th>
+            </tr>
+          </thead>
+          <tbody>
+            {history
+              .slice(-LISTED)
+              .reverse()
+              .map((r) => (
+                <tr key={r.round}>
+                  <td>{r.round}</td>
+                  <td>{r.clients ?? "–"}</td>
+                  <td>{r.tokens === undefined ? "–" : count(r.tokens)}</td>
+                  <td>{decimals(r.loss)}</td>
+                  <td>{decimals(r.validation_loss)}</td>
+                  <td>{r.seconds === undefined ? "–" : duration(r.seconds)}</td>
+                </tr>
+              ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}

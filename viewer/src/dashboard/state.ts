@@ -1,0 +1,258 @@
+// What the dashboard knows of the session, and what its host can do.
+
+import { batch, computed, signal } from "@preact/signals";
+import { hostToken, open, readFragment, type Access } from "./describe";
+import { Denied, Gateway, Unreachable, type Invitation, type Status } from "./gateway";
+
+const POLL_MS = 1000;
+const POLL_SHARE = 4; // the pause between two requests is at least this many times what the last one took
+const INVITATIONS_MS = 10_000;
+
+export const base = new URL(".", document.baseURI).href;
+
+export const access = signal<Access>({ as: "stranger" });
+/** Why the host's link does not work. */
+export const denied = signal("");
+export const status = signal<Status | null>(null);
+/** When the server last answered, and why it does not answer now; empty: it does. */
+export const heard = signal(0);
+export const lost = signal("");
+/** How the session ended, where the server ended with it. */
+export const over = signal("");
+export const now = signal(Date.now());
+
+/** The last action that failed. */
+export const problem = signal("");
+/** Actions under way, by name. */
+export const busy = signal<ReadonlySet<string>>(new Set());
+export const download = signal<{ received: number; total: number } | null>(null);
+
+const listed = signal<readonly Invitation[]>([]);
+export const invitations = computed(() => open(listed.value, now.value / 1000));
+/** Tokens of the invitations that were created in this tab, by their digests: the server stores hashes only. */
+export const tokens = signal<Readonly<Record<string, string>>>({});
+/** The invitation whose links are shown. */
+export const shown = signal("");
+
+/** An action to be confirmed. */
+export interface Question {
+  title: string;
+  text: string;
+  action: string;
+  run: () => Promise<unknown>;
+}
+export const question = signal<Question | null>(null);
+
+/** Whether an action can reach the server. */
+export const reachable = computed(() => status.value !== null && !lost.value && !over.value);
+
+let gateway: Gateway | null = null;
+let ending = false; // the host ended the session here
+
+// -- who opened the page ------------------------------------------------------------------------------------------
+
+const KEY = `glgpt host ${new URL(base).pathname}`;
+
+interface Kept {
+  token: string;
+  tokens: Record<string, string>;
+}
+
+function stored(): Kept | null {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEY) ?? "null") as Kept | null;
+  } catch {
+    return null;
+  }
+}
+
+/** Stores the host's token and the new invitations for this tab. False in a browser that stores nothing. */
+function store(token: string): boolean {
+  try {
+    sessionStorage.setItem(KEY, JSON.stringify({ token, tokens: tokens.value } satisfies Kept));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Reads the link. The host's token leaves the address: it would stay in the history, and in shared screens. */
+export function start(): void {
+  const kept = stored();
+  const found = readFragment(location.hash);
+  const token = found.as === "host" ? found.token : found.as === "stranger" ? kept?.token : undefined;
+  if (token === undefined) {
+    access.value = found;
+    return;
+  }
+  if (kept?.token === token) tokens.value = kept.tokens;
+  if (store(token)) history.replaceState(null, "", location.pathname + location.search);
+  host(token);
+}
+
+/** Opens the host's link that somebody pasted. */
+export function paste(link: string): void {
+  const token = hostToken(link);
+  if (token === null) {
+    problem.value = "This is not the host's link: it ends with #host= and a long token. glgpt federate serve prints it as “dashboard”.";
+    return;
+  }
+  store(token);
+  host(token);
+}
+
+function host(token: string): void {
+  batch(() => {
+    access.value = { as: "host", token };
+    denied.value = problem.value = "";
+  });
+  gateway = new Gateway(base, token);
+  void watch(gateway);
+}
+
+// -- what the server reports --------------------------------------------------------------------------------------
+
+const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Requests the status until the session is over, or the token is not accepted. */
+async function watch(from: Gateway): Promise<void> {
+  let asked = -Infinity;
+  while (gateway === from && !over.value) {
+    const begun = performance.now();
+    try {
+      const found = await from.status();
+      batch(() => {
+        status.value = found;
+        heard.value = now.value = Date.now();
+        lost.value = "";
+      });
+      if (performance.now() - asked > INVITATIONS_MS) {
+        asked = performance.now();
+        await list(from);
+      }
+    } catch (error) {
+      failed(error);
+    }
+    await sleep(Math.max(POLL_MS, POLL_SHARE * (performance.now() - begun)));
+  }
+}
+
+let listing = 0;
+
+/** Reads the invitations; an answer to an earlier request never replaces a later one. */
+async function list(from: Gateway): Promise<void> {
+  const mine = ++listing;
+  const found = await from.invitations();
+  if (mine === listing) listed.value = found;
+}
+
+function failed(error: unknown): void {
+  now.value = Date.now();
+  if (error instanceof Denied) {
+    gateway = null;
+    status.value = null;
+    denied.value = "This host link is unknown, expired or revoked. glgpt federate serve prints a new one each time it starts.";
+    return;
+  }
+  const last = status.value;
+  if (error instanceof Unreachable && last && (ending || last.done >= last.rounds)) {
+    over.value = last.done >= last.rounds ? `All ${last.rounds} rounds are done.` : `The session ended after ${last.done} of ${last.rounds} rounds.`;
+    lost.value = "";
+  } else lost.value = error instanceof Error ? error.message : String(error);
+}
+
+// -- what the host does -------------------------------------------------------------------------------------------
+
+/** Runs an action unless it is running; `what` names it in the message of its failure. */
+async function act(name: string, what: string, run: (gateway: Gateway) => Promise<void>): Promise<void> {
+  if (!gateway || busy.value.has(name)) return;
+  busy.value = new Set([...busy.value, name]);
+  problem.value = "";
+  try {
+    await run(gateway);
+  } catch (error) {
+    if (error instanceof Denied) failed(error);
+    else problem.value = `${what} failed. ${error instanceof Error ? error.message : String(error)}`;
+  } finally {
+    busy.value = new Set([...busy.value].filter((one) => one !== name));
+  }
+}
+
+/** Shows a change at once; the next status confirms it. */
+function change(fields: Partial<Status>): void {
+  if (status.value) status.value = { ...status.value, ...fields };
+}
+
+export function pause(paused: boolean): Promise<void> {
+  return act("pause", paused ? "Pausing" : "Resuming", async (to) => {
+    await to.pause(paused);
+    change({ paused });
+  });
+}
+
+export function end(): Promise<void> {
+  return act("end", "Ending the session", async (to) => {
+    await to.end();
+    ending = true;
+  });
+}
+
+export function remove(number: number): Promise<void> {
+  return act(`remove ${number}`, "Removing the device", async (to) => {
+    await to.remove(number);
+    change({ members: status.value?.members.map((m) => (m.number === number ? { ...m, aside: "removed" } : m)) ?? [] });
+  });
+}
+
+export function invite(hours: number, uses: number | null): Promise<void> {
+  return act("invite", "Creating a link", async (to) => {
+    const { token, digest } = await to.invite(hours, uses);
+    batch(() => {
+      tokens.value = { ...tokens.value, [digest]: token };
+      shown.value = digest;
+    });
+    await list(to);
+    if (access.value.as === "host") store(access.value.token);
+  });
+}
+
+export function revoke(digest: string): Promise<void> {
+  return act(`revoke ${digest}`, "Revoking the link", async (to) => {
+    await to.revoke(digest);
+    await list(to);
+  });
+}
+
+/** A QR code of a text, as rows of modules; null where the server makes none. */
+export async function qr(text: string): Promise<string[] | null> {
+  return gateway?.qr(text).catch(() => null) ?? null;
+}
+
+/** Downloads the model as it is after the last finished round. */
+export function save(): Promise<void> {
+  return act("download", "The download", async (from) => {
+    download.value = { received: 0, total: 0 };
+    try {
+      const { name, done } = status.value!;
+      const blob = await from.model((received, total) => (download.value = { received, total }));
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(blob);
+      link.download = `${name.replace(/[^\w.-]+/g, "-")}-round-${done}.zip`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    } finally {
+      download.value = null;
+    }
+  });
+}
+
+/** What an invited device may know of the session. Raises Denied and Unreachable. */
+export const terms = (token: string) => new Gateway(base, token).terms();
+
+/** Whether the host serves the page with which browsers join. */
+export async function hasPage(): Promise<boolean> {
+  return fetch(new URL("train/", base), { method: "HEAD" }).then(
+    ({ ok }) => ok,
+    () => false,
+  );
+}

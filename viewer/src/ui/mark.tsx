@@ -1,0 +1,22 @@
+// The page's mark.
+
+/** Texels: blue above zero, orange below, as everything here is drawn. */
+export function Mark() {
+  const cells = [0.9, -0.4, 0.2, -0.8, 0.6, -0.25, 0.3, -0.6, 1];
+  return (
+    <svg class="mark" viewBox="0 0 33 33" aria-hidden="true">
+      {cells.map((v, i) => (
+        <rect
+          key={i}
+          x={(i % 3) * 11 + 0.5}
+          y={Math.floor(i / 3) * 11 + 0.5}
+          width={10}
+          height={10}
+          rx={2}
+          class={v < 0 ? "below" : "above"}
+          fill-opacity={Math.abs(v)}
+        />
+      ))}
+    </svg>
+  );
+}
