@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from glgpt import models
 from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
 from glgpt.checkpoint.hub import HUB_NAME, download, not_found
-from glgpt.checkpoint.safetensors_file import safetensors_places
+from glgpt.checkpoint.safetensors_file import safetensors_places, sha256
 from glgpt.checkpoint.steps import step_folder
 from glgpt.checkpoint.torch_file import READABLE, Stored, torch_tensors
 from glgpt.errors import FileError, GlgptError, quoted, written
@@ -37,7 +37,7 @@ class Checkpoint:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, tensors
         self.whole = whole or config  # as the files have it, where `config` is `shortened`
-        self.name = name or path.resolve().name  # as a person knows it: the folder, or the name on the Hub
+        self.name = name or quoted(path.resolve().name)  # as a person knows it: the folder, or the name on the Hub
 
     @classmethod
     def open(cls, name_or_path: str | Path | None = None) -> Checkpoint:
@@ -86,10 +86,15 @@ class Checkpoint:
         """One tensor in its natural shape, read-only: float16 where the file has f16, else float32 (bf16 exactly).
 
         An f32 or f16 array is a view of the file: drop it when done, and its pages leave memory with it.
-        Raises GlgptError for NaN or infinity, or a file that has shrunk since it was opened.
+        Raises GlgptError for NaN or infinity, another checksum than the file's own, or a file that has shrunk since it
+        was opened.
         """
         stored, parameter = self._tensors[name], self.config.parameters[name]
-        values: NDArray[Any] = np.ascontiguousarray(_widened(self._mapped(name), stored))
+        mapped = self._mapped(name)
+        if stored.sha256 and stored.sha256 != sha256(mapped):
+            file = quoted(stored.path, 300)
+            raise FileError(f"{file} is damaged: tensor {name} has another checksum than when it was written")
+        values: NDArray[Any] = np.ascontiguousarray(_widened(mapped, stored))
         if parameter.table:
             values = values[: parameter.shape[0]]
         flat = values.reshape(-1)

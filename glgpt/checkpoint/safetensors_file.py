@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import safe_open
 
 from glgpt.checkpoint.files import first_line
@@ -12,6 +15,7 @@ from glgpt.checkpoint.torch_file import MOST_DIMENSIONS, Stored
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_input, parsed_json
 
+CHECKSUMS = "glgpt.sha256"  # in a file's metadata: a JSON object of each tensor's SHA-256, where a run wrote the file
 MOST_HEADER = 16 << 20  # bytes: a model of 1000 layers takes two million
 
 
@@ -35,8 +39,15 @@ def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
     try:
         header = parsed_json(text.decode("utf-8"), f"{name}: its header")
         metadata = header.pop("__metadata__", {})
+        sums = parsed_json((metadata or {}).get(CHECKSUMS, "{}"), f"{name}: its list of checksums")
         places = {
-            tensor: Stored(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+            tensor: Stored(
+                path,
+                entry["dtype"],
+                tuple(entry["shape"]),
+                8 + length + entry["data_offsets"][0],
+                sha256=sums.get(tensor),
+            )
             for tensor, entry in header.items()
         }
     except GlgptError:
@@ -47,3 +58,8 @@ def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
         if len(place.shape) > MOST_DIMENSIONS:
             raise FileError(f"{name} holds a tensor of {len(place.shape)} dimensions, {written(tensor)}")
     return places, metadata or {}
+
+
+def sha256(array: NDArray[Any]) -> str:
+    """Returns the SHA-256 of an array's bytes, in row-major order and little-endian, as 64 hexadecimal digits."""
+    return hashlib.sha256(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data).hexdigest()

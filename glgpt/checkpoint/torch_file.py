@@ -55,13 +55,17 @@ _LEGACY_VERSION = 1001
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor in its file: `offset` in bytes into `path`, `strides` in elements (None: contiguous)."""
+    """One tensor in its file: `offset` in bytes into `path`, `strides` in elements (None: contiguous).
+
+    `sha256` is that of its bytes when they were written, where the file holds it.
+    """
 
     path: Path
     dtype: str
     shape: tuple[int, ...]
     offset: int
     strides: tuple[int, ...] | None = None
+    sha256: str | None = None
 
     def map(self) -> NDArray[Any]:
         """A read-only view of `shape` over a fresh memory map (BF16 as uint16); freeing it drops the pages.

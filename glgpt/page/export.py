@@ -287,7 +287,7 @@ def _write(
     manifest = {
         "schema": SCHEMA,
         "glgpt": _version(),
-        "model": checkpoint.path.name,
+        "model": quoted(checkpoint.path.name),
         "dtype": dtype,
         "parameters": checkpoint.whole.parameter_count,
         "trained_on": wishes.trained_on,

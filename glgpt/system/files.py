@@ -145,9 +145,23 @@ def _whole(digits: str) -> int:
 
 
 def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None:
-    """Writes a JSON file, whole or not at all; a `private` one can be read by this user only."""
+    """Writes a JSON file, whole or not at all; a `private` one can be read by this user only.
+
+    Raises FileError for a text that is not UTF-8.
+    """
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    check_utf8(text, f"{quoted(path, 300)} cannot hold it")
     with written_whole(path, private) as file:
-        file.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+        file.write(text.encode())
+
+
+def check_utf8(text: str, why: str) -> None:
+    """Raises FileError for a text, such as a file's name, that is not UTF-8; `why` says what that prevents."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        shown = quoted(text[max(0, error.start - 40) : error.start + 40])
+        raise FileError(f"{shown} is not UTF-8, and {why}: rename the file") from None
 
 
 @contextlib.contextmanager

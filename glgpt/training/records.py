@@ -42,6 +42,7 @@ class Record(_Strict):
     init: str | None = None
     vocab_size: Size
     data: str  # tells the text and the tokenizer: `Data.key`
+    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # `identity` of its files; None: unknown
     settings: Settings
 
 

@@ -13,7 +13,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.data.fetching import source_of
 from glgpt.errors import GlgptError, quoted
 from glgpt.models.spec import ModelConfig
-from glgpt.system.files import write_json
+from glgpt.system.files import check_utf8, write_json
 from glgpt.text.dataset import Data, check_length, load_data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
@@ -73,6 +73,8 @@ def train(
         return _resumed(Path(resume), source, given, hooks)
     if source is None:
         raise GlgptError("no text was given; name at least one file")
+    for name in (*named, init or "", given.get("tokenizer", "")):
+        check_utf8(str(name), f"{RECORD} records the names of files")
     record: dict[str, Any] = {
         "files": [str(Path(file).absolute()) for file in named],
         "preset": preset,
@@ -145,7 +147,12 @@ def new_run(
                 folder / "generation_config.json", dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos)
             )
             whole = Record(
-                glgpt=__version__, vocab_size=tokenizer.vocab_size, data=data.key, settings=settings, **record
+                glgpt=__version__,
+                vocab_size=tokenizer.vocab_size,
+                data=data.key,
+                tokenizer=identity(folder),
+                settings=settings,
+                **record,
             )
             write_json(folder / RECORD, whole.model_dump())
             trainer.save(folder, tokenizer.eos)  # so that a run has a checkpoint from its first moment
@@ -172,10 +179,13 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
         tokenizer = load_tokenizer(path, run.record.vocab_size)
         if tokenizer is None:
             raise GlgptError(f"{folder} has lost its tokenizer")
+        if run.record.tokenizer not in (None, identity(path)):
+            raise GlgptError(f"{folder}: its tokenizer files are not those that it was trained with; restore them")
         data = _load(text, settings, tokenizer, path, hooks)
         if data.key != run.record.data:
             shown = quoted(text.name, 300)
-            raise GlgptError(f"{shown} is not the text that {folder} was trained on: give the same files again")
+            what = f"{shown} is not the text" if run.record.tokenizer else f"{shown} or the tokenizer is not"
+            raise GlgptError(f"{what} that {folder} was trained on: give the same files again")
         trainer = stack.enter_context(_trainer().load(path, **_options(settings)))
         if settings.steps <= trainer.steps_done:
             raise GlgptError(f"{folder} has done its {trainer.steps_done} steps; to continue, give more with --steps")

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from glgpt import models
 from glgpt.checkpoint.files import first_line
-from glgpt.checkpoint.safetensors_file import safetensors_places
+from glgpt.checkpoint.safetensors_file import CHECKSUMS, safetensors_places, sha256
 from glgpt.errors import FileError, quoted, written
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json, written_whole
@@ -32,18 +32,18 @@ def write(
 
     The state is one file with all that resuming needs, so that it is whole at any moment; its metadata holds
     `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all that. The other two are a Hugging Face
-    checkpoint; `eos` is the id that begins and ends a text, None where the tokenizer has none. Raises OSError, naming
-    the file, where the folder cannot be written.
+    checkpoint, with the SHA-256 of each tensor in its metadata; `eos` is the id that begins and ends a text, None where
+    the tokenizer has none. Raises OSError, naming the file, where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state = {**arrays, **moments}
-    text = json.dumps(about | {"tensors": {n: {"sha256": _sha256(a), "shape": a.shape} for n, a in state.items()}})
+    text = json.dumps(about | {"tensors": {n: {"sha256": sha256(a), "shape": a.shape} for n, a in state.items()}})
     named = {config.stored_name(name): array for name, array in arrays.items()}
     ends = dict.fromkeys(("bos_token_id", "eos_token_id"), eos)
     with written_whole(folder / STATE) as file:
         file.write(save(state, {"glgpt": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
     with written_whole(folder / "model.safetensors") as file:
-        file.write(save(named, {"format": "pt"}))
+        file.write(save(named, {"format": "pt", CHECKSUMS: json.dumps({n: sha256(a) for n, a in named.items()})}))
     write_json(folder / "config.json", config.to_dict(about["recipe"]["dropout"]) | ends)
 
 
@@ -83,14 +83,10 @@ def read(folder: Path) -> tuple[About, Callable[[str], NDArray[np.float32]]]:
             raise FileError(f"{name}: tensor {key} cannot be read: {first_line(error)}") from None
         if about.tensors is not None:
             wanted = about.tensors.get(key)
-            if wanted is None or tuple(wanted.shape) != array.shape or wanted.sha256 != _sha256(array):
+            if wanted is None or tuple(wanted.shape) != array.shape or wanted.sha256 != sha256(array):
                 raise FileError(f"{name} is damaged: tensor {key} has another checksum than when it was written")
         if not np.isfinite(array).all():
             raise FileError(f"{name} is damaged: tensor {key} holds a NaN or an infinity")
         return array
 
     return about, tensor
-
-
-def _sha256(array: NDArray[np.float32]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array, "<f4").data).hexdigest()

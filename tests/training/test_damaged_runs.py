@@ -16,6 +16,8 @@ from fake_trainer import OFTEN, PLAY, SMALL, fake  # noqa: F401
 from safetensors.numpy import load_file, save, save_file
 
 import glgpt
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.safetensors_file import CHECKSUMS
 from glgpt.errors import GlgptError
 from glgpt.training import state
 from glgpt.training.run_folder import RunFolder
@@ -148,6 +150,40 @@ def test_sizes_beyond_reason_are_refused_at_once(size: str, fake: None, monkeypa
     many = said(glgpt.train, "play.txt", out="new", **(SMALL | {"n_embd": 1 << 20, "context": 16}))
     assert "that makes" in many or "parameters; at most" in many
     assert not Path("new").exists()
+
+
+def test_a_damaged_tokenizer_is_named(run: Path) -> None:
+    vocab = json.loads((run / "vocab.json").read_text())
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    (run / "vocab.json").write_text(json.dumps(vocab))
+    message = said(glgpt.train, resume="run", steps=50)
+    assert message == "run: its tokenizer files are not those that it was trained with; restore them"
+    record = json.loads((run / "train.json").read_text())
+    del record["tokenizer"]  # as older versions wrote it
+    (run / "train.json").write_text(json.dumps(record))
+    assert "play.txt or the tokenizer is not that" in said(glgpt.train, resume="run", steps=50)
+
+
+# model.safetensors
+
+
+def test_a_flipped_bit_of_a_runs_model_is_found(saved: Path) -> None:
+    path = saved / "model.safetensors"
+    whole = path.read_bytes()
+    with Checkpoint.open(saved) as checkpoint:
+        assert [checkpoint.read(name).shape for name in checkpoint.names]
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with Checkpoint.open(saved) as checkpoint:
+        message = said(lambda: [checkpoint.read(name) for name in checkpoint.names])
+    assert message.startswith(f"{path} is damaged: tensor ") and "has another checksum" in message
+
+
+@pytest.mark.parametrize("sums", ["[]", "{", "[" * 100_000, '{"transformer.wte.weight": 3}'])
+def test_checksums_that_are_none_are_refused(sums: str, saved: Path) -> None:
+    path = saved / "model.safetensors"
+    save_file(load_file(path), path, {CHECKSUMS: sums})
+    with pytest.raises(GlgptError), Checkpoint.open(saved) as checkpoint:
+        checkpoint.read("wte.weight")
 
 
 # state.safetensors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,11 @@ def test_texts_that_cannot_be_trained_on() -> None:
     refused("training text has 34 tokens, too few for a context of 64", "short", context=64)
     refused("validation text has 4 tokens, too few", "short")
     refused("too large for this text", "short", tokenizer="bpe:1000")
+    odd = os.fsdecode(b"n\xff.txt")
+    Path(odd).write_text(PLAY)
+    Path(os.fsdecode(b"model-\xff")).mkdir()
+    refused(r"n\\udcff.txt is not UTF-8, and train.json records the names of files: rename the file", odd)
+    refused(r"model-\\udcff is not UTF-8", init=os.fsdecode(b"model-\xff"))
     with pytest.raises(GlgptError, match="no text was given"):
         glgpt.train(out="new", **SMALL)
     with pytest.raises(GlgptError, match="both files and a text"):
