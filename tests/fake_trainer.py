@@ -55,6 +55,9 @@ class Trainer:
         precision: str = "f32",
         seed: int = 0,
         device: str | int = "auto",
+        max_texture_memory: int = 0,
+        on_plan: object = None,
+        on_progress: object = None,
     ) -> None:
         self.config = model if isinstance(model, GPT2Config) else Checkpoint.open(model).config
         self.batch, self.context, self.accumulate = batch, context or self.config.n_positions, accumulate

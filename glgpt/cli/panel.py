@@ -6,10 +6,11 @@ import contextlib
 import itertools
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import IO, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,6 +21,9 @@ from rich.text import Text
 
 from glgpt.training.events import Start, Step
 
+if TYPE_CHECKING:
+    from glgpt.training.plan import Plan  # which imports the graphics library
+
 termios: Any
 try:
     import termios
@@ -27,6 +31,7 @@ except ImportError:  # Windows
     termios = None
 
 LINE_EVERY = 10.0  # seconds between lines of a log
+TASK_AFTER = 2.0  # seconds after which a log has a line for anything but steps
 SAMPLE_LINES = 12
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -93,30 +98,65 @@ def opening(start: Start) -> str:
     )
 
 
+def planning(plan: Plan) -> str:
+    """One line, before anything is allocated: the memory, and roughly how long a step takes."""
+    return f"training takes {plan}; a step takes about {plan.step_s:.2g} s, estimated from products measured here"
+
+
 class Log:
-    """Lines on a stream that is no terminal: the first step, one every few seconds, each validation, the last."""
+    """Lines on a stream that is no terminal: the first step, one every few seconds, each validation, the last.
+
+    What else takes long has a line after `TASK_AFTER` seconds, and one every few seconds.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.steps = stream, 0
         self._next = 0.0
+        self._task = ""
+        self._task_next = 0.0
+        self._timer = threading.Timer(0, lambda: None)
 
     def __enter__(self) -> Log:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is left to do."""
+        self._timer.cancel()
 
     def hooks(self) -> dict[str, Any]:
         """What `train` is to call."""
         return {
+            "on_plan": self.plan,
             "on_start": self.start,
             "on_step": self.step,
             "on_validation": self.validation,
             "on_sample": self.sample,
+            "on_progress": self.progress,
         }
 
     def _print(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Takes note of what else is being done; prints a line where that takes long."""
+        now = time.monotonic()
+        if done >= total or what != self._task:
+            self._timer.cancel()
+            self._task = ""
+        if done >= total:
+            return
+        if not self._task:
+            self._task, self._task_next = what, now + TASK_AFTER
+            if total == 1:  # which is heard of again when it is done
+                self._timer = threading.Timer(TASK_AFTER, self._print, [f"{what}…"])
+                self._timer.daemon = True
+                self._timer.start()
+        elif now >= self._task_next:
+            self._task_next = now + LINE_EVERY
+            self._print(f"{what}: {100 * done // total}%")
+
+    def plan(self, plan: Plan) -> None:
+        """The line of the plan."""
+        self._print(planning(plan))
 
     def start(self, start: Start) -> None:
         """The opening line."""
@@ -173,6 +213,7 @@ class Board:
     def hooks(self) -> dict[str, Any]:
         """What `train` is to call."""
         return {
+            "on_plan": self.plan,
             "on_start": self.start,
             "on_step": self.step,
             "on_validation": self.validation,
@@ -180,6 +221,10 @@ class Board:
             "on_save": self.save,
             "on_progress": self.progress,
         }
+
+    def plan(self, plan: Plan) -> None:
+        """Writes the line of the plan above the panel."""
+        self._console.print(planning(plan), highlight=False)
 
     def start(self, start: Start) -> None:
         """Writes the opening line above the panel."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.cli.commands import report
-from glgpt.cli.options import Parser, count, device, not_negative, positive
+from glgpt.cli.options import Parser, count, device, not_negative, positive, size
 from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import staged_folder
@@ -30,6 +30,7 @@ def add_train_options(p: Parser) -> None:
     p.add_argument("--resume", metavar="RUN", help="resume a run from its last checkpoint")
     p.add_argument("--json", action="store_true", help="print the last figures as JSON")
     _add(p, "--device", device, "auto, software, gpu, or an EGL device's number (see glgpt info)")
+    _add(p, "--max-texture-memory", size, "refuse to train with more textures, such as 4GiB (default: any)", "SIZE")
 
     g = p.add_argument_group("model (the default of each is the preset's)")
     g.add_argument("--preset", choices=tuple(PRESETS), help=f"{SIZES}; default nano")

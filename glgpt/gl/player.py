@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import weakref
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,8 @@ class Player:
     `shared` maps texture names to textures of another player (weights, caches) that this one uses but does not own.
     Shaders are compiled when an entry is first played, so that a caller pays for what it uses. What a player made is
     released by `close`, or, once nobody holds it, when the device is next used.
+    `on_progress` is called while an entry is compiled and first drawn, which is when some drivers compile, with the
+    entry's name, how much of that is done, and how much there is.
     Raises GlgptError if the program does not fit the device.
     """
 
@@ -39,10 +41,11 @@ class Player:
         options: Options | None = None,
         shared: Mapping[str, moderngl.TextureArray] | None = None,
         draw_flops: int = DRAW_FLOPS,
+        on_progress: Callable[[str, int, int], object] | None = None,
     ) -> None:
         check(program, device.limits)
         self.device, self.options = device, options or Options()
-        self.draw_flops = draw_flops
+        self.draw_flops, self._on_progress = draw_flops, on_progress
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
         self._own: list[Any] = []
         weakref.finalize(self, device.abandon, self._own).atexit = False  # where nobody closes it
@@ -54,6 +57,7 @@ class Player:
     def _arrange(self, program: Program) -> None:
         """Makes what a program needs beyond the textures that are there."""
         self.program = program
+        self._drawn: set[str] = set()  # entries
         pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.ping_pong)
         self._pairs = {name: i for i, pair in enumerate(pairs) for name in pair}
         self._swapped = [False] * len(pairs)
@@ -155,11 +159,19 @@ class Player:
             self.scalars.update(scalars)
             self._block.write(self._scalar_struct.pack(*self.scalars.values()))
         self._block.bind_to_uniform_block(0)
-        for command in commands:
+        for command in commands if entry in self._drawn else self._first(entry, commands):
             command()
+        self._drawn.add(entry)
         for old, new in self.program.entries[entry].ping_pong:
             self.textures[old], self.textures[new] = self.textures[new], self.textures[old]
             self._swapped[self._pairs[old]] ^= True
+
+    def _first(self, entry: str, commands: list[Callable[[], Any]]) -> Iterator[Callable[[], Any]]:
+        """Yields the commands, and reports the second half of what playing an entry for the first time takes."""
+        for i, command in enumerate(commands, 1):
+            yield command
+            if self._on_progress:
+                self._on_progress(entry, len(commands) + i, 2 * len(commands))
 
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
         """Compiles what an entry needs and lays out its commands, once; `play` does this itself if need be.
@@ -191,7 +203,9 @@ class Player:
     def _build(self, entry: Entry) -> list[Callable[[], Any]]:
         commands: list[Callable[[], Any]] = []
         bound: dict[int, str] = {}
-        for p in entry.passes:
+        for i, p in enumerate(entry.passes):
+            if self._on_progress and entry.name not in self._drawn:
+                self._on_progress(entry.name, i, 2 * len(entry.passes))
             vertex_array = self._shader(p)
             for unit, (_, name) in enumerate(p.inputs):
                 if bound.get(unit) != name:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glgpt.errors import GlgptError
 from glgpt.models.spec import ModelConfig
 from glgpt.training.settings import Settings
+
+if TYPE_CHECKING:
+    from glgpt.training.plan import Plan  # which imports the graphics library
 
 
 class DivergedError(GlgptError):
@@ -17,7 +21,7 @@ class DivergedError(GlgptError):
 
 @dataclass(frozen=True)
 class Start:
-    """What is about to be trained: told before the first step, when all memory is planned."""
+    """What is about to be trained: told before the first step, when the run folder is there."""
 
     folder: Path
     config: ModelConfig
@@ -65,6 +69,7 @@ class Trained:
 class Hooks:
     """What is called during a run; None is not."""
 
+    on_plan: Callable[[Plan], object] | None = None
     on_start: Callable[[Start], object] | None = None
     on_step: Callable[[Step], object] | None = None
     on_validation: Callable[[int, float, float], object] | None = None  # step, nats a token, bits a byte

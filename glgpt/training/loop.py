@@ -119,7 +119,7 @@ class Loop:
         inputs, targets = batch(self.data.train, s.seed, step, self._rows, s.context)
         first = step == self.first + 1
         if first:
-            self.hooks.task("compiling")(0, 1)
+            self.hooks.task("taking the first step")(0, 1)
         results = self._asked(lambda: self.trainer.submit(inputs, targets, s.lr_at(step)))
         due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
         if not due and not first:  # the first compiles, and is waited for
@@ -132,7 +132,7 @@ class Loop:
         self._take(results)
         results = self._drain()
         if first:
-            self.hooks.task("compiling")(1, 1)
+            self.hooks.task("taking the first step")(1, 1)
         self._take(results[:-1])
         with self._untimed():
             evaluated = self._due(s.eval_every, step) and self._evaluate(step)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glgpt import __version__
 from glgpt.checkpoint.opening import Checkpoint
@@ -24,9 +24,12 @@ from glgpt.training.records import Record
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
 from glgpt.training.settings import Settings, settings_for
 
+if TYPE_CHECKING:
+    from glgpt.training.plan import Plan  # which imports the graphics library
+
 # What a run may be continued with in place of its own settings; the rest decides which model learns from which batches.
 CHANGEABLE = (
-    "steps lr min_lr warmup schedule weight_decay clip dropout recompute device "
+    "steps lr min_lr warmup schedule weight_decay clip dropout recompute device max_texture_memory "
     "eval_every eval_tokens sample_every sample_tokens save_every keep"
 ).split()
 
@@ -39,6 +42,7 @@ def train(
     preset: str | None = None,
     init: str | Path | None = None,
     resume: str | Path | None = None,
+    on_plan: Callable[[Plan], object] | None = None,
     on_start: Callable[[Start], object] | None = None,
     on_step: Callable[[Step], object] | None = None,
     on_validation: Callable[[int, float, float], object] | None = None,
@@ -55,13 +59,14 @@ def train(
     of `CHANGEABLE` may be given anew. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint; a second one
     ends it at once.
 
-    Called while it runs: `on_start` once all memory is planned, `on_step` for every step, `on_validation` with a step,
+    Called while it runs: `on_plan` with the texture memory and an estimate of a step's time, before any is allocated,
+    `on_start` when the run folder is there, `on_step` for every step, `on_validation` with a step,
     nats a token and bits a byte, `on_sample` with a step and a text, `on_save` with the step of a checkpoint,
     `on_progress` with what else takes long, how much of it is done, and how much there is.
 
     Raises GlgptError for unusable text or settings; its subclass DivergedError for a loss or gradient not finite.
     """
-    hooks = Hooks(on_start, on_step, on_validation, on_sample, on_save, on_progress)
+    hooks = Hooks(on_plan, on_start, on_step, on_validation, on_sample, on_save, on_progress)
     named = [files] if isinstance(files, (str, Path)) else list(files)
     if named and text is not None:
         raise GlgptError("both files and a text were given; give one of them")
@@ -141,7 +146,7 @@ def new_run(
             data = _load(text, settings, tokenizer, folder, hooks)
             trainer_class = _trainer()
             trainer = stack.enter_context(
-                trainer_class(model, context=settings.context, seed=settings.seed, **_options(settings))
+                trainer_class(model, context=settings.context, seed=settings.seed, **_options(settings, hooks))
             )
             write_json(
                 folder / "generation_config.json", dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos)
@@ -155,7 +160,10 @@ def new_run(
                 **record,
             )
             write_json(folder / RECORD, whole.model_dump())
+            saving = hooks.task("saving a checkpoint")
+            saving(0, 1)
             trainer.save(folder, tokenizer.eos)  # so that a run has a checkpoint from its first moment
+            saving(1, 1)
             if also:
                 also(folder, trainer, data, settings)
         run = stack.enter_context(RunFolder(out))
@@ -186,7 +194,7 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
             shown = quoted(text.name, 300)
             what = f"{shown} is not the text" if run.record.tokenizer else f"{shown} or the tokenizer is not"
             raise GlgptError(f"{what} that {folder} was trained on: give the same files again")
-        trainer = stack.enter_context(_trainer().load(path, **_options(settings)))
+        trainer = stack.enter_context(_trainer().load(path, **_options(settings, hooks)))
         if settings.steps <= trainer.steps_done:
             raise GlgptError(f"{folder} has done its {trainer.steps_done} steps; to continue, give more with --steps")
         run.rewind(trainer.steps_done)
@@ -200,12 +208,13 @@ def _trainer() -> Any:
     return Trainer
 
 
-def _options(s: Settings) -> dict[str, Any]:
+def _options(s: Settings, hooks: Hooks) -> dict[str, Any]:
     """What a trainer is made or loaded with."""
     device = int(s.device) if str(s.device).isdecimal() else s.device
-    names = ("batch", "accumulate", "lr", "weight_decay", "dropout", "recompute", "precision")
+    names = ("batch", "accumulate", "lr", "weight_decay", "dropout", "recompute", "precision", "max_texture_memory")
     return {name: getattr(s, name) for name in names} | {
         "betas": (s.beta1, s.beta2), "clip": s.clip or None, "device": device,
+        "on_plan": hooks.on_plan, "on_progress": hooks.on_progress,
     }  # fmt: skip
 
 

@@ -84,13 +84,23 @@ class Settings:
     validation: float = 0.1
     seed: int = 0
     device: str | int = "auto"
+    max_texture_memory: int = 0  # bytes that training may take; 0: any number
 
     def __post_init__(self) -> None:
         for name in (*SHAPE, "batch", "accumulate"):
             self._whole(name, 1, MOST_SIZE)
         for name in ("steps", "sample_tokens"):
             self._whole(name, 1)
-        for name in ("warmup", "eval_every", "sample_every", "save_every", "keep", "eval_tokens", "seed"):
+        for name in (
+            "warmup",
+            "eval_every",
+            "sample_every",
+            "save_every",
+            "keep",
+            "eval_tokens",
+            "seed",
+            "max_texture_memory",
+        ):
             self._whole(name, 0)
         for name in ("min_lr", "weight_decay", "clip"):
             self._within(name, 0, math.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 from collections import deque
@@ -26,9 +27,9 @@ from glgpt.inference.model import GPT2
 from glgpt.inference.sampling import Sampler
 from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import ModelConfig
-from glgpt.program.spec import ROLES
 from glgpt.training import state as training_state
 from glgpt.training.loss_scale import LossScale
+from glgpt.training.plan import Plan, planned
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
 from glgpt.training.textures import STATES, TrainingTextures, check_finite, checked_ids, micro_batches
 from glgpt.tuning.choice import DeviceSettings
@@ -85,6 +86,7 @@ class TrainerSettings:
     recompute: bool = False
     precision: str = "f32"
     seed: int = 0
+    max_texture_memory: int = 0  # bytes; 0: any number
 
     def recipe(self, context: int) -> Recipe:
         """What is recorded first: one sequence of `context` tokens where these settings leave the shape open."""
@@ -110,6 +112,9 @@ class Trainer:
     that of the first step. Longer rows later have it compiled anew for the next power of two, up to `n_positions`, and
     more rows for their number; this is logged as a warning, the first compilation as info.
 
+    `on_plan` is called with the texture memory and an estimate of a step's time before anything is allocated,
+    `on_progress` with what takes long, how much of it is done, and how much there is.
+
     Raises GlgptError for settings that do not fit the model or the device, TypeError for a model of another kind.
     """
 
@@ -117,10 +122,14 @@ class Trainer:
         self,
         model: ModelConfig | GPT2 | str | Path | None,
         settings: TrainerSettings | None = None,
+        *,
+        on_plan: Callable[[Plan], object] | None = None,
+        on_progress: Callable[[str, int, int], object] | None = None,
         **given: Any,
     ) -> None:
         device_settings = DeviceSettings.taken_from(given)
         settings = replace(settings or TrainerSettings(), **given)
+        self._limit, self._on_plan, self._on_progress = settings.max_texture_memory, on_plan, on_progress
         with contextlib.ExitStack() as stack:
             read = None  # a checkpoint's arrays
             if isinstance(model, ModelConfig):
@@ -150,17 +159,33 @@ class Trainer:
                 if read is None:
                     self.player.play("init", seed=self._seed)
                 else:
-                    for name in self.config.parameters:
+                    loading = self._task("loading the parameters")
+                    for i, name in enumerate(names := self.config.parameters, 1):
                         self.textures.write(name, read(name))
+                        loading(i, len(names))
             except BaseException:
                 self.close()
                 raise
 
+    def _task(self, what: str) -> Callable[[int, int], object]:
+        """`on_progress` for one task."""
+        return functools.partial(self._on_progress, what) if self._on_progress else lambda done, total: None
+
+    def _compiling(self, entry: str, done: int, total: int) -> None:
+        self._task(f"compiling {entry}")(done, total)
+
     def _open(self, recipe: Recipe) -> None:
+        recording = self._task("recording the training step")
+        recording(0, 1)
         program = training_program(self.config, recipe, self.device.limits, self.choice.kernel)
-        player = Player(self.device, program, self.choice.options)
+        recording(1, 1)
+        plan = planned(program, recipe, self.choice)
+        plan.check(self._limit)
+        if self._on_plan:
+            self._on_plan(plan)
+        player = Player(self.device, program, self.choice.options, on_progress=self._compiling)
         self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
-        self.memory = {role: program.nbytes([role]) for role in ROLES}
+        self.memory = plan.memory
         self._readback = Readback(player, ("losses", "gradient_norm"), MAX_IN_FLIGHT + 1)
         self._gradients: float | None = 1.0  # what those there are multiplied with; None: the last step's are gone
         self._prepared = False  # whether the norms are folded as generation wants them

@@ -196,6 +196,18 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[
     return ms, all(sorted(long)[1] < STEADY * min(long) for _, _, long in runs.values())
 
 
+def estimated_seconds(program: Program, entry: str, choice: Choice) -> float:
+    """Returns roughly how long an entry takes: its products, and its texels, at the speeds that the probe measured."""
+    (rows, inner, columns), (row_inner, row_columns, _) = PROBE, ROW_PROBE
+    fetch = choice.options.fetch
+    flops_per_s = 2e3 * rows * inner * columns / choice.measured[f"{choice.kernel.label} {fetch}"]
+    bytes_per_s = 4e3 * row_inner * row_columns / min(choice.measured[f"{name} {fetch}"] for name in COLUMNS)
+    passes = program.entries[entry].passes
+    written = sum(16 * p.viewport[0] * p.viewport[1] * len(p.outputs) for p in passes)
+    read = sum(program.textures[name].nbytes for p in passes for _, name in p.inputs)
+    return sum(p.flops for p in passes) / flops_per_s + (written + read) / bytes_per_s
+
+
 def _seconds(player: Player, times: int) -> float:
     player.finish()
     start = time.perf_counter()

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import fake_trainer
@@ -16,12 +17,14 @@ from fake_trainer import PLAY, fake  # noqa: F401
 from rich.console import Console
 
 from glgpt.checkpoint.opening import embedded_weights
-from glgpt.cli import main
+from glgpt.cli import main, panel
 from glgpt.cli.panel import Board, Log, clock, shown, sparkline
 from glgpt.cli.parser import build_parser
 from glgpt.cli.train import SIZES
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.training.events import Start, Step
+from glgpt.training.plan import Plan
+from glgpt.training.program import Recipe
 from glgpt.training.run import train
 from glgpt.training.settings import PRESETS, settings_for
 
@@ -171,6 +174,44 @@ def test_a_log_has_a_line_now_and_then() -> None:
     lines = out.getvalue().splitlines()
     steps = [int(found[1]) for line in lines if (found := re.match(r"step (\d+)/100  loss", line))]
     assert (steps[0], steps[-1]) == (1, 100) and len(steps) < 20
+
+
+def test_a_log_has_a_line_for_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panel, "TASK_AFTER", 0.05)
+    monkeypatch.setattr(panel, "LINE_EVERY", 0.05)
+    out = io.StringIO()
+    with Log(out) as log:
+        log.progress("quick", 0, 1)
+        log.progress("quick", 1, 1)
+        log.progress("saving", 0, 1)
+        while not out.getvalue():
+            time.sleep(0.01)
+        log.progress("saving", 1, 1)
+        for done in (0, 30, 60, 90, 100):
+            log.progress("compiling", done, 100)
+            time.sleep(0.06 if done == 30 else 0)
+        log.progress("left behind", 0, 1)
+    time.sleep(0.1)
+    assert out.getvalue().splitlines() == ["saving…", "compiling: 60%"]
+
+
+def test_memory_and_time_are_told_before_anything_is_allocated() -> None:
+    plan = Plan(Recipe(2, 16), {"weight": 0, "state": 3 << 20, "input": 0, "scratch": 2 << 20}, 0.0456)
+    out, told = io.StringIO(), "5 MiB of textures, 3 for parameters, gradients and moments and 2 for batches of 2 x 16"
+    Log(out).plan(plan)
+    board = Board(io.StringIO())
+    board.plan(plan)
+    for line in (out.getvalue(), " ".join(board._console.file.getvalue().split())):  # type: ignore[attr-defined]
+        assert f"training takes {told} tokens; a step takes about 0.046 s" in line
+
+
+def test_training_with_too_many_textures_is_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "glgpt.training.trainer")  # the fake one
+    args = ["train", "play.txt", "--out", "run", "--device", "software", *SHAPE, "--max-texture-memory"]
+    assert main([*args, "100kB"]) == 2
+    error = capsys.readouterr().err
+    assert "training takes 0 MiB of textures" in error and "more than the 0 MiB of --max-texture-memory" in error
+    assert not Path("run").exists()
 
 
 # Presets and schedules

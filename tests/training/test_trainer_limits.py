@@ -17,11 +17,13 @@ from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.training import training_files
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
+from glgpt.training.plan import Plan
 from glgpt.training.program import Recipe, training_program
 from glgpt.training.settings import settings_for
 from glgpt.training.trainer import Trainer
 from glgpt.tuning.choice import choose
 
+MEMORY = {"weight": 0, "state": 600 << 20, "input": 1 << 20, "scratch": 399 << 20}
 LIMIT = 260  # texels a side: less than the MLP has rows, a fifth of the vocabulary's columns, fewer than score rows
 LONG = GPT2Config(vocab_size=8, n_positions=20000, n_embd=8, n_layer=1, n_head=1)
 CONFIG = GPT2Config(vocab_size=5003, n_positions=30, n_embd=35, n_layer=1, n_head=5, n_inner=270)
@@ -44,6 +46,52 @@ def steps() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
         gradients = t.gradients()
         losses.append(t.step(x, y))
         return fresh, [gradients, t.parameters()], losses, list(t.generate_ids([1, 2], 4, temperature=0))
+
+
+def test_too_many_textures_are_refused_before_any_is_allocated(device: Device) -> None:
+    plans: list[Plan] = []
+    before = device.texture_bytes
+    with pytest.raises(
+        GlgptError, match=r"8 for batches of 4 x 30 tokens, more than the 1 MiB of --max-texture-memory"
+    ):
+        trainer(CONFIG, **SHAPE, max_texture_memory=1 << 20, on_plan=plans.append)
+    assert device.texture_bytes == before and not plans
+    told: list[tuple[str, int, int]] = []
+    with trainer(CONFIG, **SHAPE, on_plan=plans.append, on_progress=lambda *what: told.append(what)) as t:
+        assert device.texture_bytes - before == plans[0].total == sum(t.memory.values())
+        assert 0 < plans[0].step_s < 60
+        t.step(*examples(4, 0, CONFIG, 30))
+        assert [what for what, done, total in told if done == total] == [
+            "recording the training step", "compiling init", "compiling backward", "compiling update",
+        ]  # fmt: skip
+        shares = [done / total for what, done, total in told if what == "compiling backward"]
+        assert len(shares) > 100 and shares == sorted(shares) and 0.4 < shares[len(shares) // 2] < 0.7
+        told.clear()
+        t.step(*examples(4, 0, CONFIG, 30))
+        assert not told
+
+
+@pytest.mark.parametrize(
+    ("limit", "recipe", "said"),
+    [
+        (1000, Recipe(8, 64), None),
+        (0, Recipe(8, 64), None),
+        (999, Recipe(8, 64), "what takes less: --batch below 8, --context below 64, --precision f16, --recompute"),
+        (999, Recipe(1, 64, precision="f16", recompute=True), "what takes less: --context below 64"),
+        (599, Recipe(8, 64), "the model's own are too many already: train a smaller one, or allow more"),
+    ],
+)
+def test_what_would_take_less_memory_is_told(limit: int, recipe: Recipe, said: str | None) -> None:
+    plan = Plan(recipe, MEMORY, 1.0)
+    if said is None:
+        plan.check(limit << 20)
+        return
+    with pytest.raises(GlgptError) as caught:
+        plan.check(limit << 20)
+    assert str(caught.value).endswith(said)
+    assert "training takes 1,000 MiB of textures, 600 for parameters, gradients and moments and 400" in str(
+        caught.value
+    )
 
 
 @cache

@@ -1,0 +1,58 @@
+"""The texture memory and the time of a training step, known once it is recorded and before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from glgpt.errors import GlgptError
+from glgpt.program.spec import ROLES, Program
+from glgpt.training.program import Recipe
+from glgpt.tuning.choice import Choice, estimated_seconds
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training is about to take: bytes of textures by role, and an estimate of a step's seconds."""
+
+    recipe: Recipe
+    memory: Mapping[str, int]
+    step_s: float
+
+    @property
+    def fixed(self) -> int:
+        """Bytes for parameters, gradients, moments and caches: no setting changes them."""
+        return self.memory["weight"] + self.memory["state"]
+
+    @property
+    def total(self) -> int:
+        """Bytes of all textures."""
+        return sum(self.memory.values())
+
+    def check(self, limit: int) -> None:
+        """Raises GlgptError, with what would take less, where the textures take more than `limit` bytes (0: any)."""
+        if not limit or self.total <= limit:
+            return
+        r = self.recipe
+        need = f"training takes {self}, more than the {limit / MIB:,.0f} MiB of --max-texture-memory"
+        if self.fixed > limit:
+            raise GlgptError(f"{need}; the model's own are too many already: train a smaller one, or allow more")
+        smaller = [
+            f"--{name} below {value}" for name, value in (("batch", r.batch), ("context", r.context)) if value > 1
+        ]
+        smaller += ["--precision f16"] * (r.precision == "f32") + ["--recompute"] * (not r.recompute)
+        raise GlgptError(f"{need}; what takes less: {', '.join(smaller)}")
+
+    def __str__(self) -> str:
+        batch = f"batches of {self.recipe.batch} x {self.recipe.context} tokens"
+        total, fixed, rest = (f"{n / MIB:,.0f}" for n in (self.total, self.fixed, self.total - self.fixed))
+        return f"{total} MiB of textures, {fixed} for parameters, gradients and moments and {rest} for {batch}"
+
+
+def planned(program: Program, recipe: Recipe, choice: Choice) -> Plan:
+    """Returns the plan of a training program on the device of `choice`."""
+    entries = ["backward", *["accumulate"] * (recipe.accumulate - 1), "update"]
+    seconds = sum(estimated_seconds(program, entry, choice) for entry in entries)
+    return Plan(recipe, {role: program.nbytes([role]) for role in ROLES}, seconds)
