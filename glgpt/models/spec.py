@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError, written
+from glgpt.models.names import LOGITS_FROM, SHARED, Name
 from glgpt.program.formats import Floats
 from glgpt.program.layout import texels
 
@@ -232,6 +233,9 @@ class ModelConfig(ABC):
     model_type: ClassVar[str]  # of config.json
     architecture: ClassVar[str]  # transformers' class
     prefix: ClassVar[str]  # of every tensor in a checkpoint but the head
+    block_prefix: ClassVar[str]  # of every parameter of a block; {} is the block's number
+    positions: ClassVar[str]  # "absolute": a vector of each is added to the embedding; "rotary": queries and keys turn
+    own_names: ClassVar[Mapping[str, Name]]  # on top of `glgpt.models.names.SHARED`
     buffers: ClassVar[re.Pattern[str]]  # tensors of a checkpoint that are no parameters
     head: ClassVar[str] = "lm_head.weight"
     embedding: ClassVar[str]  # of tokens; the head too where they are tied
@@ -349,6 +353,21 @@ class ModelConfig(ABC):
         """
         attention = 12 * self.n_layer * self.n_head * self.d_head * context
         return 3 * (self.block_flops + self.head_flops) + attention
+
+    @property
+    def names(self) -> dict[str, Name]:
+        """Caption and explanation of each activation, parameter, state and pass; {} is a block's number."""
+        found = SHARED | dict(self.own_names)
+        if self.tie_word_embeddings:
+            title, about = found[self.embedding]
+            found[self.embedding] = Name(title, f"{about}; also {LOGITS_FROM}")
+        return found
+
+    def template(self, parameter: Parameter) -> str:
+        """A parameter's name with {} as its block's number."""
+        if parameter.layer is None:
+            return parameter.name
+        return self.block_prefix + parameter.name.removeprefix(self.block_prefix.format(parameter.layer))
 
     def stored_name(self, name: str) -> str:
         """A parameter's name in a checkpoint's file."""

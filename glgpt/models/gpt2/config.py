@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from glgpt.errors import GlgptError, written
+from glgpt.models.gpt2.names import NAMES as OWN_NAMES
+from glgpt.models.names import Name
 from glgpt.models.spec import (
     PATTERN,
     RESID_POST,
@@ -48,6 +50,9 @@ class GPT2Config(ModelConfig):
     model_type: ClassVar[str] = "gpt2"
     architecture: ClassVar[str] = "GPT2LMHeadModel"
     prefix: ClassVar[str] = "transformer."
+    block_prefix: ClassVar[str] = "h.{}."
+    positions: ClassVar[str] = "absolute"
+    own_names: ClassVar[Mapping[str, Name]] = OWN_NAMES
     buffers: ClassVar[re.Pattern[str]] = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # causal masks
     embedding: ClassVar[str] = "wte.weight"
     # Upcasting attention to f32 would only lose what float64 has.

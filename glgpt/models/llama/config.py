@@ -10,6 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from glgpt.errors import GlgptError, written
+from glgpt.models.llama.names import NAMES as OWN_NAMES
+from glgpt.models.names import Name
 from glgpt.models.spec import (
     PATTERN,
     RESID_POST,
@@ -64,6 +66,9 @@ class LlamaConfig(ModelConfig):
     model_type: ClassVar[str] = "llama"
     architecture: ClassVar[str] = "LlamaForCausalLM"
     prefix: ClassVar[str] = "model."
+    block_prefix: ClassVar[str] = "layers.{}."
+    positions: ClassVar[str] = "rotary"
+    own_names: ClassVar[Mapping[str, Name]] = OWN_NAMES
     buffers: ClassVar[re.Pattern[str]] = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
     embedding: ClassVar[str] = "embed_tokens.weight"
 
