@@ -13,6 +13,7 @@ from typing import Any
 
 from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
 from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.text.chat import TEMPLATE
 from glgpt.text.tokenizer import TOKENIZER_EXTRAS
 
 HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)  # gpt2, owner/name
@@ -113,7 +114,7 @@ def _fetch(name: str) -> Path:
 
     # Weights come last: where they are cached, the small files have been asked for before.
     plain = get("vocab.json") and get("merges.txt")
-    for file in TOKENIZER_EXTRAS if plain else ("tokenizer.json", *TOKENIZER_EXTRAS):
+    for file in (*(() if plain else ("tokenizer.json",)), *TOKENIZER_EXTRAS, TEMPLATE):
         get(file)
     weights = next((file for file in WEIGHT_FILES if get(file)), None)
     shards = sorted(set(weight_map(folder / weights).values())) if weights and weights.endswith(".json") else []

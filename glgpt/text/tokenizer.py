@@ -74,6 +74,10 @@ class Tokenizer:
             start = match.end()
         return self.checked(ids + self._ordinary(text[start:]))
 
+    def encode_ordinary(self, text: str) -> list[int]:
+        """The ids of `text`, in which special tokens are plain text. Raises GlgptError as `encode` does."""
+        return self.checked(self._ordinary(text))
+
     def checked(self, ids: list[int]) -> list[int]:
         """The ids, where the model knows them all. Raises GlgptError for one beyond its vocabulary."""
         if max(ids, default=0) >= self.vocab_size:

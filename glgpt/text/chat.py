@@ -1,0 +1,103 @@
+"""The chat template of an instruct model: what stands around a user's message, as token ids and text."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glgpt.errors import FileError, quoted
+from glgpt.system.files import read_json, read_text
+from glgpt.text.tokenizer import Tokenizer
+
+TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+MAX_BYTES = 1 << 18  # of a template
+TIMEOUT_S = 20.0  # of the process that renders it; its own limit is on computing time
+_MESSAGE = "\ue000message\ue001"  # stands for the user's text; private-use characters, which no template has
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")  # that a template may name
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A user's turn and the start of the model's answer.
+
+    `pieces` are ids of special tokens and texts between them; None stands for the user's message.
+    """
+
+    pieces: tuple[int | str | None, ...]
+
+    def encode(self, tokenizer: Tokenizer, message: str) -> list[int]:
+        """The ids of a turn; special tokens that the message spells out are plain text.
+
+        Raises GlgptError when the vocabulary lacks a byte of it.
+        """
+        ids: list[int] = []
+        text = ""
+        for piece in (*self.pieces, -1):
+            if not isinstance(piece, int):
+                text += message if piece is None else piece
+                continue
+            ids += tokenizer.encode_ordinary(text)
+            ids += [piece] if piece >= 0 else []
+            text = ""
+        return ids
+
+
+def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
+    """The chat template of a checkpoint's folder; None where it has none.
+
+    Raises FileError, naming the file, for a template that cannot be rendered or leaves the message out.
+    """
+    config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    file = folder / (TEMPLATE if (folder / TEMPLATE).exists() else CONFIG)
+    source = read_text(file, MAX_BYTES) if file.name == TEMPLATE else _default(config.get("chat_template"))
+    if not source:
+        return None
+    rendered = _rendered(source, _variables(config), file)
+    if rendered.count(_MESSAGE) != 1:
+        raise FileError(f"{_damaged(file)}: it holds the user's message {rendered.count(_MESSAGE)} times, not once")
+    special = {**tokenizer.special, _MESSAGE: -1}
+    longest_first = sorted(special, key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", rendered)
+    pieces = (special.get(part, part) for part in parts if part)
+    return Chat(tuple(None if piece == -1 else piece for piece in pieces))
+
+
+def _default(template: Any) -> str | None:
+    """The template of tokenizer_config.json: a text, or a list of named ones."""
+    if isinstance(template, list):
+        named = {str(t.get("name")): t.get("template") for t in template if isinstance(t, Mapping)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _variables(config: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in _TOKENS:
+        token = config.get(name)
+        token = token.get("content") if isinstance(token, Mapping) else token
+        found[name] = token if isinstance(token, str) else ""
+    return {**found, "messages": [{"role": "user", "content": _MESSAGE}], "add_generation_prompt": True}
+
+
+def _damaged(file: Path) -> str:
+    return f"{quoted(file, 300)}: the chat template is not usable"
+
+
+def _rendered(source: str, variables: Mapping[str, Any], file: Path) -> str:
+    """Renders in a process with limits on time and memory, since a template is a program from the checkpoint."""
+    command = [sys.executable, "-m", "glgpt.text.render_template"]
+    asked = json.dumps({"template": source, "variables": variables})
+    try:
+        done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise FileError(f"{_damaged(file)}: rendering it took more than {TIMEOUT_S:.0f} s") from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it took too much time or memory"]
+        raise FileError(f"{_damaged(file)}: {quoted(lines[-1], 200)}")
+    return done.stdout.decode("utf-8")
