@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from glgpt.models.spec import ModelConfig
 from glgpt.system.files import data_path, read_json
 
 EMBEDDED = "shakespeare"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.:()+ -]{0,95}", re.ASCII)  # a GGUF's general.name, as transformers keeps it
 _CHUNK = 1 << 20  # elements looked at together: temporaries stay at a few MB
 
 
@@ -37,7 +40,7 @@ class Checkpoint:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, tensors
         self.whole = whole or config  # as the files have it, where `config` is `shortened`
-        self.name = name or quoted(path.resolve().name)  # as a person knows it: the folder, or the name on the Hub
+        self.name = name or quoted(path.resolve().name)  # as a person knows it, see `model_name`
 
     @classmethod
     def open(cls, name_or_path: str | Path | None = None) -> Checkpoint:
@@ -52,8 +55,7 @@ class Checkpoint:
             config = models.from_dict(fields)
         except GlgptError as error:
             raise FileError(f"{quoted(path / 'config.json', 300)}: {error}") from None
-        hub = name_or_path is not None and path.resolve() != Path(name_or_path).resolve() and str(name_or_path)
-        return cls(path, config, _checked(path, config, _stored(path)), hub or "")
+        return cls(path, config, _checked(path, config, _stored(path)), model_name(name_or_path, path, fields))
 
     def shortened(self, positions: int) -> Checkpoint:
         """The same model with this many positions at most, and with smaller caches and position tables."""
@@ -122,6 +124,21 @@ def _widened(values: NDArray[Any], stored: Stored) -> NDArray[Any]:
 def embedded_weights() -> Path:
     """The folder of the embedded default model, in a checkout or inside the installed wheel."""
     return data_path("weights/" + EMBEDDED)
+
+
+def model_name(name_or_path: str | Path | None, folder: Path, fields: Mapping[str, Any]) -> str:
+    """What to call a checkpoint: the name on the Hub, else one that its `config.json` gives, else its folder's.
+
+    A `_name_or_path` that is a path says where somebody's copy was, and no name.
+    """
+    given = "" if name_or_path is None else str(name_or_path)
+    if given and folder.resolve() != Path(given).expanduser().resolve():
+        return given
+    for key, form in (("_name_or_path", HUB_NAME), ("_model_name_or_path", _PLAIN_NAME)):
+        name = fields.get(key)
+        if isinstance(name, str) and form.fullmatch(name):
+            return name
+    return quoted(folder.resolve().name)
 
 
 def _folder(name_or_path: str | Path | None) -> Path:

@@ -39,6 +39,7 @@ def describe(
             limits, kernel = chosen.limits, choice.kernel
             program = fitting_program(config, checkpoint.path, limits, kernel, dtype, max_texture_memory)
             found["model"] = {
+                "name": checkpoint.name,
                 "path": str(checkpoint.path),
                 "dtype": dtype,
                 "context": config.context,
@@ -75,7 +76,7 @@ def render(figures: dict[str, Any]) -> str:
         model = figures["model"]
         roles = ", ".join(f"{role} {_mib(n)}" for role, n in model["bytes_by_role"].items())
         lines += [
-            f"model       {model['path']} ({model['dtype']})",
+            f"model       {model['name']} ({model['dtype']}), {model['path']}",
             f"  context   {model['context']} of {model['config']['n_positions']} positions (--context)",
             f"  textures  {_mib(model['texture_bytes'])}: {roles}",
             "  passes    " + ", ".join(f"{name} {n}" for name, n in model["passes"].items()),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from glgpt.checkpoint.opening import Checkpoint, embedded_weights
+from glgpt.checkpoint.opening import Checkpoint, embedded_weights, model_name
 from glgpt.errors import GlgptError
 
 HERE = Path(__file__).parents[1]
@@ -293,3 +293,23 @@ def test_flipped_bytes_give_an_error_or_a_model(tmp_path, name):
             except GlgptError as error:
                 assert "\n" not in str(error)
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "fields", "name"),
+    [
+        ("folder", {}, "folder"),
+        ("folder", {"_name_or_path": "owner/model-1B"}, "owner/model-1B"),
+        ("folder", {"_name_or_path": "/home/someone/model"}, "folder"),
+        ("folder", {"_name_or_path": "./out"}, "folder"),
+        ("folder", {"_name_or_path": "/tmp/x", "_model_name_or_path": "Model 1B (v2)"}, "Model 1B (v2)"),
+        ("folder", {"_name_or_path": 5, "_model_name_or_path": "\x1b[2J"}, "folder"),
+        ("other/fine-tuned", {"_name_or_path": "owner/model-1B"}, "other/fine-tuned"),
+        (None, {}, "folder"),
+    ],
+)
+def test_a_model_is_called_as_its_authors_call_it(tmp_path, given, fields, name):
+    """A page, and `glgpt info`, call it by the folder that somebody put it into."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert model_name(str(folder) if given == "folder" else given, folder, fields) == name
