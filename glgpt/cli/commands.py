@@ -298,6 +298,7 @@ def run_export(args: argparse.Namespace) -> int:
         raise GlgptError("--books and --fetch-from are for the page's Train tab; give --train with them")
     out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
+    wanted |= {"name": args.name, "prompts": args.prompt or ()}
     wanted |= {"trained_on": args.trained_on, "site": args.site, "source": args.source}
     wanted["train"] = (args.preset or OFFERED) if args.train else ()
     wanted["precision"] = args.precision or "f32"

@@ -208,6 +208,7 @@ def _export(add: Add) -> None:
         commands.run_export,
         "write a model as a static web page",
         "glgpt export --out page\n  glgpt export --model gpt2 --dtype f16 --out site/gpt2"
+        "\n  glgpt export --model gpt2 --prompt 'Once upon a time' --prompt 'Dear Sir' --out page"
         "\n  glgpt export --embed --out module\n  glgpt export --train --out page"
         "\n  glgpt export --site https://example.org/page/ --out page"
         "\n  glgpt export --server ws://127.0.0.1:8043 --out page"
@@ -219,6 +220,10 @@ def _export(add: Add) -> None:
     p.add_argument("--shard-size", type=size, default=24 << 20, metavar="SIZE", help="of a weight file (24MiB)")
     p.add_argument("--single-file", action="store_true", help="one HTML file that opens from disk, for small models")
     p.add_argument("--embed", action="store_true", help="no page, but a module glgpt.js for pages of one's own")
+    text = "what the page calls the model (default: its name on the Hub, in its config.json, or its folder's)"
+    p.add_argument("--name", metavar="NAME", help=text)
+    text = "a text to start from; may repeat: the page opens with the first and offers them all"
+    p.add_argument("--prompt", action="append", metavar="TEXT", help=text)
     p.add_argument("--trained-on", metavar="TEXT", help="what the model was trained on, for the page's first line")
     text = "where the folder will be published: links to it then show a picture of the model at work"
     p.add_argument("--site", metavar="URL", help=text)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt import ops
-from glgpt.checkpoint.opening import Checkpoint, embedded_weights
+from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
@@ -28,10 +28,12 @@ from glgpt.inference.programs import weight_layouts
 from glgpt.models.context import first_context, largest_context
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
+from glgpt.models.views import described, family_json
 from glgpt.page.built import built_page
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.preview import checked_site, checked_source, write_preview
 from glgpt.page.programs import (
+    CUT,
     SEVERAL,
     Cuts,
     capture_recording,
@@ -40,19 +42,19 @@ from glgpt.page.programs import (
     probe_programs,
     several_program,
 )
+from glgpt.page.prompts import Prompts
 from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
-from glgpt.page.split import SplitPage, described
+from glgpt.page.split import SplitPage
 from glgpt.page.training import Size, check_sizes, training_files
 from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Limits, Program
 from glgpt.system.files import data_path, holds_manifest, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
-from glgpt.text.tokenizer import load_tokenizer
 from glgpt.tuning.choice import PANELS_PAY, STEADY, DeviceSettings
 
 logger = logging.getLogger(__name__)
-SCHEMA = 2  # of manifest.json
+SCHEMA = 3  # of manifest.json
 TUNING = {  # what the page decides by as the desktop does, and how many tokens it has under way at most
     "one_token": ONE_TOKEN,
     "one_captured": ONE_CAPTURED,
@@ -66,8 +68,6 @@ TUNING = {  # what the page decides by as the desktop does, and how many tokens 
 SHARD_SIZE = 24 << 20
 CONTEXT = 256  # positions of the reference run: the caches of all that a large model could hold would take gigabytes
 LARGEST_FILE = 100_000_000  # what a plain static host takes
-TRAINED_ON = "the plays of Shakespeare"  # the embedded model
-PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak."
 WRITTEN = re.compile(  # by any export, directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|(capture|probe|program)-[\w-]+\.json|(cut|several|training|weights)-[\w-]+\.bin"
@@ -84,7 +84,8 @@ def export(
     shard_size: int = SHARD_SIZE,
     single_file: bool = False,
     embed: bool = False,
-    prompt: str = PROMPT,
+    name: str | None = None,
+    prompts: Sequence[str] = (),
     train: Sequence[str | Size] = (),
     precision: str = "f32",
     trained_on: str | None = None,
@@ -98,9 +99,13 @@ def export(
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
-    `train` names the presets that the page can train, in `precision`, or other sizes. `trained_on` says in a few words
-    what the model was trained on, for the page's first line; of the embedded model that is known. `reading` says which
-    texts a page that trains may fetch for its visitor, and from where (default: the books of `data.books`).
+    `name` is what the page calls the model (default: `Checkpoint.name`). The page opens with the first of `prompts` and
+    offers all of them (default: those of the model's `page.json`, else neutral ones), to an instruct model in its chat
+    format. `trained_on` says in a few words what the model was trained on, for the page's first line (default:
+    what its `page.json` says).
+
+    `train` names the presets that the page can train, in `precision`, or other sizes. `reading` says which texts a page
+    that trains may fetch for its visitor, and from where (default: the books of `data.books`).
 
     With `split`, a server runs some of the blocks, and the page holds the others alone, or all.
 
@@ -145,10 +150,10 @@ def export(
         else:
             shutil.copytree(viewer, folder, ignore=lambda at, _: OTHERS if Path(at) == viewer else ())
         with Checkpoint.open(name_or_path) as checkpoint:
-            about = trained_on or (TRAINED_ON if checkpoint.path == embedded_weights() else None)
-            reading = reading or Reading()
-            held = _shortened(checkpoint, context)
-            wishes = _Wishes(dtype, shard_size, prompt, train, precision, about, reading, split, site, source)
+            reading, held = reading or Reading(), _shortened(checkpoint, context)
+            texts = Prompts.load(held.path, held.config, prompts)
+            about, name = trained_on or texts.page.trained_on, name or checkpoint.name
+            wishes = _Wishes(dtype, shard_size, name, texts, train, precision, about, reading, split, site, source)
             manifest = _write(held, folder, wishes, progress, options)
             if train and not embed:
                 reading.allow(folder / "index.html")
@@ -233,7 +238,8 @@ class _Wishes:
 
     dtype: str
     shard_size: int
-    prompt: str
+    name: str
+    prompts: Prompts
     train: Sequence[str | Size]
     precision: str
     trained_on: str | None
@@ -250,23 +256,20 @@ def _write(
     config, dtype, train = checkpoint.config, wishes.dtype, wishes.train
     split = wishes.split
     part = split.part(config) if split else Part.whole(config)
-    names = list(config.activations)
+    names, prompts, tokenizer = list(config.activations), wishes.prompts, wishes.prompts.tokenizer
     programs, listed = _recordings(config, dtype, part, split)  # before anything takes time: limits may forbid them
-    tokenizer = load_tokenizer(checkpoint.path, config.vocab_size)
-    documents = {}
-    settings = DeviceSettings.taken_from(options)
-    short = checkpoint.shortened(max(CONTEXT, 2 * len(wishes.prompt.encode())))  # a token is a byte at least
+    documents = {"tokenizer.json": _json(tokenizer_json(tokenizer))} if tokenizer else {}
+    settings, opening = DeviceSettings.taken_from(options), prompts.opening()
+    short = checkpoint.shortened(max(CONTEXT, 2 * len(opening or ())))
     with GPT2(short, tokenizer, dtype, settings=settings, **options) as model:
-        documents["reference.json"] = _json(reference_json(model, wishes.prompt, names))
-        recorded = recorded_json(model)
+        documents["reference.json"] = _json(reference_json(model, opening, names))
+        recorded = recorded_json(model, prompts)
         if wishes.site:
-            write_preview(model, folder, wishes.site)
+            write_preview(model, folder, wishes.site, wishes.name, prompts)
     packed = {r[kind]: programs[r[kind]] for r in listed for kind in ("cut", "several") if kind in r}
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     if recorded:
         documents["recorded.json"] = _json(recorded)
-    if tokenizer:
-        documents["tokenizer.json"] = _json(tokenizer_json(tokenizer))
     texts: dict[str, str] = {}
     if train:
         trained, texts, index = training_files(train, wishes.reading, wishes.precision)
@@ -287,7 +290,7 @@ def _write(
     manifest = {
         "schema": SCHEMA,
         "glgpt": _version(),
-        "model": quoted(checkpoint.path.name),
+        "model": wishes.name,
         "dtype": dtype,
         "parameters": checkpoint.whole.parameter_count,
         "trained_on": wishes.trained_on,
@@ -298,7 +301,9 @@ def _write(
         "reference": "reference.json",
         "recorded": "recorded.json" if recorded else None,
         "tuning": TUNING,
-        "activations": split.activations(config) if split else described(part, config),
+        "activations": split.activations(config) if split else described(config, part),
+        "family": family_json(config, [CUT]),
+        **prompts.manifest(),
         "patterns": list(ops.PATTERNS),
         "split": split.manifest(checkpoint) if split else None,
         "training": "training.json" if train else None,
@@ -349,6 +354,7 @@ def validate(schema: str, document: Any, name: str) -> None:
 def _validator(schema: str) -> Any:
     """Looks at what a `$ref` describes once: the same passes and views recur in every recording, by the thousand."""
     import jsonschema
+    from referencing import Registry, Resource
 
     plain = jsonschema.Draft202012Validator
     valid: set[bytes] = set()
@@ -362,8 +368,12 @@ def _validator(schema: str) -> Any:
             valid.add(digest)
         yield from errors
 
-    text = (data_path("viewer/schema") / f"{schema}.schema.json").read_text(encoding="utf-8")
-    return jsonschema.validators.extend(plain, {"$ref": ref})(json.loads(text))
+    def read(name: str) -> Any:
+        return json.loads((data_path("viewer/schema") / f"{name}.schema.json").read_text(encoding="utf-8"))
+
+    shared = read("manifest")  # whose definitions others refer to
+    registry: Registry[Any] = Registry().with_resource(shared["$id"], Resource.from_contents(shared))
+    return jsonschema.validators.extend(plain, {"$ref": ref})(read(schema), registry=registry)
 
 
 def single_page(folder: Path, manifest: dict[str, Any]) -> str:

@@ -98,11 +98,14 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def reference_json(model: GPT2, prompt: str | None, names: list[str]) -> dict[str, Any]:
-    """A prompt, its greedy continuation, its logits, and the last token's row of every intermediate."""
+def reference_json(model: GPT2, prompt: list[int] | None, names: list[str]) -> dict[str, Any]:
+    """A prompt's ids, their greedy continuation, their logits, and the last token's row of every intermediate.
+
+    Without a prompt, some ids.
+    """
     config = model.config
-    if prompt is not None and model.tokenizer:
-        ids = model.encode(prompt)[: max(1, config.n_positions // 2)]
+    if prompt:
+        ids = prompt[: max(1, config.n_positions // 2)]
     else:
         ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))

@@ -12,12 +12,13 @@ import numpy as np
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import EMBED, LOGITS
-from glgpt.page.machine import rows_of, stages
+from glgpt.models.views import stages
+from glgpt.page.prompts import Prompts
+from glgpt.page.recorded import rows_of
 from glgpt.plots.strip import HEIGHT, WIDTH, Word, strip_picture
 from glgpt.system.network import is_web_address
 
 PICTURE = "preview.png"
-PROMPT = "JULIET:\nO Romeo, Romeo! wherefore art"
 MOST_BLOCKS = 24  # that a picture of this width can show
 OTHERS = 5
 
@@ -41,13 +42,13 @@ def checked_source(source: str) -> str:
     return source
 
 
-def write_preview(model: GPT2, folder: Path, site: str) -> None:
+def write_preview(model: GPT2, folder: Path, site: str, name: str, prompts: Prompts) -> None:
     """Writes the picture of a model's token into a page's folder, and the tags that lead to it into its index.html.
 
     They name whole addresses, as those who fetch a picture for a link want them: hence `site`.
     """
-    about = f"{model.path.name}, a language model of {_many(model.config.parameter_count)} parameters"
-    word = _picture(model, folder / PICTURE, about)
+    about = f"{name}, a language model of {count_in_words(model.config.parameter_count)} parameters"
+    word = _picture(model, folder / PICTURE, about, prompts)
     index = folder / "index.html"
     graph = {
         "url": site,
@@ -72,23 +73,25 @@ def write_preview(model: GPT2, folder: Path, site: str) -> None:
     index.write_text(page, encoding="utf-8")
 
 
-def _many(count: int) -> str:
-    return f"{count / 1e9:.1f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"
+def count_in_words(count: int) -> str:
+    """A number of parameters, rounded to three digits: "135 million"; the page writes them alike."""
+    for size, name in ((10**9, "billion"), (10**6, "million")):
+        if count >= 0.9995 * size:
+            return f"{float(f'{count / size:.3g}'):,g} {name}"
+    return f"{int(float(f'{count:.3g}')):,}"
 
 
-def _picture(model: GPT2, path: Path, about: str) -> Word:
-    config, tokenizer = model.config, model.tokenizer
-    try:
-        ids = model.encode(PROMPT)
-    except GlgptError:  # no tokenizer, or a vocabulary without these characters
-        ids = list(range(min(8, config.vocab_size)))
+def _picture(model: GPT2, path: Path, about: str, prompts: Prompts) -> Word:
+    config, tokenizer = model.config, prompts.tokenizer
+    shown = prompts.page.picture or (prompts.prompts[0].text if prompts.prompts else "")
+    ids = prompts.ids(shown) if shown else list(range(min(8, config.vocab_size)))
     ids = ids[-config.n_positions :]
-    text = f"“{tokenizer.decode(ids).split(chr(10))[-1]}” …" if tokenizer else ""
+    text = f"“{shown.strip().split(chr(10))[-1]}” …" if shown else ""
     blocks = sorted({round(i) for i in np.linspace(0, config.n_layer - 1, min(config.n_layer, MOST_BLOCKS))})
     cells = [stages(config, i) for i in blocks]
-    logits, found = model.run_with_cache(ids, [EMBED, *(n for block in cells for _, names in block for n in names)])
+    logits, found = model.run_with_cache(ids, [EMBED, *(n for block in cells for stage in block for n in stage.names)])
     last = len(ids) - 1
-    stacks = [[rows_of(found, names, last) for _, names in block] for block in cells]
+    stacks = [[rows_of(found, stage.names, last) for stage in block] for block in cells]
     row = logits[-1].astype(np.float64)
     p = np.exp(row - row.max())
     p /= p.sum()
@@ -100,7 +103,7 @@ def _picture(model: GPT2, path: Path, about: str) -> Word:
         f"{about}. It runs as fragment shaders; every number is a texel.",
         text,
         [EMBED, *(f"block {i}" if len(blocks) < 10 else str(i) for i in blocks), LOGITS],
-        [name for name, _ in cells[0]],
+        [stage.title for stage in cells[0]],
         [[rows_of(found, [EMBED], last)], *stacks, [logits[-1:]]],
         word := Word(*named[0], named),
     )

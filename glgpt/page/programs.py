@@ -22,6 +22,7 @@ from glgpt.tuning.choice import product_program, row_product_program, variants
 LEAST = Limits(max_draw_buffers=4)  # of every WebGL2 device: recordings of all draw buffers share the probe of one row
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
 SEVERAL = 4  # continuations of a prompt that a page writes side by side
+CUT = "cut."  # what the names of the states of `Cuts` begin with
 OWN_ROWS = 256  # tokens that each of them may have at least, where the context holds so many
 
 
@@ -86,11 +87,11 @@ class Cuts:
         rec = network.rec
         if x.name in self.heads:
             heads = self.heads[x.name]
-            return ops.set_pattern(rec, x, rec.fixed(f"cut.{x.name}.how", Layout(1, 4 * heads), "state"), heads)
+            return ops.set_pattern(rec, x, rec.fixed(f"{CUT}{x.name}.how", Layout(1, 4 * heads), "state"), heads)
         if x.name not in self.rows:
             return x
-        gain, shift = (rec.fixed(f"cut.{x.name}.{part}", Layout(2, x.cols), "state") for part in ("gain", "shift"))
-        return ops.edit_one(rec, x, gain, shift, rec.fixed(f"cut.{x.name}.at", Layout(1, 4), "state"))
+        gain, shift = (rec.fixed(f"{CUT}{x.name}.{part}", Layout(2, x.cols), "state") for part in ("gain", "shift"))
+        return ops.edit_one(rec, x, gain, shift, rec.fixed(f"{CUT}{x.name}.at", Layout(1, 4), "state"))
 
 
 def generate_program(

@@ -12,6 +12,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
+from glgpt.models.views import described
 from glgpt.page.reading import allow_connections
 from glgpt.wire.client import checked_url
 from glgpt.wire.hidden import FORMATS
@@ -57,19 +58,13 @@ class SplitPage:
             "rest": str(rest) if rest else None,
             "head": "page" if self.head else "server",
             "stream": config.stream(),
-            "activations": described(rest, config) if rest else {},
+            "activations": described(config, rest) if rest else [],
         }
 
-    def activations(self, config: ModelConfig) -> dict[str, Any]:
-        """The activations of the page's own parts, as its manifest describes them."""
-        own = described(self.part(config), config)
-        return own | described(Part.head_of(config), config) if self.head else own
+    def activations(self, config: ModelConfig) -> list[dict[str, Any]]:
+        """The activations of the page's own parts, in their order, as its manifest describes them."""
+        return described(config, self.part(config)) + (described(config, Part.head_of(config)) if self.head else [])
 
     def allow(self, index: Path) -> None:
         """Lets the page connect to the server, and to nothing else: its Content-Security-Policy names it."""
         allow_connections(index, [self.server.rstrip("/")])
-
-
-def described(part: Part, config: ModelConfig) -> dict[str, Any]:
-    """The activations of a part, as a manifest describes them."""
-    return {name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in part.activations(config).items()}

@@ -10,7 +10,8 @@ from glgpt.data.bundled import SETS
 from glgpt.errors import GlgptError
 from glgpt.models.network import Batch
 from glgpt.models.spec import ModelConfig, Parameter
-from glgpt.page.programs import Cuts, Recording, capture_recording, generate_program, page_recordings
+from glgpt.models.views import described, family_json
+from glgpt.page.programs import CUT, Cuts, Recording, capture_recording, generate_program, page_recordings
 from glgpt.page.reading import Reading
 from glgpt.program.kernel import Kernel
 from glgpt.program.recorder import Recorder
@@ -20,7 +21,7 @@ from glgpt.training.program import Recipe, program_digest, record_predictions, r
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.choice import COLUMNS
 
-SCHEMA = 5  # of training.json
+SCHEMA = 6  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
@@ -122,9 +123,8 @@ def _offer(size: Size, files: dict[str, Program]) -> dict[str, Any]:
         "digest": program_digest(config, recipe),
         "config": config.fields(),
         "shape": config.shape(),
-        "activations": {
-            name: {"kind": a.kind, "heads": a.heads, "width": a.width} for name, a in config.activations.items()
-        },
+        "activations": described(config),
+        "family": family_json(config, [CUT]),
         "checkpoint": config.to_dict(),
         "recipe": asdict(recipe),
         "settings": {name: getattr(size.settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},

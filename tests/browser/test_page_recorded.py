@@ -15,8 +15,9 @@ from test_page_says import SLOW_SHADERS
 
 from glgpt import GPT2
 from glgpt.inference.sampling import Sampler
-from glgpt.page.machine import recorded_machine, stages
-from glgpt.page.recorded import SAMPLE, SETTINGS, TOKENS
+from glgpt.models.views import stages
+from glgpt.page.prompts import Prompts
+from glgpt.page.recorded import SETTINGS, TOKENS, recorded_machine
 
 pytestmark = pytest.mark.slow
 
@@ -32,14 +33,15 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
     assert "recorded; live in a moment" in page.locator(".loading").inner_text()
     shown = page.evaluate("[...document.querySelectorAll('.token')].map((t) => t.textContent).join('')")
     with GPT2.from_pretrained() as desktop:
-        given = desktop.encode(SAMPLE)
+        given = Prompts.load(desktop.path, desktop.config, ()).opening()
+        assert given
         ids = [*given, *desktop.generate_ids(given, TOKENS, **SETTINGS)]
         logits, found = desktop.run_with_cache(ids, ["h.3.attn.pattern"])
         assert desktop.tokenizer
         assert shown == desktop.tokenizer.decode(ids)
         label = desktop.tokenizer.label
         machine = recorded_machine(desktop, ids, len(given), logits)
-        names = [name for name, _ in stages(desktop.config, 0)]
+        names = [stage.title for stage in stages(desktop.config, 0)]
     assert page.locator(".stage-names span").all_inner_texts() == names
     seen = page.evaluate("""() => {
       const {width, height} = document.querySelector('.machine canvas');

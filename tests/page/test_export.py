@@ -26,6 +26,8 @@ from glgpt.page.export import export, validate
 from glgpt.page.files import Shards
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.program.spec import Limits, Program, check
+from glgpt.text.files import Text
+from glgpt.text.tokenizer_training import make_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +179,13 @@ def test_a_published_page_has_a_picture_for_its_links(goldens: Path, tmp_path: P
 def test_a_site_that_is_no_address_is_refused(goldens: Path, tmp_path: Path, site: str) -> None:
     with pytest.raises(GlgptError, match="is no address of a folder"):
         export(goldens / "one-f16", tmp_path / "out", site=site)
+
+
+def test_the_page_has_the_name_that_it_is_given(goldens: Path, tmp_path: Path) -> None:
+    assert export(goldens / "one-f16", tmp_path / "out", name="My model")["model"] == "My model"
+    command = ["export", "--model", str(goldens / "one-f16"), "--name", "Ours", "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["model"] == "Ours"
 
 
 def test_a_page_names_its_source(goldens: Path, tmp_path: Path) -> None:
@@ -350,7 +359,9 @@ def test_the_reference_run_has_caches_of_its_length(goldens: Path, tmp_path: Pat
 
     monkeypatch.setattr(module, "reference_json", noted)
     monkeypatch.setattr(module, "CONTEXT", 8)
-    whole = json.loads((goldens / "dhead3-relu" / "config.json").read_text())["n_positions"]
-    for prompt, positions in (("", 8), ("a" * 5, 10), ("a" * 500, whole)):
-        manifest = export(goldens / "dhead3-relu", tmp_path / "out", prompt=prompt)
-        assert seen.pop() == positions and manifest["config"]["n_positions"] == whole > 10
+    config = GPT2Config.sized(256, 32, 8, 1, 2)
+    model = save_checkpoint(tmp_path / "model", config, random_weights(config))
+    make_tokenizer("bytes", Text.of_string("a"), model)
+    for prompt, positions in (("a", 8), ("a" * 5, 10), ("a" * 30, 32)):
+        manifest = export(model, tmp_path / "out", prompts=[prompt])
+        assert seen.pop() == positions and manifest["config"]["n_positions"] == 32

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from glgpt import GPT2
-from glgpt.page.machine import CELL, recorded_machine, rows_of, stages
+from glgpt.models.views import stages
+from glgpt.page.recorded import CELL, recorded_machine, rows_of
 from glgpt.plots.cells import REACH, folded
 
 
@@ -21,12 +22,12 @@ def model() -> Iterator[GPT2]:
 
 def test_a_block_has_the_cells_of_the_page(model: GPT2) -> None:
     assert stages(model.config, 2) == [
-        ("QKV", ["h.2.attn.q", "h.2.attn.k", "h.2.attn.v"]),
-        ("scores", ["h.2.attn.scores"]),
-        ("mix", ["h.2.attn.z"]),
-        ("residual", ["h.2.resid_mid"]),
-        ("MLP", ["h.2.mlp.act"]),
-        ("residual", ["h.2.resid_post"]),
+        ("QKV", ["h.2.attn.q", "h.2.attn.k", "h.2.attn.v"], None),
+        ("scores", ["h.2.attn.scores"], None),
+        ("mix", ["h.2.attn.z"], "attn"),
+        ("residual", ["h.2.resid_mid"], None),
+        ("MLP", ["h.2.mlp.act"], "mlp"),
+        ("residual", ["h.2.resid_post"], None),
     ]
 
 

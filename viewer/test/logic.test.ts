@@ -8,7 +8,8 @@ import { guess, pick } from "../src/engine/probe";
 import { fromHalf } from "../src/engine/formats";
 import { blocks, shape, unpack } from "../src/engine/layout";
 import { digest, Loader } from "../src/engine/loader";
-import { parseManifest, parseProgram, parseReference, parseTokenizer, type Recording } from "../src/engine/manifest";
+import { Names } from "../src/engine/names";
+import { parseManifest, parseProgram, parseReference, parseTokenizer, type Manifest, type Recording } from "../src/engine/manifest";
 import { furthest } from "../src/engine/parity";
 import { check } from "../src/gl/player";
 import { header, shaderError } from "../src/gl/shaders";
@@ -17,7 +18,8 @@ import type { Program, View } from "../src/gl/program";
 import { alternatives, chosen, Sampler } from "../src/engine/sampling";
 import type { Source } from "../src/engine/source";
 import { Tokenizer } from "../src/engine/tokenizer";
-import { meaning, parts } from "../src/ui/names";
+import { caption, cutName } from "../src/ui/names";
+import { countInWords } from "../src/ui/tools";
 import { split } from "../src/ui/source";
 
 const COSTS = { one_token: 4, per_chunk: 4 };
@@ -172,6 +174,17 @@ const pass = {
   flops: 0,
   nbytes: 0,
 };
+const FAMILY = {
+  blocks: ["h.{}.", "layers.{}."],
+  positions: "rotary",
+  stream: ["embed", "h.{}.post"],
+  adds: [{ part: "attn", out: "attn.out" }],
+  stages: [{ title: "mix", shows: ["attn.z"], adds: "attn" }],
+  names: [
+    { name: "embed" }, { name: "h.{}.attn", title: "attention" }, { name: "h.{}.attn.z" }, { name: "h.{}.post" },
+    { name: "layers.{}.q", title: "to Q" }, { name: "layers.{}.q.weight", about: "makes queries" },
+  ],
+};
 const program = {
   schema: 2,
   textures: { a: { name: "a", ...texture }, b: { name: "b", ...texture } },
@@ -188,7 +201,7 @@ describe("schemas", () => {
     const bad = structuredClone(program) as unknown as Program;
     bad.textures["a"]!.width = 0;
     expect(() => parseProgram(bad, "program.json")).toThrow(/program.json is damaged: #\/textures\/a\/width/);
-    expect(() => parseManifest({ schema: 2 })).toThrow(/manifest.json is damaged/);
+    expect(() => parseManifest({ schema: 3 })).toThrow(/manifest.json is damaged/);
     expect(() => parseManifest(null)).toThrow(/schema version/);
     const run = { schema: 1, prompt: null, ids: [1], greedy: [], device: "", atol: 0, rtol: 0, activations: {} };
     expect(() => parseReference({ ...run, logits: { first: 0, data: "AAAA" } }, "reference.json")).not.toThrow();
@@ -260,10 +273,41 @@ describe("pictures", () => {
     const text = "#define X_W 4\n#define STORE_Y(v) out_0 = v[0];\n// y = x\nvoid main() {}\n";
     expect(split(text)).toEqual(["#define X_W 4\n#define STORE_Y(v) out_0 = v[0];", "// y = x\nvoid main() {}"]);
   });
-  it("know what names mean", () => {
-    expect(parts("h.11.attn.q")).toEqual([11, "attn.q"]);
-    expect(parts("embed")).toEqual([-1, "embed"]);
-    expect(meaning("h.3.attn.k")).toMatch(/keys/);
+  it("say a number of parameters in words", () => {
+    expect([970, 151072, 5_066_752, 134_515_008, 999_700_000, 1.5576e9].map(countInWords)).toEqual([
+      "970", "151,000", "5.07 million", "135 million", "1 billion", "1.56 billion",
+    ]);
+  });
+});
+
+describe("names", () => {
+  const activation = (name: string, kind: "rows" | "heads") => [name, { kind, heads: kind === "heads" ? 2 : 1, width: 4 }] as const;
+  const blocks = [...Array(12).keys()];
+  const activations = new Map([
+    activation("embed", "rows"),
+    ...blocks.flatMap((i) => [activation(`h.${i}.attn.z`, "heads"), activation(`h.${i}.attn.out`, "rows"), activation(`h.${i}.post`, "rows")]),
+  ]);
+  const names = Names.of({ family: FAMILY, activations } as unknown as Manifest);
+  it("belong to blocks as the manifest says", () => {
+    expect(names.place("h.11.attn.z")).toEqual({ block: 11, prefix: "h.{}.", part: "attn.z" });
+    expect(names.place("layers.3.q.weight")).toMatchObject({ block: 3, part: "q.weight" });
+    expect(["embed", "h.x.attn", "layers", "h.", "lens.h.1.post"].map((name) => names.block(name))).toEqual([-1, -1, -1, -1, -1]);
+    expect([names.whole("h.7"), names.whole("h.7.attn"), names.whole("embed")]).toEqual([7, -1, -1]);
+    expect(names.inOther("layers.3.q.weight", 10)).toBe("layers.10.q.weight");
+    expect(names.inOther("embed", 10)).toBeNull();
+  });
+  it("stand in the order of the blocks, beyond ten too", () => {
+    expect(names.stream(12)).toEqual(["embed", ...blocks.map((i) => `h.${i}.post`)]);
+    expect(names.sorted(["h.10.post", "cut.10", "h.2.post", "cut.9", "layers.2.q.weight", "h.2.attn.z"])).toEqual([
+      "cut.9", "cut.10", "h.2.attn.z", "h.2.post", "layers.2.q.weight", "h.10.post",
+    ]);
+  });
+  it("are explained and captioned as the manifest says", () => {
+    expect([names.about("layers.11.q.weight"), names.about("other")]).toEqual(["makes queries", ""]);
+    expect(["layers.1.q", "h.0.attn.sums"].map((label) => caption(names, label))).toEqual(["to Q", "sums"]);
+    expect(["h.11", "h.11.attn", "h.11.attn.1*2"].map((change) => cutName(names, change))).toEqual([
+      "block 11", "attention of block 11", "head 1 of block 11 × 2",
+    ]);
   });
 });
 
@@ -278,6 +322,11 @@ describe("the tokenizer", () => {
     expect(tokenizer.encode("ab ba<end>")).toEqual([256, 32, 98, 97, 300]);
     expect(tokenizer.decode([256, 32, 98, 97])).toBe("ab ba");
     expect(tokenizer.label(32)).toBe("·");
+  });
+  it("puts a message between a chat's tokens, in which special tokens are plain text", () => {
+    const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
+    expect(tokenizer.turn([300, "a", null, 300, "b"], "b<end>")).toEqual([300, 256, ...tokenizer.encodeOrdinary("<end>"), 300, 98]);
+    expect(tokenizer.encodeOrdinary("<end>")).toHaveLength(5);
   });
   it("is refused where it is damaged", () => {
     expect(() => parseTokenizer({ ...data, ranks: "%" }, "tokenizer.json")).toThrow(/tokenizer.json is damaged: #\/ranks/);
@@ -318,14 +367,16 @@ describe("loader", () => {
   async function folder(answers: Uint8Array<ArrayBuffer>[]) {
     const good = encode("weights");
     const manifest = {
-      schema: 2,
+      schema: 3,
       glgpt: "0",
       model: "m",
       dtype: "f32",
       tokenizer: null,
       reference: "reference.json",
       tuning: { ...COSTS, one_captured: 16, panels_pay: 0.8, steady: 1.3, draw_flops: 1e10, ahead: 3 },
-      activations: {},
+      activations: [],
+      family: FAMILY,
+      prompts: [],
       files: {},
       config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },
       recordings: [

@@ -24,7 +24,7 @@ export class Capture {
 
   /** Logits `[T, vocab]` and intermediates: `[T, width]`, q, k, v `[heads, T, d]`, scores and patterns `[heads, T, T]`. */
   async run(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
-    const unknown = names.find((name) => !(name in this.manifest.activations));
+    const unknown = names.find((name) => !this.manifest.activations.has(name));
     if (unknown) throw new PageError(`${unknown} is no activation of this model.`);
     const found = new Map(names.map((name) => [name, this.empty(name, ids.length)] as const));
     const { tuning, config } = this.manifest;
@@ -73,7 +73,7 @@ export class Capture {
   }
 
   private empty(name: string, total: number): Values {
-    const { kind, heads, width } = this.manifest.activations[name]!;
+    const { kind, heads, width } = this.manifest.activations.get(name)!;
     const shape =
       kind === "cache"
         ? [heads, total, width]
@@ -85,7 +85,7 @@ export class Capture {
 
   /** Puts a chunk's matrix where it belongs, without padding. */
   private place(name: string, matrix: Float32Array, cols: number, chunk: Chunk, to: Values): void {
-    const { kind, heads, width } = this.manifest.activations[name]!;
+    const { kind, heads, width } = this.manifest.activations.get(name)!;
     const { data, shape } = to;
     const total = shape.at(-2)!;
     const across = shape.at(-1)!;

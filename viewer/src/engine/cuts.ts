@@ -4,7 +4,8 @@
 import { PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
 import { shape } from "./layout";
-import type { Manifest } from "./manifest";
+import type { Activation, Manifest } from "./manifest";
+import { Names } from "./names";
 
 /** Steering: `factor` times the way from the last token of one text to that of another is added to a block's output. */
 export interface Steering {
@@ -87,14 +88,16 @@ export function written({ part, factor = 0, steering, patch, pattern }: Pick<Cha
 /** Whether a word switches a part off or scales it, and does nothing else. */
 export const scales = (word: string): boolean => /^[^~@:]*$/.test(word);
 
-/** The residual stream behind a block, whose direction `steering` takes. Throws for a part that is no block. */
+/** The residual stream after a block, whose direction `steering` takes. Throws for a part that is no block. */
 export function streamBehind(manifest: Manifest, part: string): string {
-  const name = Object.keys(manifest.activations).findLast((n) => n.startsWith(`${part}.`));
-  if (name === undefined || !/^\w+\.\d+$/.test(part)) throw new PageError(`${part} is no block of this model that can be steered.`);
+  const names = Names.of(manifest);
+  const block = names.whole(part);
+  const name = block < 0 ? undefined : names.stream(block + 1).at(-1);
+  if (name === undefined || !manifest.activations.has(name)) throw new PageError(`${part} is no block of this model that can be steered.`);
   return name;
 }
 
-/** The activation that patching a part replaces, and which of its heads: of a block, the residual stream behind it. */
+/** The activation that patching a part replaces, and which of its heads: of a block, the residual stream after it. */
 export function patched(manifest: Manifest, part: string): { name: string; head: number | null } {
   const outs = added(manifest, part);
   if (outs.length === 1) return { name: outs[0]!, head: null };
@@ -102,17 +105,35 @@ export function patched(manifest: Manifest, part: string): { name: string; head:
 }
 
 /** What a part adds to the residual stream: `h.3.attn` and `h.3.mlp` one thing, `h.3` both. */
-const added = ({ activations }: Manifest, part: string) => Object.keys(activations).filter((name) => name.startsWith(`${part}.`) && name.endsWith(".out"));
+function added(manifest: Manifest, part: string): string[] {
+  const names = Names.of(manifest);
+  const all = names.added(names.block(`${part}.`));
+  return all.filter((each) => each.part === part || names.whole(part) >= 0).flatMap(({ out }) => (manifest.activations.has(out) ? [out] : []));
+}
+
+/** A part that has heads, and which of its own it names: `h.3.attn.5` is head 5 of `h.3.attn`; null: it is not of that form. */
+export function headIn(names: Names, part: string): { of: string; head: number } | null {
+  for (const { part: of } of names.added(names.block(part))) {
+    const rest = part.startsWith(`${of}.`) ? part.slice(of.length + 1) : "";
+    if (/^\d+$/.test(rest)) return { of, head: Number(rest) };
+  }
+  return null;
+}
 
 /** An activation with heads, `h.3.attn.5` one of them. Throws for a part that is no head. */
-function headOf({ activations }: Manifest, part: string, kind: "heads" | "pattern"): { name: string; head: number } {
-  const [, of, number] = /^(.*)\.(\d+)$/.exec(part) ?? [];
-  const name = Object.keys(activations).find((n) => n.startsWith(`${of}.`) && activations[n]!.kind === kind);
-  if (name === undefined || Number(number) >= activations[name]!.heads) {
-    const parts = new Set(Object.keys(activations).flatMap((n) => (n.includes(".") ? [n.slice(0, n.lastIndexOf("."))] : [])));
-    throw new PageError(`${part} is no part of this model that can be cut; parts are such as ${[...parts].slice(0, 3).join(", ")}.`);
+function headOf(manifest: Manifest, part: string, kind: "heads" | "pattern"): { name: string; head: number } {
+  const names = Names.of(manifest);
+  const found = headIn(names, part);
+  const name = found ? ofKind(manifest, found.of, kind) : undefined;
+  if (!found || name === undefined || found.head >= manifest.activations.get(name)!.heads) {
+    throw new PageError(`${part} is no part of this model that can be cut; parts are such as ${names.partsOf(0).join(", ")}.`);
   }
-  return { name, head: Number(number) };
+  return { name, head: found.head };
+}
+
+/** The activation of this kind that a part such as `h.3.attn` computes. */
+function ofKind({ activations }: Manifest, part: string, kind: Activation["kind"]): string | undefined {
+  return [...activations.keys()].find((name) => name.startsWith(`${part}.`) && activations.get(name)!.kind === kind);
 }
 
 /**
@@ -129,10 +150,10 @@ export function resolve(manifest: Manifest, { part, factor, steering, patch, pat
 }
 
 function looking(manifest: Manifest, part: string, pattern: string): Cut {
-  const { activations, patterns = [] } = manifest;
+  const { patterns = [] } = manifest;
   if (!patterns.includes(pattern)) throw new PageError(`${pattern} is no pattern of attention; there are ${patterns.join(", ") || "none here"}.`);
-  const whole = Object.keys(activations).find((name) => name.startsWith(`${part}.`) && activations[name]!.kind === "pattern");
-  const of = whole !== undefined && added(manifest, part).length === 1 ? { name: whole, head: null } : headOf(manifest, part, "pattern");
+  const whole = added(manifest, part).length === 1 ? ofKind(manifest, part, "pattern") : undefined;
+  const of = whole === undefined ? headOf(manifest, part, "pattern") : { name: whole, head: null };
   return { ...of, gain: 1, shift: null, how: 1 + patterns.indexOf(pattern) };
 }
 
@@ -142,7 +163,7 @@ export function writeCuts(player: Player, manifest: Manifest, cuts: readonly Cut
     const [, name, kind] = /^cut\.(.*)\.(gain|shift|at|how)$/.exec(texture) ?? [];
     if (name === undefined) continue;
     const own = cuts.filter((cut) => cut.name === name);
-    const { heads = 1, width = 1 } = manifest.activations[name] ?? {};
+    const { heads = 1, width = 1 } = manifest.activations.get(name) ?? {};
     const values = new Float32Array(4 * shape(view).width * view.rows);
     if (kind === "at") values[0] = positionOf(own);
     else if (kind === "how") for (const { head, how = 0 } of own) for (let h = head ?? 0; h <= (head ?? heads - 1); h++) values[4 * h] = how;

@@ -7,9 +7,9 @@ import { must } from "../gl/errors";
 import { alternatives, type Candidate } from "./sampling";
 
 export interface Block {
-  /** Name of the intermediate: `embed`, `h.0.resid_post` .. */
+  /** Name of the activation: `embed`, `h.0.resid_post` .. */
   name: string;
-  /** The likeliest tokens behind this one. */
+  /** The likeliest tokens after this one. */
   top: Candidate[];
   /** Length of the residual stream, and of what was added to it since the block before. */
   norm: number;
@@ -29,7 +29,7 @@ export async function lens(model: Model, ids: readonly number[], t: number): Pro
   player.play("lens");
   model.forget(t); // its keys and values came by another way than usual
   const entry = must(model.programs.generate.entries["lens"], "entry lens");
-  const names = Object.keys(entry.outputs).filter((name) => `lens.${name}` in entry.outputs);
+  const names = model.names.stream(model.blocks);
   const read = async (name: string) => {
     const view = must(entry.outputs[name], `output ${name}`);
     return unpack(view, await player.read(view.texture));

@@ -45,6 +45,32 @@ export interface Activation {
   width: number;
 }
 
+/** By name, in the order in which they are computed. */
+export type Activations = ReadonlyMap<string, Activation>;
+
+/** A cell of a block in the machine: the activations within the block that it shows, and the part that adds them. */
+export interface Stage {
+  title: string;
+  shows: readonly string[];
+  adds: string | null;
+}
+
+/** What a family of models calls things, and the words for them (see the schema); `{}` is a block's number. */
+export interface Family {
+  blocks: readonly string[];
+  positions: "absolute" | "rotary";
+  stream: readonly [string, string];
+  adds: readonly { part: string; out: string }[];
+  stages: readonly Stage[];
+  names: readonly { name: string; title?: string; about?: string }[];
+}
+
+/** A text to start from, and the caption of its button. */
+export interface Prompt {
+  title: string;
+  text: string;
+}
+
 export interface Config {
   vocab_size: number;
   n_positions: number;
@@ -88,17 +114,32 @@ export interface Manifest {
   tuning: Tuning;
   /** What can be trained: the file that lists it. */
   training?: string | null;
-  activations: Record<string, Activation>;
+  activations: Activations;
+  family: Family;
+  /** Texts to start from; the page opens with the first. None without a tokenizer. */
+  prompts: readonly Prompt[];
+  /** Of an instruct model, what is sent for a message: ids of special tokens, texts, and null for the message. */
+  chat?: readonly (number | string | null)[] | null;
+  /** A head that the tour shows. */
+  head?: { layer: number; head: number; text: string; question: string; answer: string } | null;
   /** Where attention can be made to look; none in pages exported before there were any. */
   patterns?: string[];
   /** Of a page that holds the first blocks alone: who runs the others. */
-  split?: (SplitSettings & { activations: Record<string, Activation> }) | null;
+  split?: (SplitSettings & { activations: Activations }) | null;
   files: Record<string, { bytes: number; sha256: string }>;
   shards: Shard[];
 }
 
+/** As a file has it: a list, since the keys of an object have no order that a reader may rely on. */
+type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & { activations: readonly (Activation & { name: string })[] };
+
+const byName = ({ activations }: Listed<{ activations: Activations }>): Activations => new Map(activations.map((each) => [each.name, each]));
+
 export function parseManifest(document: unknown): Manifest {
-  return checked(manifestSchema, document, "manifest.json") as Manifest;
+  type Split = Listed<NonNullable<Manifest["split"]>>;
+  const manifest = checked(manifestSchema, document, "manifest.json") as Listed<Omit<Manifest, "split">> & { split?: Split | null };
+  const { split } = manifest;
+  return { ...manifest, activations: byName(manifest), split: split ? { ...split, activations: byName(split) } : null };
 }
 
 export function parseProgram(document: unknown, name: string): Program {
@@ -178,7 +219,8 @@ export interface Offer {
   };
   /** What every family of models has, for `Manifest.config`. */
   shape: Pick<Config, "d_head">;
-  activations: Record<string, Activation>;
+  activations: Activations;
+  family: Family;
   recipe: Record<string, unknown> & { batch: number; context: number; betas: [number, number]; precision?: "f32" | "f16" };
   settings: { steps: number; lr: number; min_lr: number; warmup: number; schedule: Schedule };
   /** Parameters, bytes of all textures, and floating-point operations of a step's passes. */
@@ -224,7 +266,8 @@ export interface TrainingIndex {
 }
 
 export function parseTraining(document: unknown, name: string): TrainingIndex {
-  return checked(trainingSchema, document, name) as TrainingIndex;
+  const index = checked(trainingSchema, document, name) as Omit<TrainingIndex, "sizes"> & { sizes: Listed<Offer>[] };
+  return { ...index, sizes: index.sizes.map((offer) => ({ ...offer, activations: byName(offer) })) };
 }
 
 function checked(schema: unknown, document: unknown, name: string): unknown {
@@ -236,7 +279,9 @@ function checked(schema: unknown, document: unknown, name: string): unknown {
         "the folder mixes two exports. Export the model again.",
     );
   }
-  const result = new Validator(schema as Schema, "2020-12", true).validate(document);
+  const validator = new Validator(schema as Schema, "2020-12", true);
+  if (schema !== manifestSchema) validator.addSchema(manifestSchema as Schema); // whose definitions others refer to
+  const result = validator.validate(document);
   const error = result.errors.at(-1);
   if (!result.valid)
     throw new PageError(`${name} is damaged: ${error?.instanceLocation ?? "#"}: ${error?.error ?? ""}`);

@@ -17,6 +17,7 @@ import { textureBytes, type Program } from "../gl/program";
 import { alternatives, certain, chosen, MOST_ALTERNATIVES, Sampler, type Candidate, type Settings } from "./sampling";
 import { draft } from "./drafts";
 import { Forgotten, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS, Split, type Ask, type Crossing, type Stepped } from "./split";
+import { Names } from "./names";
 import { Several } from "./several";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 import { matrixOf, uploaded, type Uploaded } from "./uploaded";
@@ -162,6 +163,17 @@ export class Model {
     return this.manifest.split?.rest === null;
   }
 
+  /** What the model calls the things it computes. */
+  get names(): Names {
+    return Names.of(this.manifest);
+  }
+
+  /** The ids of a prompt; of a message to an instruct model, in its chat format. */
+  promptIds(text: string): number[] {
+    const tokenizer = must(this.tokenizer, "a tokenizer");
+    return this.manifest.chat ? tokenizer.turn(this.manifest.chat, text) : tokenizer.prompt(text);
+  }
+
   /** How many blocks the model has, wherever they run. */
   get blocks(): number {
     const { split, config } = this.manifest;
@@ -176,9 +188,9 @@ export class Model {
   /** Activations of the server's for `ids`, each in a texture of its own: to be closed. */
   async fetched(ids: readonly number[], names: readonly string[]): Promise<Map<string, Uploaded>> {
     const found = await this.activations(ids, names);
-    const about = must(this.manifest.split, "a server").activations;
+    const { activations } = this.names;
     return new Map(
-      names.map((name) => [name, uploaded(this.device, this.options, name, matrixOf(must(about[name], name), must(found.get(name), name)))]),
+      names.map((name) => [name, uploaded(this.device, this.options, name, matrixOf(must(activations.get(name), name), must(found.get(name), name)))]),
     );
   }
 
@@ -871,7 +883,7 @@ export class Model {
     const { split, config } = this.manifest;
     if (!split || !this.split || this.movable) return this.capture.run(ids, names);
     const ofHead = this.headHere ? names.filter((name) => this.capture.ofHead.includes(name)) : [];
-    const theirs = names.filter((name) => name in split.activations);
+    const theirs = names.filter((name) => split.activations.has(name));
     const last = must(split.stream[config.n_layer], "the stream behind the page's blocks"); // what goes to the server
     const own = names.filter((name) => !theirs.includes(name) && !ofHead.includes(name));
     const found = await this.capture.run(ids, [...new Set([...own, last])]);

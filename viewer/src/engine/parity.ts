@@ -2,6 +2,7 @@
 
 import { parseReference } from "./manifest";
 import type { Model } from "./model";
+import { Names } from "./names";
 import { floatsFrom } from "./base64";
 import type { Values } from "./capture";
 
@@ -23,7 +24,7 @@ export async function parity(model: Model): Promise<Parity> {
   const file = model.manifest.reference;
   const reference = parseReference(await model.loader.json(file), file);
   const { atol, rtol, ids } = reference;
-  const names = Object.keys(reference.activations);
+  const names = [...Names.of(model.manifest).activations.keys()].filter((name) => name in reference.activations);
   const found = await model.activations(ids, [...names, "logits"]);
   const logits = found.get("logits")!;
   const from = reference.logits.first * model.manifest.config.vocab_size;

@@ -20,6 +20,24 @@ export abstract class Vocabulary {
     return this.encode(text);
   }
 
+  /** The ids of a text in which special tokens are plain text. */
+  encodeOrdinary(text: string): number[] {
+    return this.encode(text);
+  }
+
+  /** The ids of a chat's turn: of special tokens and texts, null standing for the message. */
+  turn(pieces: readonly (number | string | null)[], message: string): number[] {
+    const ids: number[] = [];
+    let text = "";
+    for (const piece of pieces) {
+      if (typeof piece === "number") {
+        ids.push(...this.encodeOrdinary(text), piece);
+        text = "";
+      } else text += piece ?? message;
+    }
+    return [...ids, ...this.encodeOrdinary(text)];
+  }
+
   decode(ids: Iterable<number>): string {
     const decoder = this.stream();
     let text = "";
@@ -79,14 +97,14 @@ export class Tokenizer extends Vocabulary {
     const ids: number[] = [];
     let start = 0;
     for (const match of this.specials ? text.matchAll(this.specials) : []) {
-      ids.push(...this.ordinary(text.slice(start, match.index)), this.data.special[match[0]]!);
+      ids.push(...this.encodeOrdinary(text.slice(start, match.index)), this.data.special[match[0]]!);
       start = match.index + match[0].length;
     }
-    ids.push(...this.ordinary(text.slice(start)));
+    ids.push(...this.encodeOrdinary(text.slice(start)));
     return ids;
   }
 
-  private ordinary(text: string): number[] {
+  override encodeOrdinary(text: string): number[] {
     if (!text) return [];
     if (this.data.prefix_space && !text.startsWith(" ")) text = " " + text;
     return this.engine.encode(text, [], []).map((rank) => {

@@ -69,7 +69,7 @@ export class Player {
     this.pingPong = new PingPong(program);
     this.reader = reader ?? new Reader(device);
     this.pace = new Pace(() => this.passed(), () => this.reader.close());
-    this.names = Object.keys(program.scalars);
+    this.names = Object.keys(program.scalars).sort(); // as the recorder orders the uniform block's fields
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
     const { gl } = device;
     for (let i = 0; i < BLOCKS; i++) {

@@ -337,7 +337,7 @@ export class Trainer {
     this.player.play("decode");
   }
 
-  /** Plays the attention of the first tokens of `ids` and says where each layer's lies. */
+  /** Plays the attention of the first tokens of `ids` and says where each layer's lies, in their order. */
   look(ids: Ids): View[] {
     const entry = must(this.program.entries["look"], "entry look");
     const size = sizes(entry.inputs, "ids.")[0]!;
@@ -345,7 +345,8 @@ export class Trainer {
     this.player.set("pos", 0);
     this.player.play("look");
     this.prepared = false; // the caches hold another text
-    return Object.values(entry.outputs);
+    const patterns = [...this.offer.activations].filter(([, { kind }]) => kind === "pattern");
+    return patterns.map(([name]) => must(entry.outputs[name], `output ${name}`));
   }
 
   /** Whether its textures are no more: closed, or lost with the context. */

@@ -18,6 +18,7 @@ import { Mark } from "./mark";
 import type { Progress } from "../engine/loader";
 import { ModelSwitch, TrainingChip } from "./models";
 import * as state from "./state";
+import { countInWords } from "./tools";
 import { invited } from "./together/state";
 
 const LONG_LOST = 5000; // ms without a graphics context after which the page says what may help
@@ -144,7 +145,7 @@ function About() {
   const split = state.phase.value === "ready" && manifest.split ? (manifest.split.rest === null ? "movable" : "fixed") : null;
   return (
     <>
-      <b>{model}</b> is a language model{parameters && ` of ${size(parameters)} parameters`}
+      <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
       {trained_on && `, trained on ${trained_on}`}. It runs{" "}
       {split === "movable"
         ? "in your browser and, as far as you choose below, on a server, which could then read what you type."
@@ -171,14 +172,13 @@ function Other({ name, parameters }: { name: string; parameters: number }) {
   const more = Object.values(rest).reduce((sum, bytes) => sum + bytes, 0);
   return (
     <>
-      <b>{name}</b> is {used === "mine" ? "the model that you train here" : "a model from your files"}, of {size(parameters)} parameters.{" "}
+      <b>{name}</b> is {used === "mine" ? "the model that you train here" : "a model from your files"}, of {countInWords(parameters)} parameters.{" "}
       {model.borrows ? "It plays in the training's own textures" : `Its weights take ${mib(weight)} MiB`}, with {mib(more)} MiB
       for caches and working textures, released when you switch back.
     </>
   );
 }
 
-const size = (count: number) => (count < 1e9 ? `${(count / 1e6).toPrecision(2)} million` : `${(count / 1e9).toPrecision(2)} billion`);
 
 function CopyLink() {
   const said = useSignal("");

@@ -6,7 +6,6 @@ import { MEAN, type Kind } from "./drawing/attention";
 import type { Grid } from "./drawing/painter";
 import { legendPlace, TICKS } from "./drawing/scale";
 import { CutButton, LooksAt } from "./cuts";
-import { inBlock } from "./names";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
@@ -122,8 +121,8 @@ export function AttentionView() {
           >
             Keep beside
           </button>
-          {head.value !== MEAN && !model.foreign(layer.value) && <CutButton part={inBlock(layer.value, `attn.${head.value}`)} />}
-          {!model.foreign(layer.value) && <LooksAt part={inBlock(layer.value, head.value === MEAN ? "attn" : `attn.${head.value}`)} />}
+          {head.value !== MEAN && !model.foreign(layer.value) && <CutButton part={model.names.attention(layer.value, head.value)} />}
+          {!model.foreign(layer.value) && <LooksAt part={model.names.attention(layer.value, head.value === MEAN ? null : head.value)} />}
         </div>
         <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
         {enlarged}

@@ -3,7 +3,6 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import type { Model } from "../engine/model";
-import { parts } from "./names";
 import * as state from "./state";
 
 const EACH = 13; // pixels that a name takes at least
@@ -15,8 +14,8 @@ export interface Axes {
 
 /** The axes of an activation, weight or cache of this size, whose first row is of token `start` of those that are read. */
 export function axesOf(model: Model, name: string, { rows, cols }: { rows: number; cols: number }, start: number): Axes {
-  const { activations, config, split } = model.manifest;
-  const about = activations[name] ?? split?.activations[name];
+  const { config } = model.manifest;
+  const about = model.names.activations.get(name);
   const token = (t: number) => state.read.value[t]?.label ?? "";
   const heads = about?.heads ?? 1;
   if (about?.kind === "scores" || about?.kind === "pattern") {
@@ -24,7 +23,7 @@ export function axesOf(model: Model, name: string, { rows, cols }: { rows: numbe
     const one = rows <= heads; // of the token that is decoded
     return { rowName: (row) => (one ? head(row) : `${token(start + Math.floor(row / heads))}, ${head(row)}`), colName: token };
   }
-  const outside = parts(name)[0] < 0; // where the vocabulary is: in a block a width may be as large by chance
+  const outside = model.names.block(name) < 0; // where the vocabulary is: in a block a width may be as large by chance
   const words = outside && cols === config.vocab_size ? { colName: state.label } : {};
   if (about) {
     if (cols !== heads * about.width) return {}; // partial sums

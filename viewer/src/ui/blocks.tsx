@@ -3,7 +3,6 @@
 import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { lens, type Block } from "../engine/lens";
-import { parts } from "./names";
 import { CutButtons } from "./cuts";
 import { cell, walkCells } from "./roving";
 import * as state from "./state";
@@ -59,6 +58,7 @@ export function BlocksView() {
     (why) => (problem.value = why),
   );
   const missing = busy ? 0 : columns.filter((c) => !c.blocks).length;
+  const blockOf = (name: string) => state.engine().model.names.block(name);
   const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
   useLayoutEffect(() => {
@@ -131,7 +131,7 @@ export function BlocksView() {
             <tbody>
               {names.map((name, b) => (
                 <tr key={name}>
-                  <th scope="row">{parts(name)[0] < 0 ? "embedding" : `block ${parts(name)[0]}`}</th>
+                  <th scope="row">{blockOf(name) < 0 ? "embedding" : `block ${blockOf(name)}`}</th>
                   {columns.map(({ t, blocks }) => {
                     const block = blocks?.[b];
                     const best = block?.top[0];
@@ -172,7 +172,7 @@ export function BlocksView() {
       <div class="panel detail">
         <h2>
           {detail
-            ? `${parts(detail.name)[0] < 0 ? "After the embedding" : `After block ${parts(detail.name)[0]}`}, at `
+            ? `${blockOf(detail.name) < 0 ? "After the embedding" : `After block ${blockOf(detail.name)}`}, at `
             : "…"}
           <code>{tokens[ct]?.label}</code>
         </h2>
@@ -187,7 +187,7 @@ export function BlocksView() {
                 </li>
               ))}
             </ol>
-            {parts(detail.name)[0] >= 0 && !state.engine().model.foreign(parts(detail.name)[0]) && <CutButtons block={parts(detail.name)[0]} token={ct} />}
+            {blockOf(detail.name) >= 0 && !state.engine().model.foreign(blockOf(detail.name)) && <CutButtons block={blockOf(detail.name)} token={ct} />}
             <p class="dim">
               The stream is {short(detail.norm)} long here
               {detail.change ? `; the block added ${short(detail.change)}` : ""}. Its numbers:{" "}

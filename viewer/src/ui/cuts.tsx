@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { parseChange, scales, written } from "../engine/cuts";
-import { cutName, inBlock } from "./names";
+import { cutName } from "./names";
 import * as state from "./state";
 import { percent } from "./tools";
 
@@ -11,6 +11,8 @@ const SHOWN = 6; // alternatives side by side
 const MOST_SHIFT = 3; // nats at which a token has its full colour
 const SOME = 8; // tokens of each text that the bar shows
 const SOON = 300; // ms after which a change is weighed: the view draws first
+
+const named = (change: string) => cutName(state.engine().model.names, change);
 
 export function CutButton({ part }: { part: string }) {
   const made = state.cuts.value.find((cut) => scales(cut) && parseChange(cut).part === part);
@@ -23,7 +25,7 @@ export function CutButton({ part }: { part: string }) {
       title={is ? "Switch it on again" : "Switch it off and write the text again: what changes?"}
       onClick={() => void state.toggleCut(made ?? part)}
     >
-      ✂ {is ? "Restore" : "Cut"} {cutName(part)}
+      ✂ {is ? "Restore" : "Cut"} {named(part)}
     </button>
   );
 }
@@ -68,7 +70,7 @@ export function LooksAt({ part }: { part: string }) {
 export function CutButtons({ block, token }: { block: number; token: number }) {
   return (
     <div class="buttons cut-buttons">
-      {[`h.${block}`, inBlock(block, "attn"), inBlock(block, "mlp")].map((part) => (
+      {state.engine().model.names.partsOf(block).map((part) => (
         <CutButton key={part} part={part} />
       ))}
       {state.engine().model.tokenizer && <Patch block={block} token={token} />}
@@ -85,7 +87,7 @@ function Strength({ of }: { of: string }) {
   const known = [...new Set([...STRENGTHS, change.factor])].sort((a, b) => a - b);
   return (
     <select
-      aria-label={`Strength of ${cutName(of)}`}
+      aria-label={`Strength of ${named(of)}`}
       title="What it adds is multiplied by this; 0 switches it off"
       value={change.factor}
       disabled={Boolean(state.cutting.value)}
@@ -106,8 +108,10 @@ function Strength({ of }: { of: string }) {
 /** Patching: at one token, a part of a block gives what it gives there in another text. */
 function Patch({ block, token }: { block: number; token: number }) {
   const text = useSignal("");
-  const of = useSignal("");
-  const part = of.value ? inBlock(block, of.value) : `h.${block}`;
+  const of = useSignal(""); // of the block: "attn"; "": all of it
+  const { names } = state.engine().model;
+  const [whole, ...parts] = names.partsOf(block) as [string, ...string[]];
+  const part = of.value ? `${whole}.${of.value}` : whole;
   const patch = () => void state.setCuts([...others(part, "patch"), written({ part, patch: { position: token, text: text.value } })]);
   return (
     <details class="changing patch">
@@ -125,9 +129,12 @@ function Patch({ block, token }: { block: number; token: number }) {
       <label class="field">
         <span>Of the block</span>
         <select value={of.value} onChange={(e) => (of.value = e.currentTarget.value)}>
-          <option value="">the stream behind it</option>
-          <option value="attn">what attention adds</option>
-          <option value="mlp">what the MLP adds</option>
+          <option value="">the stream after it</option>
+          {parts.map((each) => (
+            <option key={each} value={each.slice(whole.length + 1)}>
+              what {names.title(each)} adds
+            </option>
+          ))}
         </select>
       </label>
       <button disabled={!text.value || Boolean(state.cutting.value)} onClick={patch}>
@@ -141,7 +148,7 @@ function Patch({ block, token }: { block: number; token: number }) {
 function Steer({ block }: { block: number }) {
   const towards = useSignal("");
   const away = useSignal("");
-  const part = `h.${block}`;
+  const part = state.engine().model.names.partsOf(block)[0]!;
   const steer = () => {
     void state.setCuts([...others(part, "steering"), written({ part, factor: 2, steering: { towards: towards.value, away: away.value } })]);
   };
@@ -214,7 +221,7 @@ export function CutBar() {
       {parts.map((part) => (
         <span key={part} class="change">
           <button class="quiet" title="Undo this change" onClick={() => void state.toggleCut(part)}>
-            {scales(part) && parseChange(part).factor === 0 && "✂ "}{cutName(part)} <span aria-hidden="true">✕</span>
+            {scales(part) && parseChange(part).factor === 0 && "✂ "}{named(part)} <span aria-hidden="true">✕</span>
           </button>
           {!parseChange(part).patch && !parseChange(part).pattern && <Strength of={part} />}
         </span>

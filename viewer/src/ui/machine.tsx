@@ -3,10 +3,10 @@
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { fromBase64 } from "../engine/base64";
-import { parseChange } from "../engine/cuts";
 import { BLUE, ORANGE } from "./drawing/palettes";
 import { Strip, stages, type Stage } from "./drawing/strip";
-import { inBlock, meaning, parts, STAGES } from "./names";
+import { headIn, parseChange } from "../engine/cuts";
+import { Names } from "../engine/names";
 import { cell, walkCells } from "./roving";
 import * as split from "./split/state";
 import * as state from "./state";
@@ -47,6 +47,8 @@ function Cells() {
   const list = useRef(stages(model, entry)).current;
   const columns = 2 + model.manifest.config.n_layer;
   const stop = useSignal(0); // the cell that Tab reaches
+  const { stages: all } = model.names;
+  const lines = all.length;
   const busy = state.running.value;
   useEffect(() => {
     const frame = canvas.current!;
@@ -68,7 +70,7 @@ function Cells() {
       const { painter } = await drawing(m);
       const target = there();
       if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view was left, or parts were cut, meanwhile
-      const height = Math.round(target.clientHeight / STAGES.length / COARSE) * STAGES.length;
+      const height = Math.round(target.clientHeight / lines / COARSE) * lines;
       const made = new Strip(m, painter, list, target, [width.value, height]);
       made.live = () => state.running.value;
       made.onDrawn = () => {
@@ -87,8 +89,8 @@ function Cells() {
     [busy, busy ? "" : state.ids.value.join()],
   );
   return (
-    <div class="strip-frame" style={{ "--columns": columns, "--lines": STAGES.length }}>
-      <StageNames />
+    <div class="strip-frame" style={{ "--columns": columns, "--lines": lines }}>
+      <StageNames stages={all} />
       <div class="cells" data-drawn={shown.value}>
         {!drawn.value && state.recorded.value && <RecordedPicture at={Infinity} />}
         <canvas ref={canvas} aria-hidden="true" />
@@ -114,18 +116,19 @@ function Cells() {
 export function RecordedMachine({ at }: { at: Signal<number> }) {
   const [width] = recordedSize();
   const columns = width / state.recorded.value!.machine.cell[0]; // of a split model too, whose other blocks are elsewhere
+  const all = recordedStages();
   return (
     <section class="machine" aria-label="The machine">
       <button class="quiet fold" disabled>
         Hide the machine
       </button>
-      <div class="strip-frame" style={{ "--columns": columns, "--lines": STAGES.length }}>
-        <StageNames />
+      <div class="strip-frame" style={{ "--columns": columns, "--lines": all.length }}>
+        <StageNames stages={all} />
         <div class="cells" aria-hidden="true">
           <RecordedPicture at={at.value} />
           <div class="over busy">
             {Array.from({ length: columns }, (_, column) =>
-              (column % (columns - 1) ? STAGES : [null]).map((_, line) => (
+              (column % (columns - 1) ? all : [null]).map((_, line) => (
                 <span
                   key={`${column} ${line}`}
                   class="stage"
@@ -155,10 +158,13 @@ function RecordedPicture({ at }: { at: number }) {
   return <canvas class="was" ref={canvas} width={width} height={height} aria-hidden="true" />;
 }
 
+/** The stages of the recorded model's blocks. */
+const recordedStages = () => Names.of(state.recorded.value!.about).stages;
+
 /** Width and height of a recorded picture in pixels. */
 function recordedSize(): [number, number] {
   const { machine } = state.recorded.value!;
-  const height = STAGES.length * machine.cell[1];
+  const height = recordedStages().length * machine.cell[1];
   return [fromBase64(machine.pictures[0]!).length / height, height];
 }
 
@@ -172,11 +178,11 @@ function recordedPicture(bytes: Uint8Array, width: number, height: number): Imag
   return picture;
 }
 
-function StageNames() {
+function StageNames({ stages }: { stages: Names["stages"] }) {
   return (
     <div class="stage-names" aria-hidden="true">
-      {STAGES.map(([, name], i) => (
-        <span key={i}>{name}</span>
+      {stages.map(({ title }, i) => (
+        <span key={i}>{title}</span>
       ))}
     </div>
   );
@@ -203,7 +209,8 @@ function BlockNames({ columns }: { columns: number }) {
 }
 
 function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signal<number> }) {
-  const block = parts(stage.label)[0];
+  const { names } = state.engine().model;
+  const block = names.block(stage.label);
   const where = block < 0 ? stage.name : `${stage.name} of block ${block}`;
   const there = isThere(stage);
   return (
@@ -212,7 +219,7 @@ function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signa
       {...cell(stage.column, stage.line, at === stop.value)}
       style={{ "--column": stage.column + 1, "--line": stage.line < 0 ? "1 / -1" : stage.line + 1, "--at": at }}
       onFocus={() => (stop.value = at)}
-      title={`${where}: ${meaning(stage.label) || stage.label}. ${there ? "The server runs it, so that this picture is from before. " : ""}Open its pass, texture and shader.`}
+      title={`${where}: ${names.about(stage.label) || stage.label}. ${there ? "The server runs it, so that this picture is from before. " : ""}Open its pass, texture and shader.`}
       aria-label={`${where}: open its pass`}
       onClick={() => {
         state.place.entry.value = ENTRY;
@@ -230,12 +237,10 @@ function isThere({ column }: Stage): boolean {
 }
 
 /** Whether all or one head of what a stage shows is cut. */
-function isCut({ label }: Stage): boolean {
-  const [block, part] = parts(label);
-  const kind = part.split(".")[0]!;
-  const names = [inBlock(block, kind), `h.${block}`];
-  if (!/^(attn\.z|mlp\.act)/.test(part)) return false;
-  return state.cuts.value.map((cut) => parseChange(cut).part).some((cut) => names.includes(cut) || (kind === "attn" && cut.startsWith(`${names[0]}.`)));
+function isCut({ label, part }: Stage): boolean {
+  const { names } = state.engine().model;
+  if (!part) return false;
+  return state.cuts.value.map((cut) => parseChange(cut).part).some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
 }
 
 /** What all this was for: the token that came out, and those that might have. */

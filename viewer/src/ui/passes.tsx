@@ -13,7 +13,8 @@ import { must } from "../gl/errors";
 import type { Entry, Pass } from "../gl/program";
 import { timePasses, type Timing } from "../engine/timing";
 import { axesOf, type Axes } from "./axis";
-import { meaning, parts, stageName } from "./names";
+import { natural } from "../engine/names";
+import { caption } from "./names";
 import { Plane, type Subject } from "./plane";
 import { Source } from "./source";
 import * as state from "./state";
@@ -29,7 +30,7 @@ const THUMB = [72, 44] as const;
 export function PassesView() {
   const { model } = state.engine();
   const { entries } = model.programs.generate;
-  const names = Object.keys(entries).filter((name) => !/^(attention|ahead)_/.test(name));
+  const names = Object.keys(entries).filter((name) => !/^(attention|ahead)_/.test(name)).sort(natural);
   const { entry: name, pass: at } = state.place;
   const entry = entries[name.value] ?? entries["decode"]!;
   const place = state.passOf(entry);
@@ -125,7 +126,7 @@ function describe(entry: string): string {
   if (entry === "lens") return "What the Blocks tab plays: the logits after every block, not only the last.";
   if (entry === "sample") return "Draws the token from the logits, which decoding left: candidates, the threshold of top-k, a race of all kept tokens.";
   if (entry === "sample_nucleus") return "The same with top-p, where the kept tokens may be thousands: narrows the logits among which the nucleus ends.";
-  return `All passes of prefilling ${entry.replace(/\D+/, "")} tokens of a prompt at once.`;
+  return `All passes of prefilling ${sizes([entry], "prefill_").join()} tokens of a prompt at once.`;
 }
 
 interface ListProps {
@@ -138,12 +139,7 @@ interface ListProps {
 function List({ entry, at, timing, choose }: ListProps) {
   const list = useRef<HTMLOListElement>(null);
   const most = timing ? Math.max(...timing.us) : 1;
-  useEffect(() => {
-    const [box, on] = [list.current, list.current?.querySelector<HTMLElement>(".on")];
-    if (!box || !on) return;
-    if (on.offsetTop < box.scrollTop || on.offsetTop + on.offsetHeight > box.scrollTop + box.clientHeight)
-      box.scrollTop = on.offsetTop - box.clientHeight / 3;
-  }, [at, entry]);
+  useEffect(() => showChosen(list.current), [at, entry]);
   return (
     <ol ref={list}>
       {entry.passes.map((p, i) => (
@@ -158,6 +154,15 @@ function List({ entry, at, timing, choose }: ListProps) {
       ))}
     </ol>
   );
+}
+
+/** Scrolls a list until the pass that is chosen is in sight. */
+function showChosen(box: HTMLElement | null): void {
+  const on = box?.querySelector<HTMLElement>(".on");
+  if (!box || !on) return;
+  const [frame, chosen] = [box.getBoundingClientRect(), on.getBoundingClientRect()];
+  if (chosen.top >= frame.top && chosen.bottom <= frame.bottom) return;
+  box.scrollTop += chosen.top - frame.top - box.clientHeight / 3;
 }
 
 const stem = (p: Pass) => p.shader.replace(/-[0-9a-f]+$/, "");
@@ -244,21 +249,23 @@ function Sheet({ entry, at, choose }: SheetProps) {
     },
     [entry, at, busy, ids],
   );
+  useEffect(() => showChosen(sheet.current), [at, entry]);
+  const { names } = state.engine().model;
+  const blockOf = (i: number) => names.block(entry.passes[i]!.label);
   const groups: number[][] = [];
-  entry.passes.forEach((p, i) => {
-    const before = entry.passes[i - 1];
-    if (before && parts(before.label)[0] === parts(p.label)[0]) groups.at(-1)!.push(i);
+  entry.passes.forEach((_, i) => {
+    if (i && blockOf(i - 1) === blockOf(i)) groups.at(-1)!.push(i);
     else groups.push([i]);
   });
-  const blocks = groups.filter((group) => parts(entry.passes[group[0]!]!.label)[0] >= 0);
-  const stagesOf = (group: readonly number[]) => group.map((i) => stageName(entry.passes[i]!.label));
+  const blocks = groups.filter((group) => blockOf(group[0]!) >= 0);
+  const stagesOf = (group: readonly number[]) => group.map((i) => caption(names, entry.passes[i]!.label));
   const heads = blocks[0] ? stagesOf(blocks[0]) : [];
   const alike = blocks.every((group) => stagesOf(group).join() === heads.join());
   const outside = (first: number) => (blocks[0] ? (first < blocks[0][0]! ? "embed" : "logits") : "");
   return (
     <div class="sheet" ref={sheet} role="group" aria-label="What each pass wrote">
       {groups.map((group) => {
-        const block = parts(entry.passes[group[0]!]!.label)[0];
+        const block = blockOf(group[0]!);
         return (
           <Fragment key={group[0]}>
           {alike && group === blocks[0] && (
@@ -269,7 +276,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
               ))}
             </div>
           )}
-          <div class="row">
+          <div class={block < 0 ? "row outside" : "row"}>
             <span class="dim">{block < 0 ? outside(group[0]!) : `block ${block}`}</span>
             {group.map((i) => {
               const { label } = entry.passes[i]!;
@@ -277,7 +284,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
                 <button
                   key={i}
                   class={i === at ? "on" : i > at ? "later" : ""}
-                  title={`${i + 1}: ${label}${meaning(label) && `, ${meaning(label)}`}`}
+                  title={`${i + 1}: ${label}${names.about(label) && `, ${names.about(label)}`}`}
                   aria-label={`Pass ${i + 1}, ${label}${writesToken(entry.passes[i]!) && i <= at ? `: ${word.value}` : ""}`}
                   aria-current={i === at ? "step" : undefined}
                   onClick={() => choose(i)}
@@ -358,7 +365,9 @@ interface DetailsProps {
 }
 
 function Details({ entry, at, pass, us, move }: DetailsProps) {
-  const { generate } = state.engine().model.programs;
+  const { names, programs } = state.engine().model;
+  const { generate } = programs;
+  const about = names.about(pass.label);
   const out = useSignal(0);
   const written = [...new Set(pass.outputs.map(([texture]) => texture))];
   const texture = written[out.value] ?? written[0]!;
@@ -373,6 +382,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
       <h2>
         <code>{pass.label}</code> <small class="dim">{stem(pass)}</small>
       </h2>
+      {about && <p class="dim explained">{about}</p>}
       {written.length > 1 && (
         <div class="buttons">
           {written.map((name, i) => (
@@ -463,7 +473,7 @@ function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
   const { view, rows } = outcome(model, entry, pass, texture);
   if (view.tiles[0] * view.tiles[1] === 1 && model.player.spec(texture).layers > 1) return {}; // as it lies in memory
   const size = sizes(entry.inputs, "ids.")[0] ?? 1; // tokens that the entry is played for
-  const name = texture in model.manifest.activations ? texture : pass.label;
+  const name = model.names.activations.has(texture) ? texture : pass.label;
   return axesOf(model, name, { rows, cols: view.cols }, Math.max(0, state.read.value.length - size));
 }
 

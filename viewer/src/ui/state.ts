@@ -47,15 +47,13 @@ export const LESSON = {
 export const STAGES = ["data", "tokens", "train", "write", "score"] as const;
 export type Stage = (typeof STAGES)[number];
 
-export const SAMPLE = "JULIET:\nO Romeo, Romeo! wherefore art thou Romeo?\n\nROMEO:\n";
-
 /** The generation that came with the page, shown until the model can run; `layers` and `heads` are those of its attention. */
 export const recorded = signal<(Recorded & { layers: number; heads: number; about: Manifest }) | null>(null);
 export const phase = signal<"loading" | "ready" | "failed">("loading");
 export const failure = signal("");
 export const progress = signal<Progress & { speed: number }>({ done: 0, total: 0, cached: 0, compiled: 0, shaders: 0, speed: 0 });
 export const view = signal<ViewName>("text");
-export const prompt = signal(SAMPLE);
+export const prompt = signal("");
 export const settings = {
   tokens: signal(0),
   temperature: signal(0),
@@ -133,9 +131,16 @@ function readPlace(link: URLSearchParams): void {
   place.stage.value = STAGES.find((stage) => stage === link.get("step")) ?? "data";
 }
 
+/** The text that a page opens with: that of its export, a few ids without a tokenizer; "" until the model can run. */
+function opening(): string {
+  if (phase.value !== "ready") return "";
+  const { tokenizer, manifest } = glgpt.model;
+  return tokenizer ? shorter(manifest.prompts[0]?.text ?? "") : "1 2 3";
+}
+
 /** Takes the prompt and its settings from there too; what is absent has its default. */
 function readText(link: URLSearchParams): void {
-  prompt.value = link.get("prompt") ?? SAMPLE;
+  prompt.value = link.get("prompt") ?? opening();
   settings.tokens.value = numberIn(link, "tokens", 120);
   const within = (key: string, otherwise: number, most: number) => Math.min(Math.max(0, numberIn(link, key, otherwise)), most);
   settings.temperature.value = within("temperature", 0.8, 100);
@@ -228,11 +233,11 @@ export function start(instance: Glgpt): void {
       const { model: own } = glgpt;
       glgpt.onModel = another;
       own.device.onLost = (now) => (lost.value = now);
-      if (!address().has("prompt")) prompt.value = own.tokenizer ? shorter(prompt.value) : "1 2 3";
       fit();
       batch(() => {
         chosen.value = null;
         phase.value = "ready";
+        if (!address().has("prompt")) prompt.value = opening();
       });
       effect(share); // the address follows every setting
       effect(() => void (document.title = `${TITLES[view.value]} · ${model.value >= 0 && glgpt.model.manifest.model} · glgpt`));
@@ -370,7 +375,7 @@ export function label(id: number): string {
 }
 
 function promptIds(): number[] {
-  if (glgpt.model.tokenizer) return glgpt.encode(prompt.value);
+  if (glgpt.model.tokenizer) return glgpt.model.promptIds(prompt.value);
   return (prompt.value.match(/\d+/g) ?? []).map(Number);
 }
 

@@ -96,6 +96,7 @@ function Prompt() {
   const busy = running.value;
   const context = state.engine().model.manifest.config.n_positions;
   const given = state.promptLength.value;
+  const { chat } = state.engine().model.manifest;
   const open = useRef(matchMedia(WIDE).matches).current;
   return (
     <div class="panel controls">
@@ -112,6 +113,7 @@ function Prompt() {
           }}
         />
       </label>
+      {chat && <p class="dim">Sent as a message, in the format of this chat model.</p>}
       <div class="buttons">
         {busy ? (
           <button class="primary" onClick={() => void state.stop()}>
@@ -162,22 +164,17 @@ function Prompt() {
   );
 }
 
-const EXAMPLES: readonly (readonly [string, string])[] = [
-  ["Juliet", state.SAMPLE],
-  ["A king speaks", "KING RICHARD III:\nNow is the winter of our discontent\n"],
-  ["A quarrel", "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\n"],
-  ["To be", "To be, or not to be"],
-];
-
-/** Prompts to begin with, and what else there is to see. */
+/** Prompts to begin with. */
 function Guide() {
+  const { prompts } = state.engine().model.manifest;
+  if (!prompts.length) return null;
   return (
     <nav class="panel guide" aria-label="Examples">
       <h2>Try</h2>
       <div class="buttons">
-        {EXAMPLES.map(([name, text]) => (
+        {prompts.map(({ title, text }) => (
           <button
-            key={name}
+            key={text}
             class="quiet"
             title={text}
             onClick={() => {
@@ -185,7 +182,7 @@ function Guide() {
               void state.stop().then(state.write);
             }}
           >
-            {name}
+            {title}
           </button>
         ))}
       </div>

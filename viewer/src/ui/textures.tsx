@@ -8,11 +8,9 @@ import { memoryView } from "../engine/field";
 import { FORMATS } from "../engine/formats";
 import type { Model } from "../engine/model";
 import { must } from "../gl/errors";
-import type { Activation } from "../engine/manifest";
 import type { Uploaded } from "../engine/uploaded";
 import type { View } from "../gl/program";
 import { axesOf } from "./axis";
-import { inBlock, meaning, parts } from "./names";
 import { playTo } from "./passes";
 import { Plane, type Subject } from "./plane";
 import * as state from "./state";
@@ -29,7 +27,6 @@ let fetched: Uploaded | null = null;
 
 export function TexturesView() {
   const { model } = state.engine();
-  const activations = activationsOf(model);
   const chosen = state.place.texture;
   useEffect(() => {
     return () => {
@@ -41,7 +38,7 @@ export function TexturesView() {
   const part = useSignal(-1); // which chunk of the text; -1: the longest
   const found = useSignal<Found | null>(null);
   const name = chosen.value;
-  const isActivation = name in activations;
+  const isActivation = activationsOf(model).includes(name);
   const spec = isActivation ? null : (model.programs.generate.textures[name] ?? null);
   const entry = model.programs.generate.entries[state.place.entry.value];
   const busy = state.running.value;
@@ -77,7 +74,7 @@ export function TexturesView() {
         <p class="dim explained">
           {spec?.role === "scratch"
             ? `As pass ${entry ? state.passOf(entry) + 1 : 0} of ${state.place.entry.value} leaves it; other passes use it for something else.`
-            : meaning(name)}
+            : model.names.about(name)}
         </p>
         {isActivation && state.applied.value && <p class="dim">As the whole model computes it, without the cuts.</p>}
         <div class="buttons">
@@ -119,13 +116,13 @@ export function TexturesView() {
   );
 }
 
-/** The activations of the model, wherever they are computed. */
-function activationsOf(model: Model): Record<string, Activation> {
-  return { ...model.manifest.activations, ...(model.split && !model.movable ? model.manifest.split!.activations : {}) };
+/** The activations of the model, wherever they are computed, in their order. */
+function activationsOf(model: Model): string[] {
+  return [...(model.split && !model.movable ? model.names : model.manifest).activations.keys()];
 }
 
 /** Whether only the server has this activation. */
-const theirs = (model: Model, name: string) => name in activationsOf(model) && !(name in model.manifest.activations);
+const theirs = (model: Model, name: string) => activationsOf(model).includes(name) && !model.manifest.activations.has(name);
 
 function Facts({ name, found, memory }: { name: string; found: Found | null; memory: boolean }) {
   const { model } = state.engine();
@@ -156,24 +153,23 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
 /** The list: a block, then its textures. */
 function Names() {
   const { model } = state.engine();
+  const { names } = model;
   const activations = activationsOf(model);
   const { textures } = model.programs.generate;
   const chosen = state.place.texture;
-  const block = parts(chosen.value)[0];
-  const names = Object.keys(activations);
-  const kept = (role: string) => Object.values(textures).filter((t) => t.role === role).map((t) => t.name);
-  const known = new Set(names);
+  const block = names.block(chosen.value);
+  const kept = (role: string) => names.sorted(Object.values(textures).filter((t) => t.role === role).map((t) => t.name));
+  const known = new Set(activations);
   const groups: [string, string[]][] = [
-    ["Intermediates of the text", names],
+    ["Intermediates of the text", activations],
     ["Weights", kept("weight")],
     ["Kept between tokens", kept("state").filter((name) => !known.has(name))],
     ["Used again and again", chosen.value.startsWith("scratch.") ? [chosen.value] : []],
   ];
   const go = (to: number) => {
-    const [, rest] = parts(chosen.value);
-    const same = inBlock(to, rest);
-    const first = names.find((name) => parts(name)[0] === to)!;
-    chosen.value = to >= 0 && (same in activations || same in textures) ? same : first;
+    const same = names.inOther(chosen.value, to);
+    const first = activations.find((name) => names.block(name) === to)!;
+    chosen.value = same && (activations.includes(same) || same in textures) ? same : first;
   };
   return (
     <div class="panel names">
@@ -192,7 +188,7 @@ function Names() {
       <h2>{block < 0 ? "Before and after the blocks" : `Block ${block}${model.foreign(block) ? ", on the server" : ""}`}</h2>
       <div class="list">
         {groups.map(([title, all]) => {
-          const some = all.filter((name) => parts(name)[0] === block);
+          const some = all.filter((name) => names.block(name) === block);
           return some.length ? (
             <div key={title} role="group" aria-label={title}>
               <h3>{title}</h3>
@@ -201,10 +197,10 @@ function Names() {
                   key={name}
                   class={name === chosen.value ? "on" : ""}
                   aria-pressed={name === chosen.value}
-                  title={meaning(name)}
+                  title={names.about(name)}
                   onClick={() => (chosen.value = name)}
                 >
-                  {parts(name)[1]}
+                  {names.place(name).part}
                 </button>
               ))}
             </div>
@@ -218,7 +214,7 @@ function Names() {
 /** Rows that hold something: a chunk may be padded, and caches reach to the end of the context. */
 function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
   const { activations } = model.manifest;
-  const { kind, heads } = activations[name]!;
+  const { kind, heads } = activations.get(name)!;
   const rows =
     kind === "scores" || kind === "pattern"
       ? chunk.valid * heads

@@ -74,6 +74,12 @@ export function short(value: number): string {
   return Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(2) : value.toPrecision(4);
 }
 
+/** A number of parameters, rounded to three digits: 135 million. */
+export function countInWords(count: number): string {
+  const [size, name] = count >= 0.9995e9 ? [1e9, " billion"] : count >= 0.9995e6 ? [1e6, " million"] : [1, ""];
+  return `${Number((count / size).toPrecision(3)).toLocaleString("en")}${name}`;
+}
+
 export function percent(p: number): string {
   return `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)}%`;
 }

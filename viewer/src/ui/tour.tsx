@@ -1,13 +1,29 @@
 // A guided tour: cards beside the real views, each with a question that looking answers; `#tour=3` opens the third.
 
 import { useEffect } from "preact/hooks";
-import { inBlock } from "./names";
 import * as state from "./state";
 
-/** What a part of a block computes last but its output. */
-function beforeOutput(part: string): string {
-  const names = Object.keys(state.engine().model.manifest.activations).filter((name) => name.startsWith(`${part}.`));
-  return names.at(-2) ?? part;
+/** The hidden layer of a block's MLP: what the machine's last stage before an addition shows. */
+function hiddenLayer(block: number): string {
+  const { names } = state.engine().model;
+  return names.inBlock(block, names.stages.findLast(({ adds }) => adds)!.shows[0]!);
+}
+
+const LISTED = 3; // words of the text that are split, in the answer
+
+/** The text's words that several tokens make up, with those. */
+function splitWords(): string {
+  const text = state.tokens.value.map((tok) => tok.text).join("");
+  const ends: number[] = []; // of each token, in characters
+  state.tokens.value.forEach((tok) => ends.push((ends.at(-1) ?? 0) + tok.text.length));
+  const found = new Map<string, string>();
+  for (const { 0: word, index } of text.matchAll(/\p{L}{2,}/gu)) {
+    const [first, last] = [index, index + word.length - 1].map((at) => ends.findIndex((end) => end > at)) as [number, number];
+    const pieces = state.tokens.value.slice(first, last + 1).map((tok) => `“${tok.label}”`);
+    if (last > first) found.set(word, `“${word}”: ${pieces.join(" and ")}`);
+    if (found.size === LISTED) break;
+  }
+  return found.size ? `${[...found.values()].join("; ")}.` : "None in this text. Try a rare word or a name.";
 }
 
 interface Card {
@@ -26,25 +42,31 @@ function lineEnd(): number | null {
   return at < 0 ? null : at;
 }
 
+/** Whether the embedding holds the position of a token, too. */
+const addsPositions = () => state.engine().model.names.positions === "absolute";
+
 const middle = (count: number) => Math.floor(count / 2);
 const layers = () => state.engine().model.manifest.config.n_layer;
 
-const CARDS: readonly Card[] = [
-  {
+/** Made when a card is shown: some speak of the model and the text at hand. */
+const CARDS: readonly (() => Card)[] = [
+  () => ({
     title: "Tokens",
     text: "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: some are one token, rarer ones are several.",
-    question: "Which words of the prompt are cut into two tokens?",
-    answer: "In the first prompt “Romeo”, of “·Rome” and “o”, and “wherefore”, of “·where” and “fore”.",
+    question: "Which words of this text are split into several tokens?",
+    answer: splitWords(),
     go: () => state.showAt("text", ".written .token"),
-  },
-  {
+  }),
+  () => ({
     title: "Embedding",
-    text: "Each token becomes a row of numbers, its vector, to which one for its position is added. A row of this picture is a token of the text; blue is above zero, orange below.",
+    text: `Each token becomes a row of numbers, its vector${addsPositions() ? ", to which one for its position is added" : ""}. A row of this picture is a token of the text; blue is above zero, orange below.`,
     question: "Do two rows of the same token look the same?",
-    answer: "Similar, not identical: each position adds numbers of its own.",
+    answer: addsPositions()
+      ? "Similar, not identical: each position adds numbers of its own."
+      : "Yes, exactly. This model adds nothing for the position here: inside attention, it rotates queries and keys by their positions.",
     go: () => state.showTexture("embed"),
-  },
-  {
+  }),
+  () => ({
     title: "Attention",
     text: "To know what comes next, a token looks back: each head of each layer lets it take something from the tokens before it. The arcs show from which. In a square each row is a token and says how much it takes from which tokens; it adds up to 100%.",
     question: "Which head looks only one token back?",
@@ -53,33 +75,37 @@ const CARDS: readonly Card[] = [
       state.show("attention");
       state.place.kind.value = "pattern";
     },
+  }),
+  () => {
+    const { head, config } = state.engine().model.manifest;
+    return {
+      title: "A head with a job",
+      text: head?.text ?? "Some heads look for something: the token before, the first one, the last comma, the end of a line. Point at a row to see which tokens it attends to.",
+      question: head?.question ?? "What does this head look for?",
+      answer: head?.answer ?? "Compare some of its rows. Where the bright columns stand under tokens of one kind, those are what it looks for. Many heads rest on the first token.",
+      go: () => {
+        state.show("attention");
+        state.chosen.value = lineEnd();
+        if (head) state.chooseHead(Math.min(head.layer, config.n_layer - 1), Math.min(head.head, config.n_head - 1));
+        else state.place.sought.value = true; // the view opens the sharpest
+      },
+    };
   },
-  {
-    title: "A head with a job",
-    text: "Some heads look for something: the name of who speaks, the last comma, the end of a line. Point at a row to see which tokens it looks at.",
-    question: "Which head looks at the speaker?",
-    answer: "At the end of a line, this one: layer 3, head 5, in the model that comes with the page. Its bright columns stand under names in capitals.",
-    go: () => {
-      state.show("attention");
-      state.chosen.value = lineEnd();
-      state.chooseHead(Math.min(3, layers() - 1), Math.min(5, state.engine().model.manifest.config.n_head - 1));
-    },
-  },
-  {
+  () => ({
     title: "MLP",
     text: "After attention each token goes through an MLP by itself: many small detectors, of which few respond. What they add up to is what the block knows.",
     question: "How many of the detectors respond to one token?",
     answer: "Few: most of a row is close to zero.",
-    go: () => state.showTexture(beforeOutput(inBlock(middle(layers()), "mlp"))),
-  },
-  {
+    go: () => state.showTexture(hiddenLayer(middle(layers()))),
+  }),
+  () => ({
     title: "The residual stream",
     text: "Every block adds to the same stream of numbers. Read after each block as if it were the last, the stream says what the model would write by then.",
     question: "In which block does the model make up its mind?",
     answer: "Follow a column down: in the first blocks the guess is the token itself or a common one, in the last ones it is often the token that came, which is framed.",
     go: () => state.show("blocks"),
-  },
-  {
+  }),
+  () => ({
     title: "Logits",
     text: "At the end every token of the vocabulary has a score. This is the program of one token, pass by pass: step through it and watch the textures fill.",
     question: "How sure is the model of its best token?",
@@ -89,22 +115,22 @@ const CARDS: readonly Card[] = [
       state.place.pass.value = Infinity; // the last
       state.showAt("passes", ".passes .outcome", "nearest");
     },
-  },
-  {
+  }),
+  () => ({
     title: "Sampling",
     text: "The scores become probabilities, and one token is drawn. Temperature makes the draw bolder or safer; top-k and top-p cut the unlikely ones off. Move the sliders in the settings and watch the bars.",
     question: "At which temperature is the likeliest token almost certain?",
     answer: "Close to 0. At 0 nothing is drawn: the likeliest is taken.",
     go: () => state.showAt("text", ".text .sampling"),
-  },
-  {
+  }),
+  () => ({
     title: "Training",
-    text: "All these numbers were found by training: the model guesses each next token of a text and is moved a little towards the right answer, thousands of times. You can do it here.",
+    text: `All these numbers were found by training: the model guesses each next token of a text and is moved a little towards the right answer, thousands of times.${state.engine().model.manifest.training ? " You can do it here." : ""}`,
     question: "How long does it take until the samples look like words?",
     answer: "A few hundred steps for the smallest size: first come letters and spaces, then short words.",
     go: () => state.show(state.engine().model.manifest.training ? "train" : "text"),
-  },
-  {
+  }),
+  () => ({
     title: "Now break it",
     text: "A part of a machine is understood by what fails without it. Press “Cut head” and compare the texts. Any change makes some draw fall differently, so look at what the comparison says: how much less likely the same words have become.",
     question: "Which part can this model not do without?",
@@ -113,11 +139,11 @@ const CARDS: readonly Card[] = [
       state.showAt("attention", ".one .cut-it", "nearest");
       state.chooseHead(0, Math.max(0, state.place.head.value));
     },
-  },
+  }),
 ];
 
 /** Cards that other views open. */
-export const CARD = { attention: CARDS.findIndex((card) => card.title === "Attention") + 1, cut: CARDS.length };
+export const CARD = { attention: 3, cut: CARDS.length };
 
 export function Tour() {
   const at = state.tour.value;
@@ -129,7 +155,7 @@ export function Tour() {
   }, [moves]);
   if (at === 0 || state.phase.value !== "ready") return null;
   const number = Math.min(at, CARDS.length);
-  const card = CARDS[number - 1]!;
+  const card = CARDS[number - 1]!();
   const move = (to: number) => openCard(to);
   const alone = state.tourAlone.value;
   return (
@@ -196,5 +222,5 @@ export function openCard(number: number, alone = false): void {
   state.chosen.value = null;
   state.tourAlone.value = alone;
   state.tour.value = Math.min(Math.max(1, number), CARDS.length);
-  CARDS[state.tour.value - 1]!.go();
+  CARDS[state.tour.value - 1]!().go();
 }

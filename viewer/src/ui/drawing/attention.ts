@@ -8,7 +8,6 @@ import type { Grid, Painter, Slab } from "./painter";
 import { must } from "../../gl/errors";
 import type { View } from "../../gl/program";
 import type { Uploaded } from "../../engine/uploaded";
-import { parts } from "../names";
 
 const EDGE = 1100; // pixels that a grid may be wide or high
 const SAMPLED = 6; // rows that say how sharp a head is
@@ -63,8 +62,8 @@ export class Attention {
     const text = `${part} ${ids.join()}`;
     if (this.theirsOf !== text) this.drop();
     this.theirsOf = text;
-    const named = Object.entries(split?.activations ?? {}).filter(([, activation]) => activation.kind === part);
-    const names = new Map(named.map(([name]) => [parts(name)[0], name]));
+    const named = [...(split?.activations ?? [])].filter(([, activation]) => activation.kind === part);
+    const names = new Map(named.map(([name]) => [this.model.names.block(name), name]));
     const wanted = of === null ? [...names.keys()] : [of];
     const bytes = 4 * config.n_head * ids.length ** 2; // of a layer
     const most = Math.max(1, Math.floor(ASKED / bytes));
@@ -108,7 +107,7 @@ export class Attention {
     const part = entry === "ahead" ? "ahead" : kind === "raw" ? "scores" : kind;
     const outputs = this.model.programs.generate.entries[`${entry}_${layer}_${size}`]?.outputs;
     const { activations } = this.model.manifest;
-    const name = Object.keys(outputs ?? {}).find((name) => (activations[name]?.kind ?? "ahead") === part);
+    const name = Object.keys(outputs ?? {}).find((name) => (activations.get(name)?.kind ?? "ahead") === part);
     return must(name === undefined ? undefined : outputs?.[name], `${part} of layer ${layer}`);
   }
 

@@ -2,9 +2,8 @@
 
 import { memoryView } from "../../engine/field";
 import type { Model, Watcher } from "../../engine/model";
-import type { Entry, View } from "../../gl/program";
+import type { Entry, Pass, View } from "../../gl/program";
 import { pause } from "../../gl/wait";
-import { inBlock, parts, STAGES } from "../names";
 import { CELLS, type Cell, type Painter } from "./painter";
 
 const GAP = 1; // pixels between cells
@@ -21,29 +20,37 @@ export interface Stage {
   line: number;
   texture: string;
   view: View;
+  /** The part of the block that it belongs to, such as `h.3.attn`; null: none. */
+  part: string | null;
 }
 
 /** The stages of an entry: a column a block, before them what comes before, behind them the logits. */
 export function stages(model: Model, entry: Entry): Stage[] {
   const { n_layer } = model.manifest.config;
   const { generate } = model.programs;
+  const { names } = model;
   const found: Stage[] = [];
-  const add = (label: string, name: string, column: number, line: number) => {
-    const pass = entry.passes.findLastIndex((p) => p.label === label);
-    const texture = entry.passes[pass]?.outputs[0]?.[0];
+  const add = (of: string, name: string, column: number, line: number, part: string | null = null) => {
+    const pass = entry.passes.findLastIndex((p) => computes(p, of));
+    const { label, outputs } = entry.passes[pass] ?? { label: "", outputs: [] };
+    const texture = outputs[0]?.[0];
     if (texture === undefined || found.length === CELLS) return;
     const view = generate.views[texture] ?? memoryView(model.player.spec(texture));
-    found.push({ pass, label, name, column, line, texture, view });
+    found.push({ pass, label, name, column, line, texture, view, part });
   };
   add("embed", "embed", 0, -1);
   for (let block = 0; block < n_layer; block++) {
-    STAGES.forEach(([of, name], line) => {
-      const pass = entry.passes.findLast((p) => parts(p.label)[0] === block && of.test(parts(p.label)[1]));
-      if (pass) add(inBlock(block, parts(pass.label)[1]), name, 1 + block, line);
+    names.stages.forEach(({ title, shows, adds }, line) => {
+      add(names.inBlock(block, shows[0]!), title, 1 + block, line, adds && names.inBlock(block, adds));
     });
   }
   add("logits", "logits", 1 + n_layer, -1);
   return found.sort((a, b) => a.pass - b.pass);
+}
+
+/** Whether a pass computes an activation, changes it, or writes it into a cache of its name. */
+function computes({ label, outputs }: Pass, name: string): boolean {
+  return label === name || label === `${name}.edit` || outputs.some(([texture]) => texture === name);
 }
 
 /** Draws the stages of a token onto a canvas, of the next one each time that the page looks at the text (`see`). */
@@ -114,8 +121,9 @@ export class Strip implements Watcher {
 
   private cell({ column, line }: Stage, number: number): Cell {
     const columns = 2 + this.model.manifest.config.n_layer;
-    const [width, height] = [this.size[0] / columns, this.size[1] / STAGES.length];
-    const lines = line < 0 ? STAGES.length : 1;
+    const { length } = this.model.names.stages;
+    const [width, height] = [this.size[0] / columns, this.size[1] / length];
+    const lines = line < 0 ? length : 1;
     const top = Math.max(0, line);
     return {
       x: Math.round(column * width),

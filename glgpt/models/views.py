@@ -1,0 +1,67 @@
+"""What views show of a model: the stages of a block, and names, groups and words as a page's manifest holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from glgpt.models.part import Part
+from glgpt.models.spec import EMBED, RESID_POST, SCORES, ModelConfig, in_block, part_of
+
+BLOCK = in_block("{}", "")  # what the names of a block's activations begin with
+
+
+class Stage(NamedTuple):
+    """A cell of the machine: the activations that it shows, and the part that adds it to the residual stream."""
+
+    title: str
+    names: list[str]
+    adds: str | None = None
+
+
+def stages(config: ModelConfig, block: int) -> list[Stage]:
+    """A block's cells from the top, as the page has them."""
+    names = [name for name in config.activations if name.startswith(in_block(block, ""))]
+    kinds = {kind: [n for n in names if config.activations[n].kind == kind] for kind in ("cache", "heads")}
+    added = [name for name in names if config.activations[name].added]
+    attention, mlp = (part_of(name).removesuffix(".out") for name in (added[0], added[-1]))
+    return [
+        Stage("QKV", kinds["cache"]),
+        Stage("scores", [in_block(block, SCORES)]),
+        Stage("mix", kinds["heads"], attention),
+        Stage("residual", [names[names.index(added[0]) + 1]]),
+        Stage("MLP", [names[names.index(added[-1]) - 1]], mlp),
+        Stage("residual", names[-1:]),
+    ]
+
+
+def family_json(config: ModelConfig, states: Sequence[str] = ()) -> dict[str, Any]:
+    """Names, groups and explanations of a model, as a manifest holds them; {} in a name is a block's number.
+
+    `states` are what the names of states begin with that belong to an activation, before its name. The order of `names`
+    is that in which a view lists them: activations as they are computed, parameters as they are used, then others.
+    """
+    activations = [a.name if a.layer is None else BLOCK + part_of(a.name) for a in config.activations.values()]
+    words = config.names
+    order = dict.fromkeys([*activations, *map(config.template, config.parameters.values()), *words])
+    added = [part_of(a.name) for a in config.activations.values() if a.added and a.layer == 0]
+    return {
+        "blocks": list(dict.fromkeys([BLOCK, config.block_prefix, *(state + BLOCK for state in states)])),
+        "positions": config.positions,
+        "stream": [EMBED, BLOCK + RESID_POST],
+        "adds": [{"part": out.removesuffix(".out"), "out": out} for out in added],
+        "stages": [
+            {"title": s.title, "shows": [part_of(n) for n in s.names], "adds": s.adds} for s in stages(config, 0)
+        ],
+        "names": [
+            {"name": name} | {key: text for key, text in words[name]._asdict().items() if text}
+            for name in order
+            if name in words
+        ],
+    }
+
+
+def described(config: ModelConfig, part: Part | None = None) -> list[dict[str, Any]]:
+    """The activations of a model, or of a part of it, in the order in which they are computed."""
+    found = config.activations if part is None else part.activations(config)
+    return [{"name": a.name, "kind": a.kind, "heads": a.heads, "width": a.width} for a in found.values()]
