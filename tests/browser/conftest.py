@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from browser import FLAGS, find_chromium, remembering, wait_without_eval
+from deep_models import write_deep_model
 from playwright.sync_api import sync_playwright
 from training_page import presets_for_tests
 
@@ -60,6 +61,25 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
 
     with presets_for_tests():
         yield once("site", lambda folder: export(None, folder / "page", "f16", train=("mini",))) / "page"
+
+
+@pytest.fixture(scope="session")
+def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
+    """deep(family): the folder of a model of twelve blocks (`deep_models`), and that of its page."""
+    from glgpt.page.export import export
+
+    def made(family: str) -> tuple[Path, Path]:
+        name = f"deep-{family}"
+
+        def fill(folder: Path) -> None:
+            (folder / name).mkdir()
+            write_deep_model(family, folder / name)
+            export(folder / name, folder / "page", device="software")
+
+        folder = once(name, fill)
+        return folder / name, folder / "page"
+
+    return made
 
 
 @pytest.fixture(scope="session")
