@@ -19,9 +19,11 @@ from glgpt.training.records import validated
 FILE = "page.json"  # in a model's folder
 NEUTRAL = ("The capital of France is", "Once upon a time", "The three primary colours are", "Water boils at")
 QUESTIONS = (  # to an instruct model
-    "What is the capital of France?", "Why is the sky blue?", "Write a short poem about the sea.",
-    "Give me three tips for a good night's sleep.",
-)  # fmt: skip
+    "What is the capital of France?",
+    "Why is the sky blue?",
+    "Write a poem about the sea.",
+    "Give me tips for sleeping well.",
+)
 TITLE = 32  # characters of a chip, at most
 
 

@@ -21,6 +21,17 @@ from glgpt.models.spec import ModelConfig
 pytestmark = pytest.mark.slow
 
 TEXT = "a deep model"
+PAINTED_CELL = """(label) => {
+  const canvas = document.querySelector('.cells canvas'), flat = new OffscreenCanvas(canvas.width, canvas.height)
+    .getContext('2d', {willReadFrequently: true});
+  flat.drawImage(canvas, 0, 0);
+  const frame = document.querySelector('.cells .over').getBoundingClientRect();
+  const box = document.querySelector(`.stage[aria-label="${label}"]`).getBoundingClientRect();
+  const [x, y] = [canvas.width / frame.width, canvas.height / frame.height];
+  const at = [(box.x - frame.x) * x, (box.y - frame.y) * y, box.width * x, box.height * y].map(Math.round);
+  const {data} = flat.getImageData(...at);
+  return data.reduce((sum, value, i) => sum + (i % 4 === 3 && value > 8), 0) / (data.length / 4);
+}"""
 DONE = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length"
 
 
@@ -179,6 +190,8 @@ def test_the_machine_has_every_block_and_leads_to_its_pass(deep_page: Deep) -> N
     deep_page.show("text")
     page.wait_for_function("document.querySelector('.cells')?.dataset.drawn > 0")
     assert page.locator(".machine .stage").count() == 6 * BLOCKS + 2
+    for stage in ("QKV", "scores"):  # not the places of a context that no token has reached
+        assert page.evaluate(PAINTED_CELL, f"{stage} of block 11: open its pass") > 0.6, stage
     for stage, label in (("QKV", "attn.qkv" if deep_page.family == "gpt2" else "attn.q"), ("MLP", "mlp.act")):
         page.get_by_role("button", name=f"{stage} of block 11: open its pass").click()
         assert page.locator(".passes ol .on code").inner_text() == f"h.11.{label}"

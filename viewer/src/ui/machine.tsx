@@ -56,7 +56,7 @@ function Cells() {
     fit();
     const observer = new ResizeObserver(fit);
     observer.observe(frame);
-    const see = () => strip.current?.see();
+    const see = (read: number) => strip.current?.see(read);
     state.listeners.add(see);
     return () => {
       observer.disconnect();
@@ -280,6 +280,7 @@ async function still(strip: Strip): Promise<void> {
   await strip.prepare();
   await model.player.prepare(ENTRY);
   model.rewind(given, ENTRY);
+  strip.see(given.length);
   await model.player.passed(); // else showing the picture waits for all that, and the page with it
   model.watched(ENTRY, strip);
   await model.player.passed();

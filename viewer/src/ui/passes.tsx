@@ -146,7 +146,15 @@ function List({ entry, at, timing, choose }: ListProps) {
         <li key={i}>
           <button class={i === at ? "on" : ""} aria-current={i === at ? "step" : undefined} onClick={() => choose(i)}>
             <span>{i + 1}</span>
-            <code>{p.label}</code>
+            <code>
+              {p.label.split(".").map((word, at) => (
+                <Fragment key={at}>
+                  {at > 0 && "."}
+                  {at > 0 && <wbr />}
+                  {word}
+                </Fragment>
+              ))}
+            </code>
             <small>{timing ? micro(timing.us[i]!) : stem(p)}</small>
             {timing && <i class="bar" style={{ width: `${(100 * timing.us[i]!) / most}%` }} aria-hidden="true" />}
           </button>
@@ -241,7 +249,8 @@ function Sheet({ entry, at, choose }: SheetProps) {
         const view = memoryView(model.player.spec(texture));
         model.player.play(entry.name, i, i + 1);
         const empty = emptyRows(model, entry.passes[i]!);
-        const height = view.rows / view.tiles[0] - empty;
+        const written = entry.passes[i]!.row ? text.length : Infinity; // a cache reaches to the end of the context
+        const height = Math.min(view.rows / view.tiles[0], written) - empty;
         const shown = { rows: height * view.tiles[0], first: empty, height, range: null, palette: PALETTES[0] };
         painter.matrix(canvases[i]!, model.player.texture(texture), view, shown, ...THUMB);
       }

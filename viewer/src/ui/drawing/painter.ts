@@ -230,14 +230,14 @@ export class Painter {
     });
   }
 
-  /** Draws a texture into a cell of the strip, an image of this size; with `measure`, what its values reach is found anew. */
-  cell(size: readonly [number, number], cell: Cell, texture: WebGLTexture, view: View, fold: number, measure: boolean): void {
+  /** Draws so many rows and columns of a texture into a cell of the strip, an image of this size; with `measure`, what its values reach is found again. */
+  cell(size: readonly [number, number], cell: Cell, texture: WebGLTexture, view: View, [rows, cols]: readonly [number, number], fold: number, measure: boolean): void {
     const { gl } = this.device;
     this.strip = this.sized(this.strip, ...size);
     const { width: texels, height: tileRows, stored, panels } = shape(view);
     const tile = [tileRows, texels, view.tiles[1], 0];
     const panel = [view.panel || texels, panels, view.stack, stored];
-    const across = [view.rows, view.cols, cell.width, cell.height];
+    const across = [rows, cols, cell.width, cell.height];
     if (measure) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
       gl.viewport(1 + cell.number, 0, 1, 1);

@@ -22,6 +22,8 @@ export interface Stage {
   view: View;
   /** The part of the block that it belongs to, such as `h.3.attn`; null: none. */
   part: string | null;
+  /** Which of its sides has a place for each token of the context. */
+  tokens: "rows" | "cols" | null;
 }
 
 /** The stages of an entry: a column a block, before them what comes before, behind them the logits. */
@@ -36,7 +38,9 @@ export function stages(model: Model, entry: Entry): Stage[] {
     const texture = outputs[0]?.[0];
     if (texture === undefined || found.length === CELLS) return;
     const view = generate.views[texture] ?? memoryView(model.player.spec(texture));
-    found.push({ pass, label, name, column, line, texture, view, part });
+    const kind = names.activations.get(of)?.kind;
+    const tokens = kind === "cache" ? "rows" : kind === "scores" ? "cols" : null;
+    found.push({ pass, label, name, column, line, texture, view, part, tokens });
   };
   add("embed", "embed", 0, -1);
   for (let block = 0; block < n_layer; block++) {
@@ -59,6 +63,7 @@ export class Strip implements Watcher {
   private readonly by: ReadonlyMap<number, number>;
   private drawn = 0;
   private wanted = true;
+  private read = Infinity; // tokens of the text: the places beyond them are empty
   private last = -Infinity;
   /** Whether the page writes, and the strip follows: not what a view has the model decode. */
   live: () => boolean = () => true;
@@ -92,13 +97,14 @@ export class Strip implements Watcher {
     return true;
   }
 
-  /** Asks for the picture of the next token. */
-  see(): void {
+  /** Asks for the picture of the next token, of a text of so many. */
+  see(read: number): void {
+    this.read = read;
     this.wanted = true;
   }
 
   rest(): void {
-    this.see();
+    this.wanted = true;
   }
 
   look(pass: number): void {
@@ -106,11 +112,12 @@ export class Strip implements Watcher {
     const stage = this.list[number]!;
     const { model, size } = this;
     const cell = this.cell(stage, number);
-    const { view } = stage;
-    const flat = view.rows < FLAT;
-    const fold = flat ? foldOf(view.rows * view.cols, cell.width / cell.height) : 0;
+    const { view, tokens } = stage;
+    const rows = tokens === "rows" ? Math.min(view.rows, this.read) : view.rows;
+    const cols = tokens === "cols" ? Math.min(view.cols, this.read) : view.cols;
+    const fold = rows < FLAT ? foldOf(rows * cols, cell.width / cell.height) : 0;
     const texture = model.player.texture(stage.texture);
-    this.painter.cell(size, cell, texture, view, fold, this.drawn % MEASURED === 0);
+    this.painter.cell(size, cell, texture, view, [rows, cols], fold, this.drawn % MEASURED === 0);
   }
 
   done(): void {
