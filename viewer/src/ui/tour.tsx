@@ -20,7 +20,7 @@ function splitWords(): string {
   for (const { 0: word, index } of text.matchAll(/\p{L}{2,}/gu)) {
     const [first, last] = [index, index + word.length - 1].map((at) => ends.findIndex((end) => end > at)) as [number, number];
     const pieces = state.tokens.value.slice(first, last + 1).map((tok) => `“${tok.label}”`);
-    if (last > first) found.set(word, `“${word}”: ${pieces.join(" and ")}`);
+    if (last > first) found.set(word, `“${word}”: ${pieces.join(", ")}`);
     if (found.size === LISTED) break;
   }
   return found.size ? `${[...found.values()].join("; ")}.` : "None in this text. Try a rare word or a name.";
