@@ -9,9 +9,12 @@ import json
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -324,6 +327,138 @@ def test_another_schema_version_is_said(exported: Path, serve: Serve, browse: Br
     page = browse(serve(damaged(exported, tmp_path, renumber)))
     page.get_by_role("alert").wait_for()
     assert "has schema version" in page.get_by_role("alert").inner_text()
+
+
+def set_in(manifest: dict[str, Any], value: Any, *path: Any) -> None:
+    *most, last = path
+    for key in most:
+        manifest = manifest[key]
+    manifest[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("config", "n_layer"), 10**6, "manifest.json is damaged: #/config/n_layer"),
+        (("config", "n_layer"), 1000, "it has 1000 blocks and names"),
+        (("config", "n_head"), 10**6, "manifest.json is damaged: #/config/n_head"),
+        (("shards", 0, "bytes"), 10**13, "manifest.json is damaged: #/shards/0/bytes"),
+        (("recordings",), [], "manifest.json is damaged: #/recordings"),
+        (("files",), {}, "is not in the manifest"),
+    ],
+)
+def test_a_manifest_that_cannot_be_is_said(
+    exported: Path, serve: Serve, browse: Browse, path: tuple[Any, ...], value: Any, said: str
+) -> None:
+    manifest = json.loads((exported / "manifest.json").read_text())
+    set_in(manifest, value, *path)
+    fails(exported, serve, browse, {"manifest.json": manifest}, said)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"pattern": "("}, "its split pattern is no regular expression"),
+        ({"ids": [0, 1]}, "it has 2 ids of"),
+        ({"ranks": "A=A", "ids": None}, "a token is not base64"),
+    ],
+)
+def test_a_damaged_tokenizer_is_said(
+    exported: Path, serve: Serve, browse: Browse, changed: dict[str, Any], said: str
+) -> None:
+    fails(exported, serve, browse, with_tokenizer(exported, **changed), said)
+
+
+def answering(document: Any) -> Callable[[Any], None]:
+    return lambda route: route.fulfill(body=json.dumps(document))
+
+
+def with_tokenizer(exported: Path, **changed: Any) -> dict[str, Any]:
+    """The export's manifest and tokenizer, the tokenizer changed."""
+    manifest = json.loads((exported / "manifest.json").read_text())
+    tokenizer = json.loads((exported / "tokenizer.json").read_text()) | changed
+    data = json.dumps(tokenizer).encode()
+    manifest["files"]["tokenizer.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return {"manifest.json": manifest, "tokenizer.json": tokenizer}
+
+
+def fails(exported: Path, serve: Serve, browse: Browse, files: dict[str, Any], said: str) -> None:
+    """An export with these files in place of its own is not opened, and the page says why and what to do."""
+    page = browse("about:blank#")
+    for name, document in files.items():
+        page.route(f"**/{name}", answering(document))
+    page.goto(serve(exported))
+    alert = page.get_by_role("alert")
+    alert.wait_for()
+    assert said in alert.inner_text() and "Export the model again" in alert.inner_text()
+    alert.get_by_role("button", name="Try again").wait_for()
+
+
+def test_an_error_after_the_model_is_there_is_said(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(exported), "history.replaceState = () => { throw new Error('provoked'); };")
+    page.get_by_role("alert").wait_for()
+    assert "provoked. The page did not expect this: reload it" in page.get_by_role("alert").inner_text()
+
+
+def test_a_character_that_the_vocabulary_lacks_stops_the_text_alone(
+    exported: Path, serve: Serve, browse: Browse
+) -> None:
+    page = browse("about:blank#")
+    tokens = json.loads((exported / "tokenizer.json").read_text())["ranks"].split(" ")
+    for name, document in with_tokenizer(exported, ids=[-1] * len(tokens)).items():
+        page.route(f"**/{name}", answering(document))
+    page.goto(serve(exported))
+    page.get_by_text("The model's vocabulary lacks a character of this text.").first.wait_for()
+    assert page.evaluate("glgpt.generate({ids: [1, 2], tokens: 2}).then((r) => r.ids.length)") == 2
+
+
+class Liar(SimpleHTTPRequestHandler):
+    """Serves a folder; `lies` says what it announces of a file, or None for a file without end."""
+
+    lies: ClassVar[dict[str, int | None]] = {}
+
+    def do_GET(self) -> None:
+        name = self.path.split("?")[0].rpartition("/")[2]
+        if name not in self.lies:
+            super().do_GET()
+            return
+        length = self.lies[name]
+        self.send_response(200)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+        with contextlib.suppress(OSError):  # the page hangs up
+            for _ in range(64):
+                self.wfile.write(bytes(1 << 20))
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "said"),
+    [
+        ("manifest.json", 10**13, "manifest.json is announced with 10000000000000 bytes instead of at most"),
+        ("weights-00.bin", 10**13, "weights-00.bin is announced with 10000000000000 bytes instead of at most 83"),
+        ("weights-00.bin", None, "weights-00.bin has more than 83"),
+    ],
+)
+def test_a_server_that_lies_about_lengths_is_said(
+    exported: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch, name: str, length: int | None, said: str
+) -> None:
+    monkeypatch.setattr(Liar, "lies", {name: length})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Liar, directory=str(exported)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        page = browse(
+            f"http://127.0.0.1:{server.server_address[1]}/", provokes="ERR_CONTENT_LENGTH_MISMATCH|Failed to load"
+        )
+        page.get_by_role("alert").wait_for()
+        text = page.get_by_role("alert").inner_text()
+        assert said in text and "export the model again" in text
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_parity_fails_where_numbers_differ(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:

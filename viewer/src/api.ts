@@ -149,7 +149,7 @@ export class Glgpt {
     if (recorded) {
       // before the weights, which would hold it up; without it the page shows less, and still opens
       const document = await loader.json(recorded).catch(() => null);
-      if (document) this.onRecorded(parseRecorded(document, recorded), loader.manifest);
+      if (document) this.onRecorded(parseRecorded(document, recorded, loader.manifest.config), loader.manifest);
     }
     this.model = this.own = await Model.load(device, loader, options);
     if (this.disposed) this.release();

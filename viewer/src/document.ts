@@ -1,7 +1,7 @@
 // What only a document has: files inside it, a canvas, its address. The rooms below `ui/` get it from here.
 
 import { fromBase64 } from "./engine/base64";
-import type { OnBytes, Source } from "./engine/source";
+import { readAll, type OnBytes, type Source } from "./engine/source";
 import type { Host } from "./gl/device";
 import { PageError } from "./gl/errors";
 
@@ -30,13 +30,11 @@ export class EmbeddedSource implements Source {
     return document.querySelector("script[data-file]") ? new EmbeddedSource() : null;
   }
 
-  async bytes(name: string, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
+  async bytes(name: string, most: number, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
     const text = document.querySelector(`script[data-file="${CSS.escape(name)}"]`)?.textContent;
     if (text == null) throw new PageError(`${name} is not in this file; it was not saved whole.`);
     const packed = fromBase64(text);
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const data = new Uint8Array(await new Response(stream).arrayBuffer());
-    onBytes?.(data.length);
-    return data;
+    return readAll(stream, name, most, 0, onBytes);
   }
 }

@@ -9,14 +9,14 @@ import { fromHalf } from "../src/engine/formats";
 import { blocks, shape, unpack } from "../src/engine/layout";
 import { digest, Loader } from "../src/engine/loader";
 import { Names } from "../src/engine/names";
-import { parseManifest, parseProgram, parseReference, parseTokenizer, type Manifest, type Recording } from "../src/engine/manifest";
+import { parseManifest, parseProgram, parseRecorded, parseReference, parseTokenizer, type Manifest, type Recording } from "../src/engine/manifest";
 import { furthest } from "../src/engine/parity";
 import { check } from "../src/gl/player";
 import { header, shaderError } from "../src/gl/shaders";
 import { PageError } from "../src/gl/errors";
 import type { Program, View } from "../src/gl/program";
 import { alternatives, chosen, Sampler } from "../src/engine/sampling";
-import type { Source } from "../src/engine/source";
+import { readAll, type Source } from "../src/engine/source";
 import { Tokenizer } from "../src/engine/tokenizer";
 import { caption, cutName } from "../src/ui/names";
 import { countInWords } from "../src/ui/tools";
@@ -330,6 +330,10 @@ describe("the tokenizer", () => {
   });
   it("is refused where it is damaged", () => {
     expect(() => parseTokenizer({ ...data, ranks: "%" }, "tokenizer.json")).toThrow(/tokenizer.json is damaged: #\/ranks/);
+    const of = (fields: object) => () => new Tokenizer(parseTokenizer({ ...data, ...fields }, "tokenizer.json"));
+    expect(of({ pattern: "(" })).toThrow(/tokenizer.json is damaged: its split pattern .* Export the model again/);
+    expect(of({ ids: [0, 1] })).toThrow("it has 2 ids of 257 tokens");
+    expect(of({ ranks: "A=A" })).toThrow(/a token is not base64/);
   });
 });
 
@@ -364,28 +368,28 @@ describe("parity", () => {
 
 describe("loader", () => {
   const encode = (text: string) => new TextEncoder().encode(text);
+  const good = encode("weights");
+  const shard = { file: "weights-00.bin", bytes: good.length, sha256: "0".repeat(64), pieces: [["w", 0, 0, 1]] };
+  const manifest = {
+    schema: 3,
+    glgpt: "0",
+    model: "m",
+    dtype: "f32",
+    tokenizer: null,
+    reference: "reference.json",
+    tuning: { ...COSTS, one_captured: 16, panels_pay: 0.8, steady: 1.3, draw_flops: 1e10, ahead: 3 },
+    activations: [{ name: "h.0.resid", kind: "rows", heads: 1, width: 1 }],
+    family: FAMILY,
+    prompts: [],
+    files: {},
+    config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },
+    recordings: [{ draw_buffers: 8, kernel: "4x8", rows: "contiguous", generate: "a", capture: "b", product: "c", row: "d" }],
+    shards: [shard],
+  };
   async function folder(answers: Uint8Array<ArrayBuffer>[]) {
-    const good = encode("weights");
-    const manifest = {
-      schema: 3,
-      glgpt: "0",
-      model: "m",
-      dtype: "f32",
-      tokenizer: null,
-      reference: "reference.json",
-      tuning: { ...COSTS, one_captured: 16, panels_pay: 0.8, steady: 1.3, draw_flops: 1e10, ahead: 3 },
-      activations: [],
-      family: FAMILY,
-      prompts: [],
-      files: {},
-      config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },
-      recordings: [
-        { draw_buffers: 8, kernel: "4x8", rows: "contiguous", generate: "a", capture: "b", product: "c", row: "d" },
-      ],
-      shards: [{ file: "weights-00.bin", bytes: good.length, sha256: await digest(good), pieces: [["w", 0, 0, 1]] }],
-    };
-    const bytes = vi.fn(async (name: string, onBytes?: (n: number) => void) => {
-      if (name === "manifest.json") return encode(JSON.stringify(manifest));
+    const found = { ...manifest, shards: [{ ...shard, sha256: await digest(good) }] };
+    const bytes = vi.fn(async (name: string, _most: number, onBytes?: (n: number) => void) => {
+      if (name === "manifest.json") return encode(JSON.stringify(found));
       const data = answers.shift() ?? encode("wrong!!");
       onBytes?.(data.length);
       return data;
@@ -399,10 +403,54 @@ describe("loader", () => {
     for await (const shard of loader.shards()) got.push(new TextDecoder().decode(shard.data));
     expect(got).toEqual(["weights"]);
     expect(loader.progress).toMatchObject({ done: 7, total: 7 });
-    expect(bytes.mock.calls.at(-1)![2 as never]).toBe(true);
+    expect(bytes.mock.calls.at(-1)![3 as never]).toBe(true);
   });
   it("names a shard that stays damaged", async () => {
     const { loader } = await folder([]);
     await expect(loader.shards().next()).rejects.toThrow(/weights-00.bin, fetched 3 times.*SHA-256/);
+  });
+  it.each([
+    ["n_layer", 1e6, "config"],
+    ["n_head", 1e6, "config"],
+    ["vocab_size", 1e12, "config"],
+    ["ahead", 1e9, "tuning"],
+  ])("refuses %s of %d", (name, value, of) => {
+    const changed = { ...manifest, [of]: { ...manifest[of as "config"], [name]: value } };
+    expect(() => parseManifest(changed)).toThrow(new RegExp(`manifest.json is damaged: #/${of}/${name}: .* Export the model again.`));
+  });
+  it("refuses more blocks than have activations, heads than a page can show, and files of terabytes", () => {
+    const config = (fields: object) => ({ ...manifest, config: { ...manifest.config, ...fields } });
+    expect(() => parseManifest(config({ n_layer: 2 }))).toThrow(/2 blocks and names 1 activations/);
+    const activations = [...Array(64).keys()].map((i) => ({ ...manifest.activations[0], name: `h.${i}.resid` }));
+    expect(() => parseManifest({ ...config({ n_layer: 64, n_head: 1000 }), activations })).toThrow(/64 blocks of 1000 heads/);
+    expect(() => parseManifest({ ...manifest, shards: [{ ...shard, bytes: 1e13 }] })).toThrow(/shards.*bytes/);
+  });
+  it("refuses a recording with less attention than the model has heads", () => {
+    const tokens = ["a", "b"].map((text, id) => ({ id, text, label: text }));
+    const recorded = { schema: 1, prompt: "a", given: 1, tokens, machine: { cell: [1, 1], at: [1], pictures: ["AAAA"] } };
+    const attention = { tokens: 2, data: "AAAA" };
+    const of = (n_layer: number) => () => parseRecorded({ ...recorded, attention }, "recorded.json", { ...manifest.config, n_layer });
+    expect(of(1)).not.toThrow();
+    expect(of(2)).toThrow(/recorded.json is damaged: it has attention of fewer than 2 blocks/);
+  });
+  it("reads no more of a file than the manifest says", async () => {
+    const parts = [encode("ab"), encode("cd"), encode("ef")];
+    const stream = (cut = false) =>
+      new ReadableStream<Uint8Array<ArrayBuffer>>({
+        pull(controller) {
+          const part = parts[taken++];
+          if (part) controller.enqueue(part);
+          else if (cut) controller.error(new TypeError("reset"));
+          else controller.close();
+        },
+      });
+    let taken = 0;
+    const heard: number[] = [];
+    expect(new TextDecoder().decode(await readAll(stream(), "a.bin", 6, 1, (n) => heard.push(n)))).toBe("abcdef");
+    expect(heard).toEqual([2, 2, 2]);
+    taken = 0;
+    await expect(readAll(stream(), "a.bin", 3)).rejects.toThrow("a.bin has more than 3 bytes");
+    taken = 0;
+    await expect(readAll(stream(true), "a.bin", 9)).rejects.toThrow("a.bin ended after 6 bytes.");
   });
 });

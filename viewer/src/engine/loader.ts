@@ -2,10 +2,13 @@
 
 import { sha256 } from "@noble/hashes/sha2.js";
 import { parseManifest, type Manifest } from "./manifest";
-import { PageError } from "../gl/errors";
-import type { OnBytes, Source } from "./source";
+import { PageError, reason } from "../gl/errors";
+import { readAll, type OnBytes, type Source } from "./source";
 
 const TRIES = 3;
+const MOST_MANIFEST = 64 << 20; // bytes
+const MOST_JSON = 512 << 20; // bytes of a packed file, unpacked: more than a string holds
+const REMEDY = "Reload the page, or export the model again.";
 
 export interface Expected {
   bytes: number;
@@ -36,14 +39,16 @@ export class Loader {
   }
 
   static async open(source: Source): Promise<Loader> {
-    const text = await source.bytes("manifest.json");
+    const text = await source.bytes("manifest.json", MOST_MANIFEST).catch((error: unknown) => {
+      throw new PageError(`${reason(error)} ${REMEDY}`);
+    });
     const manifest = parseManifest(parseJson(text, "manifest.json"));
     return new Loader(manifest, source, source.cache === null ? null : await openCache(source.cache));
   }
 
   async json(name: string): Promise<unknown> {
     const expected = this.manifest.files[name];
-    if (!expected) throw new PageError(`${name} is not in the manifest.`);
+    if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
     return parseJson(await this.file(name, expected), name);
   }
 
@@ -58,10 +63,9 @@ export class Loader {
   /** A gzipped JSON file. */
   async packed(name: string): Promise<unknown> {
     const expected = this.manifest.files[name];
-    if (!expected) throw new PageError(`${name} is not in the manifest.`);
+    if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
     const packed = new Blob([await this.file(name, expected)]).stream();
-    const bytes = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
-    return parseJson(new Uint8Array(bytes), name);
+    return parseJson(await readAll(packed.pipeThrough(new DecompressionStream("gzip")), name, MOST_JSON), name);
   }
 
   /** Sets the first shard on its way, for `shards` to come. */
@@ -123,22 +127,22 @@ export class Loader {
         onBytes(n);
       });
       try {
-        const data = await this.source.bytes(name, counted, attempt > 1);
+        const data = await this.source.bytes(name, expected.bytes, counted, attempt > 1);
         if (await matches(data, expected)) {
           await this.cache?.put(key, new Response(data)).catch(() => {}); // a full disk only means fetching again
           return data;
         }
         problem =
           data.length === expected.bytes
-            ? "its contents are not what was exported (SHA-256 differs)"
-            : `it has ${data.length} bytes in place of ${expected.bytes}`;
+            ? "its contents are not what was exported (SHA-256 differs)."
+            : `it has ${data.length} bytes instead of ${expected.bytes}.`;
       } catch (error) {
-        problem = error instanceof Error ? error.message : String(error);
+        problem = reason(error);
       }
       onBytes?.(-got);
       if (attempt < TRIES) await new Promise((resolve) => setTimeout(resolve, 300 * attempt));
     }
-    throw new PageError(`${name}, fetched ${TRIES} times: ${problem} Reload the page, or export the model again.`);
+    throw new PageError(`${name}, fetched ${TRIES} times: ${problem} ${REMEDY}`);
   }
 
   /** Drops what earlier exports at this address left in the cache. */
@@ -158,7 +162,7 @@ function parseJson(bytes: Uint8Array, name: string): unknown {
   try {
     return JSON.parse(new TextDecoder().decode(bytes));
   } catch {
-    throw new PageError(`${name} is not valid JSON; it was not fetched whole.`);
+    throw new PageError(`${name} is not valid JSON; it was not fetched whole. ${REMEDY}`);
   }
 }
 

@@ -139,8 +139,14 @@ export function parseManifest(document: unknown): Manifest {
   type Split = Listed<NonNullable<Manifest["split"]>>;
   const manifest = checked(manifestSchema, document, "manifest.json") as Listed<Omit<Manifest, "split">> & { split?: Split | null };
   const { split } = manifest;
+  const { n_layer, n_head } = manifest.config;
+  const named = manifest.activations.length;
+  if (n_layer > named) throw damaged("manifest.json", `it has ${n_layer} blocks and names ${named} activations`);
+  if (n_layer * n_head > MOST_HEADS) throw damaged("manifest.json", `it has ${n_layer} blocks of ${n_head} heads`);
   return { ...manifest, activations: byName(manifest), split: split ? { ...split, activations: byName(split) } : null };
 }
+
+const MOST_HEADS = 1 << 15; // of all blocks: the page has an element for each
 
 export function parseProgram(document: unknown, name: string): Program {
   return checked(programSchema, document, name) as Program;
@@ -182,8 +188,14 @@ export interface Recorded {
   machine: { cell: [number, number]; at: number[]; pictures: string[] };
 }
 
-export function parseRecorded(document: unknown, name: string): Recorded {
-  return checked(recordedSchema, document, name) as Recorded;
+export function parseRecorded(document: unknown, name: string, { n_layer, n_head }: Config): Recorded {
+  const recorded = checked(recordedSchema, document, name) as Recorded;
+  const { tokens, data } = recorded.attention;
+  const pairs = (tokens * (tokens + 1)) / 2;
+  if (tokens > recorded.tokens.length || (data.length * 3) / 4 < n_layer * n_head * pairs) {
+    throw damaged(name, `it has attention of fewer than ${n_layer} blocks with ${n_head} heads over ${tokens} tokens`);
+  }
+  return recorded;
 }
 
 export interface TokenizerData {
@@ -283,7 +295,11 @@ function checked(schema: unknown, document: unknown, name: string): unknown {
   if (schema !== manifestSchema) validator.addSchema(manifestSchema as Schema); // whose definitions others refer to
   const result = validator.validate(document);
   const error = result.errors.at(-1);
-  if (!result.valid)
-    throw new PageError(`${name} is damaged: ${error?.instanceLocation ?? "#"}: ${error?.error ?? ""}`);
+  if (!result.valid) throw damaged(name, `${error?.instanceLocation ?? "#"}: ${error?.error ?? ""}`);
   return document;
+}
+
+/** For a file whose contents cannot be. */
+export function damaged(name: string, why: string): PageError {
+  return new PageError(`${name} is damaged: ${why.replace(/[.]$/, "")}. Export the model again.`);
 }

@@ -7,9 +7,47 @@ export type OnBytes = (bytes: number) => void;
 export interface Source {
   /** The browser's cache in which a second visit finds files; null: none. */
   readonly cache: string | null;
-  /** The whole file; `onBytes` hears each part as it comes. `fresh` goes past every cache. */
-  bytes(name: string, onBytes?: OnBytes, fresh?: boolean): Promise<Uint8Array<ArrayBuffer>>;
+  /**
+   * The whole file; `onBytes` hears each part as it comes. `fresh` goes past every cache. Raises PageError for a file of more
+   * than `most` bytes.
+   */
+  bytes(name: string, most: number, onBytes?: OnBytes, fresh?: boolean): Promise<Uint8Array<ArrayBuffer>>;
 }
+
+const FIRST = 1 << 20; // bytes of the buffer for a stream of unknown length
+
+/** A stream's bytes, `expected` of them as far as is known. Cancels it and raises PageError after more than `most`. */
+export async function readAll(
+  stream: ReadableStream<Uint8Array<ArrayBuffer>>,
+  name: string,
+  most: number,
+  expected = 0,
+  onBytes?: OnBytes,
+): Promise<Uint8Array<ArrayBuffer>> {
+  let buffer = new Uint8Array(Math.min(most, expected || FIRST));
+  let size = 0;
+  const reader = stream.getReader();
+  for (;;) {
+    const { done, value } = await reader.read().catch(() => {
+      throw new PageError(`${name} ended after ${size} bytes.`);
+    });
+    if (done) return buffer.subarray(0, size);
+    if (size + value.length > most) {
+      void reader.cancel();
+      throw tooLong(name, `has more than ${most} bytes`);
+    }
+    if (size + value.length > buffer.length) {
+      const larger = new Uint8Array(Math.min(most, Math.max(buffer.length * 2, size + value.length)));
+      larger.set(buffer.subarray(0, size));
+      buffer = larger;
+    }
+    buffer.set(value, size);
+    size += value.length;
+    onBytes?.(value.length);
+  }
+}
+
+const tooLong = (name: string, what: string) => new PageError(`${name} ${what}: it is not the file that was exported.`);
 
 export class HttpSource implements Source {
   readonly cache: string;
@@ -18,7 +56,7 @@ export class HttpSource implements Source {
     this.cache = `glgpt ${base.origin === location.origin ? base.pathname : base.href}`;
   }
 
-  async bytes(name: string, onBytes?: OnBytes, fresh = false): Promise<Uint8Array<ArrayBuffer>> {
+  async bytes(name: string, most: number, onBytes?: OnBytes, fresh = false): Promise<Uint8Array<ArrayBuffer>> {
     let response: Response;
     try {
       response = await fetch(new URL(name, this.base), { cache: fresh ? "reload" : "default" });
@@ -28,23 +66,12 @@ export class HttpSource implements Source {
     if (!response.ok || !response.body) {
       throw new PageError(`${name} cannot be fetched: the server answered ${response.status}.`);
     }
-    const length = Number(response.headers.get("Content-Length") ?? 0);
-    const encoded = response.headers.has("Content-Encoding");
-    let buffer = new Uint8Array(encoded || length === 0 ? 1 << 20 : length);
-    let size = 0;
-    const reader = response.body.getReader();
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) break;
-      if (size + value.length > buffer.length) {
-        const larger = new Uint8Array(Math.max(buffer.length * 2, size + value.length));
-        larger.set(buffer.subarray(0, size));
-        buffer = larger;
-      }
-      buffer.set(value, size);
-      size += value.length;
-      onBytes?.(value.length);
+    const encoded = response.headers.has("Content-Encoding"); // its length is then another
+    const length = encoded ? 0 : Number(response.headers.get("Content-Length") ?? 0);
+    if (length > most) {
+      void response.body.cancel();
+      throw tooLong(name, `is announced with ${length} bytes instead of at most ${most}`);
     }
-    return buffer.subarray(0, size);
+    return readAll(response.body, name, most, length, onBytes);
   }
 }

@@ -1,8 +1,8 @@
 // Text to ids and back: js-tiktoken's engine with the exported ranks; same ids as the desktop.
 
 import { Tiktoken } from "js-tiktoken/lite";
-import type { TokenizerData } from "./manifest";
-import { PageError } from "../gl/errors";
+import { damaged as damagedFile, type TokenizerData } from "./manifest";
+import { PageError, reason } from "../gl/errors";
 import { fromBase64 } from "./base64";
 
 const SHOWN: Record<string, string> = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
@@ -67,21 +67,42 @@ export abstract class Vocabulary {
   }
 }
 
+const damaged = (why: string) => damagedFile("tokenizer.json", why);
+
+/** Raises PageError for a split pattern that this browser cannot use. */
+function checkPattern(pattern: string): void {
+  try {
+    new RegExp(pattern, "ug");
+  } catch (error) {
+    throw damaged(`its split pattern is no regular expression in this browser (${reason(error)})`);
+  }
+}
+
 export class Tokenizer extends Vocabulary {
   readonly eos: number | null;
   private readonly engine: Tiktoken;
   private readonly bytes = new Map<number, Uint8Array>();
   private readonly specials: RegExp | null;
 
+  /** Raises PageError for data that no exporter writes. */
   constructor(private readonly data: TokenizerData) {
     super();
     this.eos = data.eos;
-    this.engine = new Tiktoken({ pat_str: data.pattern, special_tokens: {}, bpe_ranks: `! 0 ${data.ranks}` });
-    data.ranks.split(" ").forEach((token, rank) => {
-      const id = data.ids ? (data.ids[rank] ?? -1) : rank;
-      if (id >= 0) this.bytes.set(id, fromBase64(token));
-    });
-    for (const [id, token] of Object.entries(data.others)) this.bytes.set(Number(id), fromBase64(token));
+    checkPattern(data.pattern);
+    const tokens = data.ranks.split(" ");
+    if (data.ids && data.ids.length !== tokens.length) {
+      throw damaged(`it has ${data.ids.length} ids of ${tokens.length} tokens`);
+    }
+    try {
+      this.engine = new Tiktoken({ pat_str: data.pattern, special_tokens: {}, bpe_ranks: `! 0 ${data.ranks}` });
+      tokens.forEach((token, rank) => {
+        const id = data.ids ? data.ids[rank]! : rank;
+        if (id >= 0) this.bytes.set(id, fromBase64(token));
+      });
+      for (const [id, token] of Object.entries(data.others)) this.bytes.set(Number(id), fromBase64(token));
+    } catch (error) {
+      throw damaged(`a token is not base64 (${reason(error)})`);
+    }
     const longestFirst = Object.keys(data.special).sort((a, b) => b.length - a.length);
     const escaped = longestFirst.map((text) => text.replace(/[\\^$*+?.()|[\]{}]/g, "\\$&"));
     this.specials = escaped.length ? new RegExp(escaped.join("|"), "g") : null;

@@ -8,3 +8,8 @@ export function must<T>(value: T | undefined | null, what: string): T {
   if (value === undefined || value === null) throw new PageError(`${what} is missing`);
   return value;
 }
+
+/** What an error says, for a message that names where it came up. */
+export function reason(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -246,7 +246,7 @@ function Loading() {
 function Failed() {
   return (
     <section class="panel failed" role="alert">
-      <h2>The model cannot run here</h2>
+      <h2>The model could not be opened</h2>
       <p>{state.failure.value}</p>
       <button class="primary" onClick={() => location.reload()}>
         Try again

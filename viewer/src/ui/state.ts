@@ -6,6 +6,7 @@ import { parseChange } from "../engine/cuts";
 import { KINDS, MEAN, type Kind } from "./drawing/attention";
 import type { Progress } from "../engine/loader";
 import type { Manifest, Recorded } from "../engine/manifest";
+import { PageError, reason } from "../gl/errors";
 import { Meter } from "./meter";
 import type { Candidate } from "../engine/sampling";
 
@@ -194,7 +195,7 @@ export const machine = signal(true);
 /** The browser has taken the graphics context away. */
 export const lost = signal(false);
 /** Tokens of the prompt as it stands in its field. */
-export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? promptIds().length : 0));
+export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? knownIds(prompt.value).length : 0));
 export const ids = computed(() => tokens.value.map((t) => t.id));
 /** The part of the text that the model reads, all of it up to the length of the context: where it begins, and its ids. */
 export const readFrom = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.readFrom(tokens.value.length) : 0));
@@ -228,28 +229,30 @@ export function start(instance: Glgpt): void {
   readText(address());
   glgpt.onProgress = watchSpeed();
   glgpt.onRecorded = showRecorded;
-  glgpt.ready.then(
-    () => {
-      const { model: own } = glgpt;
-      glgpt.onModel = another;
-      own.device.onLost = (now) => (lost.value = now);
-      fit();
-      batch(() => {
-        chosen.value = null;
-        phase.value = "ready";
-        if (!address().has("prompt")) prompt.value = opening();
-      });
-      effect(share); // the address follows every setting
-      effect(() => void (document.title = `${TITLES[view.value]} · ${model.value >= 0 && glgpt.model.manifest.model} · glgpt`));
-      effect(() => void weigh());
-      addEventListener("popstate", (event) => void follow(event.state !== null));
-      void begin();
-    },
-    (error: unknown) => {
-      failure.value = error instanceof Error ? error.message : String(error);
-      phase.value = "failed";
-    },
-  );
+  glgpt.ready.then(begun).catch((error: unknown) => {
+    failure.value = error instanceof PageError ? error.message : `${reason(error)}. ${UNEXPECTED}`;
+    phase.value = "failed";
+  });
+}
+
+const UNEXPECTED = "The page did not expect this: reload it, and export the model again if it stays.";
+
+/** Shows the model, which can be used now. */
+function begun(): void {
+  const { model: own } = glgpt;
+  glgpt.onModel = another;
+  own.device.onLost = (now) => (lost.value = now);
+  fit();
+  batch(() => {
+    chosen.value = null;
+    phase.value = "ready";
+    if (!address().has("prompt")) prompt.value = opening();
+  });
+  effect(share); // the address follows every setting
+  effect(() => void (document.title = `${TITLES[view.value]} · ${model.value >= 0 && glgpt.model.manifest.model} · glgpt`));
+  effect(() => void weigh());
+  addEventListener("popstate", (event) => void follow(event.state !== null));
+  void begin();
 }
 
 /** What there is to see while the model is on its way. */
@@ -374,9 +377,20 @@ export function label(id: number): string {
   return glgpt.model.tokenizer?.label(id) ?? String(id);
 }
 
-function promptIds(): number[] {
-  if (glgpt.model.tokenizer) return glgpt.model.promptIds(prompt.value);
-  return (prompt.value.match(/\d+/g) ?? []).map(Number);
+function idsOf(text: string): number[] {
+  if (glgpt.model.tokenizer) return glgpt.model.promptIds(text);
+  return (text.match(/\d+/g) ?? []).map(Number);
+}
+
+const promptIds = () => idsOf(prompt.value);
+
+/** The ids of a text; none where the vocabulary lacks a character of it, which generating then reports. */
+function knownIds(text: string): number[] {
+  try {
+    return idsOf(text);
+  } catch {
+    return [];
+  }
 }
 
 /** Writes on from the prompt. */
@@ -661,7 +675,7 @@ function another(): void {
 
 /** The last lines of a prompt, within half the context, so that there is room to write. */
 function shorter(text: string): string {
-  const ids = glgpt.encode(text);
+  const ids = knownIds(text);
   const most = Math.max(1, Math.floor(glgpt.model.manifest.config.n_positions / 2));
   return ids.length > most ? glgpt.decode(ids.slice(-most)).replace(/^[^\n]*\n+(?=.)/, "") : text;
 }
