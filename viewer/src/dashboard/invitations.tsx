@@ -121,7 +121,7 @@ function Open({ invitation }: { invitation: Invitation }) {
   const ask = () => {
     state.question.value = {
       title: "Revoke this link?",
-      text: "No device can join with it any more. To disconnect a device that has joined, remove it from the list of devices.",
+      text: "No device can join with it any more, and devices that joined with it are disconnected.",
       action: "Revoke the link",
       run: () => state.revoke(digest),
     };
