@@ -624,6 +624,16 @@ class Rounds:
         noise = self.session.dp_noise
         return {"epsilon": round(rules.epsilon(noise, rounds), 4), "delta": rules.DELTA} if noise else {}
 
+    def _in_round(self, member: Member) -> dict[str, Any]:
+        """Returns a member's step of the open round, 0 before it is offered the round, and True if it has answered."""
+        round_ = self.open
+        if round_ is None:
+            return {"step": 0, "answered": False}
+        return {
+            "step": member.step if member.offered == round_.id else 0,
+            "answered": member.number in round_.updates,
+        }
+
     def status(self) -> dict[str, Any]:
         """What the dashboard shows of now."""
         s, round_ = self.session, self.open
@@ -647,10 +657,7 @@ class Rounds:
                 "seconds_left": round(max(0.0, self._closes(round_) - self.clock()), 1),
                 "asked": sum(1 for m in self.members.values() if m.offered == round_.id),
             },
-            "members": [
-                m.shown() | {"answered": round_ is not None and m.number in round_.updates}
-                for m in self.members.values()
-            ],
+            "members": [m.shown() | self._in_round(m) for m in self.members.values()],
         }
 
 

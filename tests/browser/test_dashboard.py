@@ -81,7 +81,7 @@ class Session:
 
     def start(self) -> None:
         self.host: SimpleNamespace = self._running.enter_context(
-            serving(self.files, FakeFlower(self.files), self._port)
+            serving(self.files, FakeFlower(self.files), port=self._port)
         )
         self._port = int(self.host.address.rsplit(":", 1)[1].strip("/"))
 
@@ -214,6 +214,7 @@ def test_the_end_is_said_when_the_server_stops(session: Session, visit: Callable
     assert (session.files.folder / ENDED).exists()
     session.stop()
     expect(page.get_by_text("The session ended after 0 of 5 rounds.")).to_be_visible()
+    expect(page.get_by_role("region", name="Session")).to_contain_text("0 of 5 rounds done")
     for name in ("Pause", "Download the model", "End the session", "New link"):
         expect(page.get_by_role("button", name=name)).to_be_disabled()
 

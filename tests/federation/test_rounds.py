@@ -658,3 +658,22 @@ def test_the_file_of_members_does_not_grow_for_ever(host, monkeypatch):
     assert len((h.files.site_folder / "members.jsonl").read_text().splitlines()) < 20
     again = host()
     assert again.rounds.members[0].name == "a49" and again.rounds.members[1].aside == "removed"
+
+
+def test_the_status_shows_steps_of_the_open_round_alone(host):
+    h = host()
+    a = h.join("a")
+
+    def shown():
+        (member,) = h.rounds.status()["members"]
+        return member["step"], member["answered"]
+
+    assert shown() == (0, False)
+    h.begin()
+    a.member.step = 3
+    assert shown() == (3, False)
+    h.send(a.member)
+    assert shown() == (4, True)
+    h.files.pause(True)  # no device is offered the next round
+    h.begin(2)
+    assert shown() == (0, False)

@@ -9,15 +9,16 @@ import * as state from "./state";
 export function Now({ status }: { status: Status }) {
   const { title, text, phase } = headline(status);
   const { done, rounds, round } = status;
+  const ended = phase === "over" || state.over.value !== "";
   const number = Math.min(rounds, round && !round.closed ? round.number : done + 1);
   return (
-    <section class="panel now" aria-label="Session" data-phase={state.over.value ? "over" : phase} data-done={done}>
+    <section class="panel now" aria-label="Session">
       <h2>
-        {phase === "over" ? `${rounds} rounds done` : `Round ${number} of ${rounds}`}
-        <small>{title}</small>
+        {ended ? `${done} of ${rounds} rounds done` : `Round ${number} of ${rounds}`}
+        <small>{ended ? "Ended" : title}</small>
       </h2>
-      <p>{text}</p>
-      <Meters status={status} />
+      {!state.over.value && <p>{text}</p>}
+      <Meters status={status} ended={ended} />
       <Facts of={facts(status)} />
       <Buttons status={status} />
     </section>
@@ -25,16 +26,16 @@ export function Now({ status }: { status: Status }) {
 }
 
 /** How far the session is, and the open round. */
-function Meters({ status }: { status: Status }) {
+function Meters({ status, ended }: { status: Status; ended: boolean }) {
   const { done, rounds, round, quorum, paused } = status;
   const left = secondsLeft(status);
   const wanted = round && expected(status);
   return (
     <div class="meters">
       <Meter name="Session" value={done} max={rounds} unit="rounds">
-        {left !== null && !paused && `about ${duration(left)} left`}
+        {left !== null && !paused && !ended && `about ${duration(left)} left`}
       </Meter>
-      {round && wanted && done < rounds && (
+      {round && wanted && !ended && (
         <Meter name={`Round ${round.number}`} value={round.answers} max={wanted} unit="updates">
           quorum {quorum}
           {!round.closed && !paused && `, at most ${duration(round.seconds_left)} left`}
