@@ -358,7 +358,7 @@ def test_a_manifest_that_cannot_be_is_said(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"pattern": "("}, "its split pattern is no regular expression"),
+        ({"pattern": "("}, "its split pattern is not a regular expression"),
         ({"ids": [0, 1]}, "it has 2 ids of"),
         ({"ranks": "A=A", "ids": None}, "a token is not base64"),
     ],
@@ -383,7 +383,7 @@ def with_tokenizer(exported: Path, **changed: Any) -> dict[str, Any]:
 
 
 def fails(exported: Path, serve: Serve, browse: Browse, files: dict[str, Any], said: str) -> None:
-    """An export with these files in place of its own is not opened, and the page says why and what to do."""
+    """Opens an export with some files replaced: the page must say why it cannot be opened and what to do."""
     page = browse("about:blank#")
     for name, document in files.items():
         page.route(f"**/{name}", answering(document))

@@ -325,7 +325,7 @@ def test_a_context_beyond_a_browser_is_refused_before_any_work(
     with pytest.raises(GlgptError, match=r"a context of 5000 is beyond the 4096 positions that a texture .* --context"):
         export(folder, tmp_path / "out", context=5000)
     monkeypatch.undo()
-    monkeypatch.setattr(module, "_viewer", lambda: tmp_path / "dist")
+    monkeypatch.setattr(module, "built_page", lambda: tmp_path / "dist")
     assert main(["export", "--model", str(folder), "--out", str(tmp_path / "out"), "--device", "software"]) == 0
     assert "the page's context is 2048 of the model's 5000 (--context, 4096 at most)" in capsys.readouterr().err
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())

@@ -30,11 +30,11 @@ export class EmbeddedSource implements Source {
     return document.querySelector("script[data-file]") ? new EmbeddedSource() : null;
   }
 
-  async bytes(name: string, most: number, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
+  async bytes(name: string, max: number, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
     const text = document.querySelector(`script[data-file="${CSS.escape(name)}"]`)?.textContent;
     if (text == null) throw new PageError(`${name} is not in this file; it was not saved whole.`);
     const packed = fromBase64(text);
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return readAll(stream, name, most, 0, onBytes);
+    return readAll(stream, name, max, 0, onBytes);
   }
 }

@@ -388,7 +388,7 @@ describe("loader", () => {
   };
   async function folder(answers: Uint8Array<ArrayBuffer>[]) {
     const found = { ...manifest, shards: [{ ...shard, sha256: await digest(good) }] };
-    const bytes = vi.fn(async (name: string, _most: number, onBytes?: (n: number) => void) => {
+    const bytes = vi.fn(async (name: string, _max: number, onBytes?: (n: number) => void) => {
       if (name === "manifest.json") return encode(JSON.stringify(found));
       const data = answers.shift() ?? encode("wrong!!");
       onBytes?.(data.length);

@@ -6,8 +6,8 @@ import { PageError, reason } from "../gl/errors";
 import { readAll, type OnBytes, type Source } from "./source";
 
 const TRIES = 3;
-const MOST_MANIFEST = 64 << 20; // bytes
-const MOST_JSON = 512 << 20; // bytes of a packed file, unpacked: more than a string holds
+const MAX_MANIFEST_BYTES = 64 << 20;
+const MAX_JSON_BYTES = 512 << 20; // of a packed file, unpacked; about what a string can hold
 const REMEDY = "Reload the page, or export the model again.";
 
 export interface Expected {
@@ -39,7 +39,7 @@ export class Loader {
   }
 
   static async open(source: Source): Promise<Loader> {
-    const text = await source.bytes("manifest.json", MOST_MANIFEST).catch((error: unknown) => {
+    const text = await source.bytes("manifest.json", MAX_MANIFEST_BYTES).catch((error: unknown) => {
       throw new PageError(`${reason(error)} ${REMEDY}`);
     });
     const manifest = parseManifest(parseJson(text, "manifest.json"));
@@ -65,7 +65,7 @@ export class Loader {
     const expected = this.manifest.files[name];
     if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
     const packed = new Blob([await this.file(name, expected)]).stream();
-    return parseJson(await readAll(packed.pipeThrough(new DecompressionStream("gzip")), name, MOST_JSON), name);
+    return parseJson(await readAll(packed.pipeThrough(new DecompressionStream("gzip")), name, MAX_JSON_BYTES), name);
   }
 
   /** Sets the first shard on its way, for `shards` to come. */

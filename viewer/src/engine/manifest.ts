@@ -142,11 +142,11 @@ export function parseManifest(document: unknown): Manifest {
   const { n_layer, n_head } = manifest.config;
   const named = manifest.activations.length;
   if (n_layer > named) throw damaged("manifest.json", `it has ${n_layer} blocks and names ${named} activations`);
-  if (n_layer * n_head > MOST_HEADS) throw damaged("manifest.json", `it has ${n_layer} blocks of ${n_head} heads`);
+  if (n_layer * n_head > MAX_HEADS) throw damaged("manifest.json", `it has ${n_layer} blocks of ${n_head} heads`);
   return { ...manifest, activations: byName(manifest), split: split ? { ...split, activations: byName(split) } : null };
 }
 
-const MOST_HEADS = 1 << 15; // of all blocks: the page has an element for each
+const MAX_HEADS = 1 << 15; // of all blocks: the page has an element for each
 
 export function parseProgram(document: unknown, name: string): Program {
   return checked(programSchema, document, name) as Program;
@@ -299,7 +299,7 @@ function checked(schema: unknown, document: unknown, name: string): unknown {
   return document;
 }
 
-/** For a file whose contents cannot be. */
+/** Returns the error for a file whose contents are not valid. */
 export function damaged(name: string, why: string): PageError {
   return new PageError(`${name} is damaged: ${why.replace(/[.]$/, "")}. Export the model again.`);
 }

@@ -8,23 +8,23 @@ export interface Source {
   /** The browser's cache in which a second visit finds files; null: none. */
   readonly cache: string | null;
   /**
-   * The whole file; `onBytes` hears each part as it comes. `fresh` goes past every cache. Raises PageError for a file of more
-   * than `most` bytes.
+   * Returns the whole file. `onBytes` receives the size of each part; `fresh` bypasses every cache. Raises PageError for a
+   * file of more than `max` bytes.
    */
-  bytes(name: string, most: number, onBytes?: OnBytes, fresh?: boolean): Promise<Uint8Array<ArrayBuffer>>;
+  bytes(name: string, max: number, onBytes?: OnBytes, fresh?: boolean): Promise<Uint8Array<ArrayBuffer>>;
 }
 
 const FIRST = 1 << 20; // bytes of the buffer for a stream of unknown length
 
-/** A stream's bytes, `expected` of them as far as is known. Cancels it and raises PageError after more than `most`. */
+/** Returns a stream's bytes; 0 `expected`: their number is unknown. Cancels it and raises PageError after `max` bytes. */
 export async function readAll(
   stream: ReadableStream<Uint8Array<ArrayBuffer>>,
   name: string,
-  most: number,
+  max: number,
   expected = 0,
   onBytes?: OnBytes,
 ): Promise<Uint8Array<ArrayBuffer>> {
-  let buffer = new Uint8Array(Math.min(most, expected || FIRST));
+  let buffer = new Uint8Array(Math.min(max, expected || FIRST));
   let size = 0;
   const reader = stream.getReader();
   for (;;) {
@@ -32,12 +32,12 @@ export async function readAll(
       throw new PageError(`${name} ended after ${size} bytes.`);
     });
     if (done) return buffer.subarray(0, size);
-    if (size + value.length > most) {
+    if (size + value.length > max) {
       void reader.cancel();
-      throw tooLong(name, `has more than ${most} bytes`);
+      throw tooLong(name, `has more than ${max} bytes`);
     }
     if (size + value.length > buffer.length) {
-      const larger = new Uint8Array(Math.min(most, Math.max(buffer.length * 2, size + value.length)));
+      const larger = new Uint8Array(Math.min(max, Math.max(buffer.length * 2, size + value.length)));
       larger.set(buffer.subarray(0, size));
       buffer = larger;
     }
@@ -56,7 +56,7 @@ export class HttpSource implements Source {
     this.cache = `glgpt ${base.origin === location.origin ? base.pathname : base.href}`;
   }
 
-  async bytes(name: string, most: number, onBytes?: OnBytes, fresh = false): Promise<Uint8Array<ArrayBuffer>> {
+  async bytes(name: string, max: number, onBytes?: OnBytes, fresh = false): Promise<Uint8Array<ArrayBuffer>> {
     let response: Response;
     try {
       response = await fetch(new URL(name, this.base), { cache: fresh ? "reload" : "default" });
@@ -68,10 +68,10 @@ export class HttpSource implements Source {
     }
     const encoded = response.headers.has("Content-Encoding"); // its length is then another
     const length = encoded ? 0 : Number(response.headers.get("Content-Length") ?? 0);
-    if (length > most) {
+    if (length > max) {
       void response.body.cancel();
-      throw tooLong(name, `is announced with ${length} bytes instead of at most ${most}`);
+      throw tooLong(name, `is announced with ${length} bytes instead of at most ${max}`);
     }
-    return readAll(response.body, name, most, length, onBytes);
+    return readAll(response.body, name, max, length, onBytes);
   }
 }

@@ -74,7 +74,7 @@ function checkPattern(pattern: string): void {
   try {
     new RegExp(pattern, "ug");
   } catch (error) {
-    throw damaged(`its split pattern is no regular expression in this browser (${reason(error)})`);
+    throw damaged(`its split pattern is not a regular expression that this browser supports (${reason(error)})`);
   }
 }
 

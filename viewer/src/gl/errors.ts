@@ -9,7 +9,7 @@ export function must<T>(value: T | undefined | null, what: string): T {
   return value;
 }
 
-/** What an error says, for a message that names where it came up. */
+/** Returns the message of anything that was thrown. */
 export function reason(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
