@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from glgpt.checkpoint.steps import run_of
-from glgpt.errors import quoted
+from glgpt.cli.config_file import OPTION, configured
+from glgpt.errors import GlgptError, quoted
 from glgpt.program.formats import FORMATS
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -28,6 +29,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
         """As argparse does, which alone takes an optional positional only right behind the one before it."""
+        if OPTION in self._option_string_actions:
+            try:
+                args = configured(args or (), self._option_string_actions)
+            except GlgptError as error:
+                self.error(str(error))
         found, rest = super().parse_known_args(args, namespace)
         if self.most:
             first = getattr(found, self.late) if self.late else None

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from glgpt.cli.options import Parser, add_device_options, device_options, not_negative, positive
 from glgpt.cli.progress import progress
-from glgpt.errors import ArgumentError, quoted, written
+from glgpt.cli.server_options import add_server_options, listening, operated
+from glgpt.errors import ArgumentError, quoted
 from glgpt.system.files import named_errors
 from glgpt.wire import hidden
 
@@ -70,6 +71,7 @@ def add_split_commands(parser: Parser) -> None:
     p.add_argument("--stages", type=positive, metavar="N", help="with --engine ray: ranges of blocks (default 1)")
     p.add_argument("--replicas", type=positive, metavar="N", help="with --engine ray: of each range (default 1)")
     add_device_options(p)
+    add_server_options(p)
 
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:
@@ -151,15 +153,16 @@ def run_split_serve(args: argparse.Namespace) -> int:
     """`glgpt split serve`."""
     from glgpt.split.server import Access, StageServer
 
-    host, port = listening(args.listen)
+    host, port = listening(args.listen, "--listen")
     kind, more = _engine(args)
     with progress("loading", "B") as show:
         options = {"sessions": args.sessions, "age": args.idle, **more, **device_options(args)}
         engine: Front = kind(args.model, args.blocks, progress=show, **options)
     try:
-        server = StageServer(engine, Access(_token(args), tuple(args.origin)), host, port, args.tls)
-        _announce(args, engine, server.url)
-        server.run()
+        with operated(args):
+            server = StageServer(engine, Access(_token(args), tuple(args.origin)), host, port, args.tls)
+            _announce(args, engine, server.url)
+            server.run()
     finally:
         engine.close()
     return 0
@@ -208,11 +211,3 @@ def _announce(args: argparse.Namespace, engine: Front, url: str) -> None:
         )
     if url.startswith("ws:") and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
         print("glgpt: warning: without --tls, others on the way can read the texts", file=sys.stderr, flush=True)
-
-
-def listening(text: str) -> tuple[str, int]:
-    """Host and port of `--listen`. Raises ArgumentError for what is neither PORT nor HOST:PORT."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or len(port) > 5 or int(port) > 65535 or (":" in host and host[:1] != "["):
-        raise ArgumentError(f"--listen {written(text)} is not [HOST:]PORT, such as 8043 or 0.0.0.0:8043")
-    return host.strip("[]") or "127.0.0.1", int(port)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import logging
 import ssl
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -23,6 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.part import Part
 from glgpt.page.serve import Headers, bound_socket, settings
+from glgpt.split import metrics
 from glgpt.split.engine import Fed, Front
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.wire.messages import (
@@ -41,6 +43,7 @@ from glgpt.wire.messages import (
     encode,
 )
 
+logger = logging.getLogger(__name__)
 PORT = 8043
 GREETING = 10.0  # seconds in which a connection must say `open`
 HEARD = 1.0  # seconds in which a client that is turned away may say `open`
@@ -98,13 +101,21 @@ class Application:
         self._holders: dict[str, WebSocket] = {}  # of the sessions, by key
         self.most_connections = 4 * engine.most + 16
         self.connections = 0
-        routes = [Route("/", self._about), WebSocketRoute("/", self._connection)]
+        routes = [Route("/", self._about), Route("/health", self._health), WebSocketRoute("/", self._connection)]
         self.asgi = Headers(Starlette(routes=routes))
+        metrics.CONNECTIONS.set_function(lambda: self.connections)
+        metrics.SESSIONS.set_function(lambda: len(self._holders))
+        metrics.MAX_SESSIONS.set(engine.most)
+        metrics.DRAINING.set_function(lambda: self.draining)
 
     async def _about(self, _: Request) -> JSONResponse:
         """What a person sees who opens the address in a browser."""
         about = self.engine.describe()
         return JSONResponse({"glgpt": "split", "model": about["model"], "holds": about["holds"]})
+
+    async def _health(self, _: Request) -> JSONResponse:
+        """What a proxy or a supervisor asks: 503 once no more steps are taken."""
+        return JSONResponse({"status": "draining" if self.draining else "ok"}, 503 if self.draining else 200)
 
     async def _connection(self, socket: WebSocket) -> None:
         origin = socket.headers.get("origin")
@@ -122,12 +133,14 @@ class Application:
                 await _refuse(socket, FULL, f"the server has {self.connections} connections, as many as it takes")
             return
         self.connections += 1
+        logger.info("connected", extra=_fields(socket))
         try:
             await self._serve(socket)
         except (WebSocketDisconnect, RuntimeError, OSError):  # gone, or closed by us meanwhile
             return
         finally:
             self.connections -= 1
+            logger.info("disconnected", extra=_fields(socket))
 
     async def _serve(self, socket: WebSocket) -> None:
         try:
@@ -197,6 +210,8 @@ class Application:
         try:
             reply = await self._reply(data, session, part, wire, came)
             await _send(socket, reply)
+            metrics.RECEIVED.inc(len(data))
+            metrics.STEP_SECONDS.observe(time.perf_counter() - came)
             return True
         except LapsedError as error:
             await _refuse(socket, error.code, str(error))
@@ -206,7 +221,7 @@ class Application:
             raise
         except Exception as error:  # a fault of ours: the client must hear of it, or it asks for ever
             if socket.client_state is socket.application_state is WebSocketState.CONNECTED:
-                print(f"glgpt split serve: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                logger.error("a step failed", extra=_fields(socket), exc_info=error)
                 await _refuse(socket, BAD, f"the server failed: {type(error).__name__}: {error}")
         finally:
             self.under_way -= 1
@@ -243,14 +258,22 @@ async def _send(socket: WebSocket, message: bytes) -> None:
     """Sends a message. A client that does not take it for `SLOW` seconds is cut off."""
     try:
         await asyncio.wait_for(socket.send_bytes(message), SLOW)
+        metrics.SENT.inc(len(message))
     except asyncio.TimeoutError:
         raise WebSocketDisconnect(1008) from None
 
 
 async def _refuse(socket: WebSocket, code: str, message: str) -> None:
     """Says why, and closes."""
+    metrics.REFUSED.labels(code).inc()
+    logger.info("refused", extra=_fields(socket, code=code, why=message))
     await _send(socket, encode(Failed(code=code, message=quoted(message, 300))))
     await socket.close(CLOSED.get(code, 1000))
+
+
+def _fields(socket: WebSocket, **more: str) -> dict[str, Any]:
+    """The fields of a log record about a connection."""
+    return {"fields": {"client": f"{socket.client.host}:{socket.client.port}" if socket.client else "", **more}}
 
 
 class _Uvicorn(uvicorn.Server):

@@ -422,7 +422,7 @@ def test_an_interrupted_text_leaves_no_answer_to_the_next(
 
 
 def test_a_fault_of_the_server_is_said(
-    serve: Any, folder: Path, ids: list[int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    serve: Any, folder: Path, ids: list[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(folder, "1")
 
@@ -434,7 +434,7 @@ def test_a_fault_of_the_server_is_said(
             patch.setattr(server.app.engine, "step", broken)
             with pytest.raises(GlgptError, match="the server failed: RuntimeError: a fault"):
                 list(split.generate_ids(ids, 2, temperature=0))
-        assert "glgpt split serve: RuntimeError: a fault" in capsys.readouterr().err
+        assert "RuntimeError: a fault" in caplog.text
         assert len(list(split.generate_ids(ids, 2, temperature=0))) == 2
 
 

@@ -1,0 +1,50 @@
+"""What an operator of a server sets: a file of options, logs, metrics."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from glgpt.cli.config_file import OPTION
+from glgpt.errors import ArgumentError, written
+from glgpt.system.logs import LEVELS, STYLES, logging_to
+
+logger = logging.getLogger(__name__)
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `operated`, and `--config`, which `Parser` reads."""
+    g = parser.add_argument_group("operation")
+    g.add_argument(OPTION, metavar="FILE", help="TOML with any of these options, by their long names without --")
+    g.add_argument(
+        "--metrics", metavar="[HOST:]PORT", help="serve Prometheus metrics at /metrics there (default: nowhere)"
+    )
+    g.add_argument("--log-level", choices=LEVELS, default="warning", help="what is logged (default warning)")
+    g.add_argument("--log-format", choices=STYLES, default="text", help="json: one object a line (default text)")
+    g.add_argument("--log-file", metavar="FILE", help="log there instead of stderr; rotated at 8 MiB, 5 are kept")
+
+
+@contextlib.contextmanager
+def operated(args: argparse.Namespace) -> Iterator[None]:
+    """Logs and serves metrics as the options say until the block ends.
+
+    Raises ArgumentError for an address, and FileError for a log, that cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(logging_to(args.log_file, args.log_level, args.log_format))
+        if args.metrics is not None:
+            from glgpt.system.metrics import metrics_server
+
+            address = stack.enter_context(metrics_server(*listening(args.metrics, "--metrics")))
+            logger.info("metrics are served", extra={"fields": {"url": address}})
+        yield
+
+
+def listening(text: str, option: str) -> tuple[str, int]:
+    """Returns the host and port of an option. Raises ArgumentError for what is neither PORT nor HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or len(port) > 5 or int(port) > 65535 or (":" in host and host[:1] != "["):
+        raise ArgumentError(f"{option} {written(text)} is not [HOST:]PORT, such as 8043 or 0.0.0.0:8043")
+    return host.strip("[]") or "127.0.0.1", int(port)

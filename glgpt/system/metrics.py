@@ -1,0 +1,30 @@
+"""Prometheus metrics of a server, on an address of their own: whoever may use the server need not see them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from prometheus_client import start_http_server
+
+from glgpt.errors import ArgumentError, quoted
+
+
+@contextlib.contextmanager
+def metrics_server(host: str, port: int) -> Iterator[str]:
+    """Serves the process's metrics until the block ends; gives their address. Port 0 takes a free one.
+
+    Raises ArgumentError for an address that cannot be used.
+    """
+    try:
+        server, thread = start_http_server(port, host)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or "it must be from 0 to 65535"
+        raise ArgumentError(f"--metrics {quoted(host)}:{port} cannot be used: {why}") from None
+    try:
+        place = f"[{host}]" if ":" in host else host
+        yield f"http://{place}:{server.server_address[1]}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
