@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from glgpt.cli.commands import report
 from glgpt.cli.options import Parser, above_zero, count, device, not_negative, positive
 from glgpt.cli.progress import progress
+from glgpt.cli.server_options import add_server_options, listening
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM, STRATEGIES
 from glgpt.system.files import read_json
@@ -140,6 +141,7 @@ def _serve_options(p: Parser) -> None:
     g.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM")
     g.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
     g.add_argument("--no-page", action="store_true", help="no page for browsers: desktops only")
+    add_server_options(p, "info", file=False)  # each process has a file of its own
 
 
 def check_extra() -> None:
@@ -153,12 +155,13 @@ def check_extra() -> None:
 def run_serve(args: argparse.Namespace) -> int:
     """`glgpt federate serve`."""
     check_extra()
-    from glgpt.federation.serve import Place, Supervisor, export_page, fleet_place, places
+    from glgpt.federation.serve import Operation, Place, Supervisor, export_page, fleet_place, places
     from glgpt.federation.session import ENDED, Files
     from glgpt.training.loop import stoppable
 
     _check_options(args)
     place = Place(args.host, args.port, args.tls_cert, args.tls_key)
+    metrics_place = Place(*listening(args.metrics, "--metrics")) if args.metrics is not None else None
     if not Files(Path(args.out)).exists:
         # before a run is made; the ports of a session are held by what a killed `serve` left
         fleet_place(args.fleet_port, places(place, args.url, args.gateways))
@@ -177,12 +180,16 @@ def run_serve(args: argparse.Namespace) -> int:
     if not args.no_page and not (files.page / "index.html").is_file():
         with progress("exporting the page", "B") as show:
             why = export_page(files, session, args.preset, show)
+    metrics = places(metrics_place, (), session.gateways, "--metrics") if metrics_place else []
+    operation = Operation(metrics, args.log_level, args.log_format)
     with stoppable() as stop:
         supervisor = Supervisor(
-            files, place, args.url, args.device or "auto", lambda event: _tell(args, event), args.fleet_port
+            files, place, args.url, args.device or "auto", lambda event: _tell(args, event), args.fleet_port, operation
         )
 
         def ready(links: list[dict[str, str]]) -> None:
+            for link, at in zip(links, metrics, strict=False):
+                link["metrics"] = f"{at.base()}metrics"
             _ready(args, session, links, why)
 
         done = supervisor.run(ready, lambda: bool(stop))
@@ -308,6 +315,7 @@ def _ready(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]
         elif why:
             lines += [f"browsers:   no page: {why}"]
         lines += [f"desktops:   glgpt federate join '{links['desktop']}'", *_dashboard_lines(links["dashboard"])]
+        lines += ["metrics:    " + links["metrics"]] if "metrics" in links else []
     links = gateways[0]
     more = {"gateways": gateways} if len(gateways) > 1 else {}
     _say(args, {"event": "ready", **links, "session": session.id, **more}, "\n".join(lines))

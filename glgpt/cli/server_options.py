@@ -14,15 +14,17 @@ from glgpt.system.logs import LEVELS, STYLES, logging_to
 logger = logging.getLogger(__name__)
 
 
-def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `operated`, and `--config`, which `Parser` reads."""
+def add_server_options(parser: argparse.ArgumentParser, level: str = "warning", file: bool = True) -> None:
+    """The options of `operated`, and `--config`, which `Parser` reads; `file`: with `--log-file`."""
     g = parser.add_argument_group("operation")
     g.add_argument(OPTION, metavar="FILE", help="TOML with any of these options, by their long names without --")
     g.add_argument(
         "--metrics", metavar="[HOST:]PORT", help="serve Prometheus metrics at /metrics there (default: nowhere)"
     )
-    g.add_argument("--log-level", choices=LEVELS, default="warning", help="what is logged (default warning)")
+    g.add_argument("--log-level", choices=LEVELS, default=level, help=f"what is logged (default {level})")
     g.add_argument("--log-format", choices=STYLES, default="text", help="json: one object a line (default text)")
+    if not file:
+        return
     g.add_argument("--log-file", metavar="FILE", help="log there instead of stderr; rotated at 8 MiB, 5 are kept")
 
 

@@ -34,7 +34,7 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glgpt.errors import GlgptError, quoted
-from glgpt.federation import protocol
+from glgpt.federation import metrics, protocol
 from glgpt.federation.invitations import LIFE, digest
 from glgpt.federation.logs import log_to_stderr
 from glgpt.federation.protocol import Join, Ping, Progress, Update
@@ -45,6 +45,7 @@ from glgpt.page.built import built_dashboard
 from glgpt.page.connections import RESERVED, Limits, available_descriptors
 from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers, bound_socket
+from glgpt.system.metrics import metrics_server
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 T = TypeVar("T")
@@ -543,10 +544,12 @@ class Gateway:
         except Rejected as rejected:
             await self._reject(client, rejected, update)
             return
+        metrics.UPDATES.labels("accepted").inc()
         await client.say({"type": "accepted", "attempt": update.attempt, "norm": norm})
 
     async def _reject(self, client: Client, rejected: Rejected, update: Update) -> None:
         """Says why; after a stale update the current weights follow."""
+        metrics.UPDATES.labels("rejected").inc()
         message = {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
         await client.say(message)
         if rejected.stale:
@@ -559,6 +562,7 @@ class Gateway:
         host: Callable[..., Any] = self._for_host
         routes: list[BaseRoute] = [
             WebSocketRoute("/v1/socket", self.socket),
+            Route("/health", self.health),
             Route("/v1/session", self._for_members(self.about)),
             Route("/v1/session/tokenizer", self._for_members(self.tokenizer)),
             Route("/v1/session/text", self._for_members(self.text)),
@@ -606,6 +610,10 @@ class Gateway:
             return await work(request)
 
         return guarded
+
+    async def health(self, _: Request) -> Response:
+        """What a proxy or a supervisor asks: 503 once a task of the gateway has failed."""
+        return JSONResponse({"status": "failed" if self.failed else "ok"}, 503 if self.failed else 200)
 
     async def about(self, _: Request) -> Response:
         """What a client must know to train along."""
@@ -739,8 +747,11 @@ def main() -> None:
     parser.add_argument("--tls-key")
     parser.add_argument("--origin", action="append", default=[])
     parser.add_argument("--proxied", action="store_true", help="connections of this machine are of a proxy")
+    parser.add_argument("--metrics", nargs=2, metavar=("HOST", "PORT"), default=())
+    parser.add_argument("--log-level", default="info")
+    parser.add_argument("--log-format", default="text")
     args = parser.parse_args()
-    log_to_stderr()
+    log_to_stderr(args.log_level, args.log_format)
     from glgpt.federation.flower import Site
 
     files = Files(args.run, args.site)
@@ -755,10 +766,13 @@ def main() -> None:
         tls = {"ssl_certfile": args.tls_cert, "ssl_keyfile": args.tls_key}
         server = uvicorn.Server(configuration(gateway.application(), listener.connections, **tls))
         gateway.on_failure = partial(setattr, server, "should_exit", True)
+        metrics.observe(gateway)
         await server.serve(sockets=[listener])
         return gateway.failed
 
-    sys.exit(int(asyncio.run(serve())))
+    with metrics_server(args.metrics[0], int(args.metrics[1])) if args.metrics else contextlib.nullcontext():
+        failed = asyncio.run(serve())
+    sys.exit(int(failed))
 
 
 if __name__ == "__main__":

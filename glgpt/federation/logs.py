@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-MAX_LOG_BYTES = 8 << 20  # after which a log is rotated
+from glgpt.system.logs import MAX_LOG_BYTES, start_logging
+
 BURST, PERIOD = 20, 60.0  # records of one place in the code, in so many seconds
 
 
@@ -38,12 +39,10 @@ class Throttle(logging.Filter):
         return True
 
 
-def log_to_stderr() -> None:
+def log_to_stderr(level: str = "info", style: str = "text") -> None:
     """Logs to stderr, which the supervisor appends to a file: every logger's records, throttled."""
-    handler = logging.StreamHandler()
+    handler = start_logging(logging.StreamHandler(), level, style)
     handler.addFilter(Throttle())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def rotate(log: Path) -> None:

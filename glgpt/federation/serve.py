@@ -8,6 +8,7 @@ model after each round and keeps the run folder as `glgpt train` leaves it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -42,6 +43,7 @@ from glgpt.training.program import program_digest
 from glgpt.training.run import new_run
 from glgpt.training.settings import Settings
 
+logger = logging.getLogger(__name__)
 WATCH = 0.5  # seconds between two looks at the processes
 PATIENCE = 180.0  # seconds in which SuperLink must answer after its start
 LOST = 45.0  # seconds after which a run that SuperLink calls running has no ServerApp: its heartbeat is 30
@@ -95,6 +97,15 @@ class Place:
         split = urlsplit(self.base())
         port = "" if split.port in (None, {"http": 80, "https": 443}[split.scheme]) else f":{split.port}"
         return f"{split.scheme}://{in_address(split.hostname or '')}{port}"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What an operator sees of the gateways: where each serves its metrics, if anywhere, and how they log."""
+
+    metrics: Sequence[Place] = ()
+    log_level: str = "info"
+    log_format: str = "text"
 
 
 def begin(
@@ -166,6 +177,10 @@ class Process:
         """Starts it where it does not run; True when it did. Raises GlgptError for one that keeps dying."""
         if self.child is not None and self.child.poll() is None:
             return False
+        if self.child is not None:
+            logger.warning(
+                "the %s ended with %s and is started again; its log is %s", self.name, self.child.returncode, self.log
+            )
         now = time.monotonic()
         self.starts = [*(at for at in self.starts if now - at < 600), now]
         if len(self.starts) > RESTARTS:
@@ -262,6 +277,7 @@ class Supervisor:
         device: str | int,
         tell: Callable[[dict[str, Any]], None],
         fleet_port: int = 0,
+        operation: Operation | None = None,
     ) -> None:
         files = Files(files.run.absolute(), files.site)  # by which commands are found again
         self.files, self.tell = files, tell
@@ -275,7 +291,7 @@ class Supervisor:
             raise FileError(
                 f"{quoted(files.run, 300)}: the last checkpoint is not finite; --rollback 1 undoes its round"
             )
-        self.places = places(place, urls, self.session.gateways)
+        self.places, self.operation = places(place, urls, self.session.gateways), operation or Operation()
         self.keeper = Keeper(files, device)
         self.superlink_port = fleet_place(fleet_port, self.places).port
         self._serverapp = files.folder / "serverapp.pid"
@@ -316,7 +332,10 @@ class Supervisor:
             command += [] if p.tls_cert else ["--proxied"]
         if p.tls_cert and p.tls_key:
             command += ["--tls-cert", p.tls_cert, "--tls-key", p.tls_key]
-        return command
+        o = self.operation
+        if o.metrics:
+            command += ["--metrics", o.metrics[site].host, str(o.metrics[site].port)]
+        return [*command, "--log-level", o.log_level, "--log-format", o.log_format]
 
     @property
     def processes(self) -> list[Process]:

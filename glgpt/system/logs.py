@@ -35,18 +35,26 @@ def logging_to(file: str | None = None, level: str = "warning", style: str = "te
             )
         except OSError as error:
             raise FileError(f"--log-file {quoted(file, 300)} cannot be written: {error.strerror}") from None
-    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    root, before = logging.getLogger(), logging.getLogger().level
-    root.addHandler(handler)
-    root.setLevel(level.upper())
-    for name in NOISY:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    root = logging.getLogger()
+    before = root.level
+    start_logging(handler, level, style)
     try:
         yield
     finally:
         root.setLevel(before)
         root.removeHandler(handler)
         handler.close()
+
+
+def start_logging(handler: logging.Handler, level: str, style: str) -> logging.Handler:
+    """Gives all records from `level` on to a handler, in a style of `STYLES`; returns it."""
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return handler
 
 
 class JsonFormatter(logging.Formatter):

@@ -1,0 +1,34 @@
+"""What a gateway's `--metrics` counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter, Gauge
+
+if TYPE_CHECKING:
+    from glgpt.federation.gateway import Gateway
+
+ROUND = Gauge("glgpt_federation_round", "Rounds that are done.")
+ROUNDS = Gauge("glgpt_federation_rounds", "Rounds of the session.")
+PAUSED = Gauge("glgpt_federation_paused", "1 while the host has paused the session.")
+SOCKETS = Gauge("glgpt_federation_sockets", "Open sockets of members.")
+MEMBERS = Gauge("glgpt_federation_members", "Members with a socket.")
+ANSWERS = Gauge("glgpt_federation_round_updates", "Updates that the open round has.")
+UPDATES = Counter("glgpt_federation_updates", "Updates of members, by result.", ["result"])
+BYTES = Gauge("glgpt_federation_member_bytes", "Bytes exchanged with the known members.", ["direction"])
+
+
+def observe(gateway: Gateway) -> None:
+    """Has the metrics read from a gateway, whenever they are asked for."""
+    rounds, files = gateway.rounds, gateway.files
+    ROUND.set_function(files.round_of)
+    ROUNDS.set(gateway.session.rounds)
+    PAUSED.set_function(lambda: files.paused)
+    SOCKETS.set_function(lambda: len(gateway.clients))
+    MEMBERS.set_function(lambda: sum(member.connections > 0 for member in list(rounds.members.values())))
+    ANSWERS.set_function(lambda: len(rounds.open.updates) if rounds.open else 0)
+    BYTES.labels("in").set_function(lambda: sum(member.bytes_in for member in list(rounds.members.values())))
+    BYTES.labels("out").set_function(lambda: sum(member.bytes_out for member in list(rounds.members.values())))
+    for result in ("accepted", "rejected"):
+        UPDATES.labels(result)  # from zero on
