@@ -22,8 +22,8 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page bench bench-web \
-  wheel-check viewer demo demo-page demo-split pictures node browsers lock clean
+.PHONY: help setup generate test test-fast test-reference test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page bench bench-web \
+  wheel-check viewer demo demo-page demo-split pictures node browsers proxy lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -43,7 +43,10 @@ test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
 test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
 	$(PYTEST) tests/live
 
-test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers  ## training together, with Flower, in an environment of its own
+test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, with TLS and a path (installs nginx)
+	$(BIN)/python -m pytest tests/proxy
+
+test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers proxy  ## training together, with Flower, in an environment of its own
 	$(FEDERATE)/bin/python -m pytest -m "not kills" tests/federation tests/browser/test_page_federation.py tests/browser/test_dashboard.py
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn: some minutes
@@ -128,6 +131,10 @@ browsers:
 	{ $(call apt,chromium,no Chromium to test the page in); }
 	@{ command -v firefox-esr || command -v firefox; } >/dev/null || { $(call apt,firefox-esr,no Firefox to test the page in); }
 	@command -v Xvfb >/dev/null || { $(call apt,xvfb,no X server for Firefox); }
+
+proxy:
+	@{ command -v nginx || [ -x /usr/sbin/nginx ]; } >/dev/null || { $(call apt,nginx-light,no nginx to test behind); }
+	@command -v openssl >/dev/null || { $(call apt,openssl,no openssl to make a certificate with); }
 
 lock:  ## renew the pins (needs uv); Flower's and Ray's have files of their own, with the tests' tools: they want older ones of some
 	for extra in "" dev federate cluster; do uv pip compile -q --upgrade --universal --no-annotate --no-header \

@@ -1,4 +1,4 @@
-"""What an operator of a server sets: a file of options, logs, metrics."""
+"""Options for operators of servers: a file of options, logs, metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_server_options(parser: argparse.ArgumentParser, level: str = "warning", file: bool = True) -> None:
-    """The options of `operated`, and `--config`, which `Parser` reads; `file`: with `--log-file`."""
+    """Adds the options of `operated` and `--config`, which `Parser` reads; `file`: with `--log-file`."""
     g = parser.add_argument_group("operation")
     g.add_argument(OPTION, metavar="FILE", help="TOML with any of these options, by their long names without --")
     g.add_argument(

@@ -612,7 +612,7 @@ class Gateway:
         return guarded
 
     async def health(self, _: Request) -> Response:
-        """What a proxy or a supervisor asks: 503 once a task of the gateway has failed."""
+        """Answers a health check: 503 once a task of the gateway has failed."""
         return JSONResponse({"status": "failed" if self.failed else "ok"}, 503 if self.failed else 200)
 
     async def about(self, _: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What a gateway's `--metrics` counts."""
+"""Metrics of a gateway (`--metrics`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What `glgpt split serve --metrics` counts."""
-
-from __future__ import annotations
+"""Metrics of a split server (`--metrics`)."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

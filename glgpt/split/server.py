@@ -114,7 +114,7 @@ class Application:
         return JSONResponse({"glgpt": "split", "model": about["model"], "holds": about["holds"]})
 
     async def _health(self, _: Request) -> JSONResponse:
-        """What a proxy or a supervisor asks: 503 once no more steps are taken."""
+        """Answers a health check: 503 once no more steps are taken."""
         return JSONResponse({"status": "draining" if self.draining else "ok"}, 503 if self.draining else 200)
 
     async def _connection(self, socket: WebSocket) -> None:
