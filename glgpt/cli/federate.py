@@ -29,6 +29,7 @@ from glgpt.training.settings import PRESETS
 LAST = 5  # rounds that `status` shows
 EVAL_TOKENS = 1 << 14  # a validation a round: fewer tokens than `glgpt train` takes
 SETTINGS = ("tokenizer", "context", "batch", "lr", "seed", "warmup")  # options that the model's training takes
+HOST_WARNING = "whoever opens it is the host; glgpt federate link RUN prints another"
 EXTRA = ("flwr", "websockets", "httpx")
 
 
@@ -60,6 +61,15 @@ def add_federate_commands(p: Parser) -> None:
     join.add_argument("--name", default="", metavar="NAME", help="what the others see")
     join.add_argument("--device", type=device, default="auto", help="auto, software, gpu, or an EGL device's number")
     join.add_argument("--json", action="store_true", help="print one JSON object a line")
+    link = add(
+        "link",
+        run_link,
+        "print another link to a running session's dashboard: each works once",
+        "glgpt federate link runs/together",
+    )
+    link.add_argument("folder", metavar="RUN", help="the folder that glgpt federate serve was given")
+    link.add_argument("--rotate", action="store_true", help="end the links and the open dashboards of all other hosts")
+    link.add_argument("--json", action="store_true", help="print JSON")
     status = add("status", run_status, "what a session is at", "glgpt federate status runs/together --json")
     status.add_argument("folder", metavar="RUN", help="the folder that glgpt federate serve was given")
     status.add_argument("--json", action="store_true", help="print all of it as JSON")
@@ -331,7 +341,7 @@ def _dashboard_lines(link: str) -> list[str]:
         built_dashboard()
     except GlgptError as error:
         return [f"dashboard:  {error}"]
-    return [f"dashboard:  {link}", "            (whoever has that link is the host)"]
+    return [f"dashboard:  {link}", f"            (works once; {HOST_WARNING})"]
 
 
 def _tell(args: argparse.Namespace, event: dict[str, Any]) -> None:
@@ -409,15 +419,47 @@ def run_status(args: argparse.Namespace) -> int:
 
 def _asked(host: dict[str, str]) -> list[dict[str, Any]]:
     """What a gateway says of itself; nothing where it does not answer."""
+    answer = _call(host, "GET", "v1/status")
+    return [] if answer is None else [answer]
+
+
+def _call(host: dict[str, str], method: str, path: str, body: Any = None) -> dict[str, Any] | None:
+    """Calls a gateway of this machine's; None where it does not answer."""
     import httpx
 
     headers, trusted = {"Authorization": f"Bearer {host['token']}"}, ssl.create_default_context()
     try:
-        answer = httpx.get(host["address"] + "v1/status", headers=headers, timeout=10, trust_env=False, verify=trusted)
+        answer = httpx.request(
+            method, host["address"] + path, headers=headers, json=body, timeout=10, trust_env=False, verify=trusted
+        )
         answer.raise_for_status()
-    except (httpx.HTTPError, OSError):
-        return []
-    return [answer.json()]
+        found: dict[str, Any] = answer.json()
+        return found
+    except (httpx.HTTPError, OSError, ValueError):
+        return None
+
+
+def run_link(args: argparse.Namespace) -> int:
+    """`glgpt federate link`."""
+    check_extra()
+    from glgpt.federation.serve import HOSTS
+    from glgpt.federation.session import Files
+
+    files = Files(Path(args.folder))
+    files.session()
+    path = files.folder / HOSTS
+    links = []
+    for host in read_json(path)["gateways"] if path.exists() else []:
+        made = _call(host, "POST", "v1/host/link", {"rotate": args.rotate})
+        if made is None:
+            raise GlgptError(
+                f"the gateway at {quoted(host['address'])} does not answer; is {quoted(args.folder)} served?"
+            )
+        links.append(f"{host['address']}#host={made['token']}")
+    if not links:
+        raise GlgptError(f"{quoted(args.folder)} is not being served; glgpt federate serve --out {quoted(args.folder)}")
+    report(args, {"dashboards": links}, "\n".join(links))
+    return 0
 
 
 def _status_text(found: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation import metrics, protocol
-from glgpt.federation.invitations import LIFE, digest
+from glgpt.federation.invitations import HOST_KINDS, HOST_LINK, LIFE, digest
 from glgpt.federation.logs import log_to_stderr
 from glgpt.federation.protocol import Join, Ping, Progress, Update
 from glgpt.federation.rounds import REMOVED, Member, Refused, Rejected, Rounds, RunOver
@@ -575,6 +575,8 @@ class Gateway:
             Route("/v1/members/{number:int}", host(self.remove), methods=["DELETE"]),
             Route("/v1/model", host(self.model)),
             Route("/v1/qr", host(self.qr), methods=["POST"]),
+            Route("/v1/host/token", host(self.host_token), methods=["POST"]),
+            Route("/v1/host/link", host(self.host_link), methods=["POST"]),
         ]
         if self._has_page:
             routes.append(Mount("/train", PageFiles(directory=str(self.files.page), html=True)))
@@ -592,7 +594,7 @@ class Gateway:
     def _for_host(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
             try:
-                self.invitations.check(_bearer(request), "host")
+                self.invitations.check(_bearer(request), *HOST_KINDS)
             except GlgptError:
                 return JSONResponse({"error": "the host's token is needed"}, 401)
             return await work(request)
@@ -684,6 +686,16 @@ class Gateway:
             return JSONResponse({"error": "there is no such device"}, 404)
         self._turn_out_unwanted()
         return JSONResponse({"removed": number})
+
+    async def host_token(self, request: Request) -> Response:
+        """Exchanges the token of a dashboard's link, which ends, for one that a tab stores."""
+        return JSONResponse({"token": self.invitations.exchange(_bearer(request)), "seconds": LIFE}, 201)
+
+    async def host_link(self, request: Request) -> Response:
+        """Creates the token of another dashboard's link; `{"rotate": true}` ends those of all other hosts."""
+        if (await _json(request)).get("rotate") is True:
+            self.invitations.turn_out_hosts(but=_bearer(request))
+        return JSONResponse({"token": self.invitations.create(kind=HOST_LINK)}, 201)
 
     async def model(self, _: Request) -> Response:
         """The model as it is now: a zip of the folder that `glgpt generate --model` takes."""

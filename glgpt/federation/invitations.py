@@ -16,6 +16,8 @@ from glgpt.errors import GlgptError
 from glgpt.system.files import read_json, write_json
 
 LIFE = 7 * 24 * 3600.0  # seconds
+HOST, HOST_LINK = "host", "host link"  # kinds of tokens beside "member": a link's is exchanged for another on first use
+HOST_KINDS = (HOST, HOST_LINK)
 
 
 def _text(data: bytes) -> str:
@@ -39,7 +41,12 @@ class Invitations:
         self._known: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
 
     def create(self, life: float = LIFE, uses: int | None = None, kind: str = "member") -> str:
-        """A new token; `uses` is how many members may join by it, None: any number. `kind` is member or host."""
+        """Creates a token; `uses` is how many members may join by it, None: any number.
+
+        `kind` is "member" or one of `HOST_KINDS`, whose tokens are forgotten when they have expired.
+        """
+        now = self._clock()
+        self._known = {n: x for n, x in self._known.items() if x["expires"] > now or x["kind"] not in HOST_KINDS}
         payload = {"session": self._session, "n": secrets.token_hex(8), "expires": self._clock() + life, "kind": kind}
         body = _text(json.dumps(payload, separators=(",", ":")).encode())
         token = f"{body}.{_text(self._sign(body))}"
@@ -50,8 +57,8 @@ class Invitations:
     def _sign(self, body: str) -> bytes:
         return hmac.new(self._key, body.encode(), hashlib.sha256).digest()
 
-    def check(self, token: str, kind: str = "member") -> None:
-        """Raises GlgptError, which says no more than that, for a token that does not admit."""
+    def check(self, token: str, *kinds: str) -> None:
+        """Raises GlgptError, which says no more than that, for a token that is not of these kinds (default: member)."""
         body, _, signature = token.partition(".")
         try:
             signed = hmac.compare_digest(self._sign(body), _data(signature))
@@ -64,7 +71,7 @@ class Invitations:
             and known is not None
             and not known["revoked"]
             and payload.get("session") == self._session
-            and known["kind"] == kind
+            and known["kind"] in (kinds or ("member",))
             and known["expires"] > self._clock()
         )
         if not good:
@@ -95,6 +102,19 @@ class Invitations:
         self._known[token_digest]["revoked"] = True
         self._store()
         return True
+
+    def exchange(self, token: str, life: float = LIFE) -> str:
+        """Returns a new host's token for one that is good. A link's is worth nothing afterwards."""
+        self.check(token, *HOST_KINDS)
+        if self._known[digest(token)]["kind"] == HOST_LINK:
+            self._known[digest(token)]["revoked"] = True
+        return self.create(life, None, HOST)
+
+    def turn_out_hosts(self, but: str) -> None:
+        """Revokes the tokens of all hosts but one."""
+        for name, known in self._known.items():
+            known["revoked"] |= known["kind"] in HOST_KINDS and name != digest(but)
+        self._store()
 
     def listed(self) -> list[dict[str, Any]]:
         """What is stored, for the host."""

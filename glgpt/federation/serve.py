@@ -28,11 +28,12 @@ import numpy as np
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
+from glgpt.federation.invitations import HOST, HOST_LINK, digest
 from glgpt.federation.keeper import Keeper
 from glgpt.federation.logs import rotate
 from glgpt.federation.member.supernode import terms_of
 from glgpt.federation.session import ENDED, Files, Session, recipe_of
-from glgpt.system.files import write_json
+from glgpt.system.files import read_json, write_json
 from glgpt.system.locks import lock_folder
 from glgpt.system.network import in_address
 from glgpt.text.dataset import Data
@@ -48,7 +49,7 @@ WATCH = 0.5  # seconds between two looks at the processes
 PATIENCE = 180.0  # seconds in which SuperLink must answer after its start
 LOST = 45.0  # seconds after which a run that SuperLink calls running has no ServerApp: its heartbeat is 30
 RESTARTS = 20  # of one process within ten minutes and one round, before it is given up
-HOST_LIFE = 10 * 365 * 24 * 3600.0
+HOST_LIFE = 366 * 24 * 3600.0  # of the token of this machine's own commands, which each start replaces
 SUPERLINK = "superlink.sqlite"  # there too
 PROCESSES = "processes"  # in the session's folder: who leads each group of processes
 HOSTS = "host.json"  # there too: each gateway's address and the host's token
@@ -390,17 +391,20 @@ class Supervisor:
 
     def links(self) -> list[dict[str, str]]:
         """Of each gateway a link for browsers, one for desktops, and the host's, which is for nobody else."""
+        path = self.files.folder / HOSTS
+        before = read_json(path).get("gateways", []) if path.exists() else []
         found, hosts = [], []
         for site, place in enumerate(self.places):
             invitations = Files(self.files.run, site).invitations()
-            token, host_token = invitations.create(), invitations.create(HOST_LIFE, None, "host")
-            base = place.base()
-            hosts.append({"token": host_token, "address": base})
-            links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={host_token}"}
+            for old in before:
+                invitations.revoke(digest(old["token"]))
+            base, token = place.base(), invitations.create()
+            hosts.append({"token": invitations.create(HOST_LIFE, None, HOST), "address": base})
+            links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={invitations.create(kind=HOST_LINK)}"}
             if (self.files.page / "index.html").is_file():
                 links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"
             found.append(links)
-        write_json(self.files.folder / HOSTS, {"gateways": hosts}, private=True)
+        write_json(path, {"gateways": hosts}, private=True)
         return found
 
     def run(self, ready: Callable[[list[dict[str, str]]], None], stopped: Callable[[], bool]) -> bool:

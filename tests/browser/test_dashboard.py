@@ -19,6 +19,7 @@ from fake_session import FakeFlower, make_files, serving
 from peer import Peer
 from playwright.sync_api import expect, sync_playwright
 
+from glgpt.federation.invitations import HOST_LINK
 from glgpt.federation.session import ENDED
 from glgpt.page.built import built_dashboard
 from glgpt.system.files import data_path
@@ -260,6 +261,21 @@ def test_links_that_are_not_the_hosts(session: Session, visit: Callable[..., Any
     field.fill(session.link)
     stranger.get_by_role("button", name="Open").click()
     expect(stranger.get_by_text("No device has joined yet.")).to_be_visible()
+
+
+def test_the_hosts_link_works_once(session: Session, visit: Callable[..., Any]) -> None:
+    """Its token stayed in the history, where it was good for years."""
+    link = f"{session.host.address}#host={session.host.gateway.invitations.create(kind=HOST_LINK)}"
+    page = visit(link, provokes="status of 401")
+    expect(page.get_by_text("No device has joined yet.")).to_be_visible()
+    assert page.url == session.host.address
+    stored = page.evaluate("Object.values(sessionStorage).join()")
+    assert link.partition("=")[2] not in stored
+    for again in (page.reload, lambda: (page.goto("about:blank"), page.goto(link))):  # the tab has another token
+        again()
+        expect(page.get_by_text("No device has joined yet.")).to_be_visible()
+    other = visit(link, provokes="status of 401")
+    expect(other.get_by_role("alert")).to_contain_text("This host link was used already")
 
 
 def test_it_fits_both_sizes_and_axe_finds_nothing(session: Session, visit: Callable[..., Any]) -> None:

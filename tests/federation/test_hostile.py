@@ -10,6 +10,7 @@ import ssl
 
 import pytest
 from certificate import certificate
+from command_line import refused
 from fake_session import FakeFlower, make_files, serving
 
 pytest.importorskip("httpx", reason="make test-federate has what this needs")
@@ -20,10 +21,12 @@ from peer import Peer, wait
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync import client as sync
 
+from glgpt.cli import main
+from glgpt.errors import GlgptError
 from glgpt.federation import logs, protocol
-from glgpt.federation.invitations import digest
+from glgpt.federation.invitations import HOST, HOST_KINDS, HOST_LINK, digest
 from glgpt.federation.logs import BURST, PERIOD, Throttle, rotate
-from glgpt.federation.serve import Place
+from glgpt.federation.serve import Place, Supervisor
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -321,3 +324,68 @@ def test_a_long_session_fits_a_message(served):
     peer = Peer(host, host.gateway.invitations.create())
     rounds = peer.next("welcome")["rounds"]
     assert len(rounds) == 500 and rounds[-1]["sample"] and len(json.dumps(rounds)) < 200_000
+
+
+# -- the host's token --------------------------------------------------------------------
+
+
+def test_a_dashboards_link_works_once(served):
+    """Its token stayed in the browser's history, and was good for ten years."""
+    host = served()
+    link = host.gateway.invitations.create(kind=HOST_LINK)
+
+    def call(token, method="GET", path="v1/status", **more):
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.request(method, host.address + path, headers=headers, trust_env=False, **more)
+
+    made = call(link, "POST", "v1/host/token")
+    assert made.status_code == 201
+    token = made.json()["token"]
+    assert call(token).status_code == 200
+    assert call(link).status_code == call(link, "POST", "v1/host/token").status_code == 401  # as in the history
+    other = call(token, "POST", "v1/host/link").json()["token"]
+    assert call(call(other, "POST", "v1/host/token").json()["token"]).status_code == 200
+    last = call(token, "POST", "v1/host/link", json={"rotate": True}).json()["token"]
+    listed = host.gateway.invitations.listed()
+    assert sum(x["kind"] in HOST_KINDS and not x["revoked"] for x in listed) == 2
+    assert call(token).status_code == call(last).status_code == 200
+    member = host.gateway.invitations.create()
+    for path in ("v1/host/token", "v1/host/link"):
+        assert call(member, "POST", path).status_code == 401
+
+
+def test_each_start_ends_the_token_of_the_last_one(tmp_path):
+    files = make_files(tmp_path / "run")
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor.files, supervisor.places = files, [Place(url="https://example.org/team/")]
+    first = supervisor.links()
+    path = files.folder / "host.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    own = json.loads(path.read_text())["gateways"][0]["token"]
+    assert own not in str(first)  # the link has another
+    files.invitations().check(own, HOST)
+    supervisor.links()
+    with pytest.raises(GlgptError):
+        files.invitations().check(own, HOST)
+    for links in (first, supervisor.links()):  # members' links, and those of dashboards, stay good
+        files.invitations().check(links[0]["desktop"].partition("#")[2])
+        files.invitations().check(links[0]["dashboard"].partition("#host=")[2], HOST_LINK)
+
+
+def test_the_link_command_prints_another_link(served, capsys):
+    host = served()
+    token = host.gateway.invitations.create(kind=HOST)
+    path = host.gateway.files.folder / "host.json"
+    path.write_text(json.dumps({"gateways": [{"token": token, "address": host.address}]}))
+    assert main(["federate", "link", str(host.gateway.files.run)]) == 0
+    link = capsys.readouterr().out.strip()
+    assert link.startswith(f"{host.address}#host=")
+    assert main(["federate", "link", str(host.gateway.files.run), "--rotate", "--json"]) == 0
+    (other,) = json.loads(capsys.readouterr().out)["dashboards"]
+    host.gateway.invitations.check(other.partition("#host=")[2], HOST_LINK)
+    with pytest.raises(GlgptError):
+        host.gateway.invitations.check(link.partition("#host=")[2], HOST_LINK)
+    path.write_text(json.dumps({"gateways": [{"token": "x.y", "address": host.address}]}))
+    assert "does not answer" in refused(capsys, "federate", "link", str(host.gateway.files.run))
+    path.unlink()
+    assert "not being served" in refused(capsys, "federate", "link", str(host.gateway.files.run))

@@ -93,8 +93,15 @@ export class Gateway {
   /** `base` ends with a slash. */
   constructor(
     readonly base: string,
-    private readonly token: string,
+    private token: string,
   ) {}
+
+  /** Exchanges the token of a host's link, which works once, for one to store in this tab. */
+  async exchange(): Promise<string> {
+    const { token } = (await (await this.call("v1/host/token", "POST")).json()) as { token: string };
+    this.token = token;
+    return token;
+  }
 
   async status(): Promise<Status> {
     return (await this.call("v1/status")).json() as Promise<Status>;

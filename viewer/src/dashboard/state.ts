@@ -76,7 +76,10 @@ function store(token: string): boolean {
   }
 }
 
-/** Reads the link. The host's token leaves the address: it would stay in the history, and in shared screens. */
+/**
+ * Reads the link. The host's token leaves the address, which shared screens show, and is exchanged: the history may hold
+ * the link, which works once.
+ */
 export function start(): void {
   const kept = stored();
   const found = readFragment(location.hash);
@@ -86,8 +89,9 @@ export function start(): void {
     return;
   }
   if (kept?.token === token) tokens.value = kept.tokens;
-  if (store(token)) history.replaceState(null, "", location.pathname + location.search);
-  host(token);
+  const saved = store(token);
+  if (saved) history.replaceState(null, "", location.pathname + location.search);
+  host(token, saved && found.as === "host", kept);
 }
 
 /** Opens the host's link that somebody pasted. */
@@ -97,29 +101,35 @@ export function paste(link: string): void {
     problem.value = "This is not the host's link: it ends with #host= and a long token. glgpt federate serve prints it as “dashboard”.";
     return;
   }
-  store(token);
-  host(token);
+  host(token, store(token));
 }
 
-function host(token: string): void {
+/** Shows the session to its host. The token of a link is exchanged first; of a used one, `before` counts. */
+function host(token: string, link = false, before: Kept | null = null): void {
   batch(() => {
     access.value = { as: "host", token };
     denied.value = problem.value = "";
   });
   gateway = new Gateway(base, token);
-  void watch(gateway);
+  void watch(gateway, link, before);
 }
 
 // -- what the server reports --------------------------------------------------------------------------------------
 
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Requests the status until the session is over, or the token is not accepted. */
-async function watch(from: Gateway): Promise<void> {
+/** Requests the status until the session is over, or the token is not accepted; first exchanges a link's token. */
+async function watch(from: Gateway, link: boolean, before: Kept | null): Promise<void> {
   let asked = -Infinity;
   while (gateway === from && !over.value) {
     const begun = performance.now();
     try {
+      if (link) {
+        const token = await from.exchange();
+        link = false;
+        store(token);
+        access.value = { as: "host", token };
+      }
       const found = await from.status();
       batch(() => {
         status.value = found;
@@ -131,6 +141,12 @@ async function watch(from: Gateway): Promise<void> {
         await list(from);
       }
     } catch (error) {
+      if (link && before && error instanceof Denied) {
+        tokens.value = before.tokens;
+        store(before.token);
+        host(before.token);
+        return;
+      }
       failed(error);
     }
     await sleep(Math.max(POLL_MS, POLL_SHARE * (performance.now() - begun)));
@@ -151,7 +167,7 @@ function failed(error: unknown): void {
   if (error instanceof Denied) {
     gateway = null;
     status.value = null;
-    denied.value = "This host link is unknown, expired or revoked. glgpt federate serve prints a new one each time it starts.";
+    denied.value = "This host link was used already, or is unknown, expired or revoked. glgpt federate link RUN prints another.";
     return;
   }
   const last = status.value;
