@@ -7,7 +7,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from glgpt.federation.protocol import FRAME
+from glgpt.federation import protocol
 from glgpt.page.connections import BACKLOG, Connections, http_protocol
 
 
@@ -52,7 +52,7 @@ def configuration(app: Any, connections: Connections, **more: Any) -> uvicorn.Co
         "http": http_protocol(connections),
         "backlog": BACKLOG,
         "ws": FlowControl,
-        "ws_max_size": FRAME + 1024,
+        "ws_max_size": max(protocol.FRAME, protocol.MOST_TEXT) + 1024,
         "ws_ping_interval": 20,
         "ws_ping_timeout": 60,
         "ws_per_message_deflate": False,

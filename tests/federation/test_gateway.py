@@ -127,10 +127,10 @@ def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypat
     """A round is offered before it is on the disk, and a fast device has sent something by then."""
     from glgpt.federation.rounds import Rounds
 
-    keep_open, kept = Rounds.keep_open, threading.Event()
+    keep_open, acknowledged, kept = Rounds.keep_open, threading.Event(), threading.Event()
 
     def slowly(rounds):
-        time.sleep(1.5)
+        acknowledged.wait(30)
         keep_open(rounds)
         kept.set()
 
@@ -140,6 +140,7 @@ def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypat
     frames = list(protocol.frames(data))
     peer.socket.send(frames[0])
     assert peer.next("ack")["have"] == 1 and not kept.is_set()
+    acknowledged.set()
     kept.wait(30)
     for frame in frames[1:]:
         peer.socket.send(frame)
