@@ -22,11 +22,12 @@ from glgpt.cli.split import client_options, render_split, split_figures, split_p
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
-from glgpt.inspection.compare import Tolerance, compare, render
+from glgpt.inspection.compare import compare, render
 from glgpt.inspection.dump import checked_out, dump
 from glgpt.inspection.evaluate import evaluate
 from glgpt.inspection.logits import checked_file, save_logits
 from glgpt.inspection.reference import load_reference, run_transformers
+from glgpt.program.tolerance import KL_LIMIT, Tolerance
 from glgpt.system.files import named_errors, read_text
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE
 from glgpt.training.settings import PRECISIONS
@@ -197,8 +198,10 @@ def run_compare(args: argparse.Namespace) -> int:
     cases = [] if live else load_reference(args.reference)
     if args.activations and not live and all(set(case.arrays) == {"logits"} for case in cases):
         raise GlgptError(f"{args.reference} holds logits only; --activations needs intermediates too")
-    tolerance = Tolerance.of(args.dtype, args.atol, args.rtol)
+    absolute = None if args.atol is args.rtol is None else (args.atol or 0.0, args.rtol or 0.0)
+    kl = KL_LIMIT if args.kl is None else args.kl
     with open_model(args) as model:
+        tolerance = Tolerance.of(args.dtype, model.config.n_layer, kl=kl, absolute=absolute)
         if live:
             texts = args.prompt or ([] if args.ids else [SENTENCE])
             prompts = [*(encode(model, text, None) for text in texts), *(args.ids or [])]

@@ -102,12 +102,11 @@ def _compare(add: Add) -> None:
     p.add_argument("--prompt", action="append", metavar="TEXT", help="with transformers: what to run (may repeat)")
     p.add_argument("--ids", action="append", type=ids, metavar="ID,ID,...", help="token ids, in place of a prompt")
     p.add_argument("--activations", action="store_true", help="walk all intermediates and name the first that is off")
-    p.add_argument(
-        "--atol", type=not_negative, metavar="A", help="absolute tolerance (default 2e-4, f16 2e-2, q8 0.25, q4 2.5)"
-    )
-    p.add_argument(
-        "--rtol", type=not_negative, metavar="R", help="relative tolerance (default 1e-5, f16 1e-3, q8 1e-2, q4 5e-2)"
-    )
+    text = "mean KL divergence of the logits from the reference's, in nats, at most (default 0.05)"
+    p.add_argument("--kl", type=not_negative, metavar="K", help=text)
+    text = "hold each value to A + R |reference| (default: relative errors by the format and the number of blocks)"
+    p.add_argument("--atol", type=not_negative, metavar="A", help=text)
+    p.add_argument("--rtol", type=not_negative, metavar="R", help="see --atol")
     _figures(p)
 
 

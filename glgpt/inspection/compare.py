@@ -12,51 +12,24 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.inspection.reference import Case, shared_start
-from glgpt.program.formats import FORMATS
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far a value may be from its reference: `atol + rtol * |reference|`; by default as f32 keeps it.
-
-    `greedy`: greedy tokens must be the reference's. Weights that were rounded to few bits choose others now and then.
-    """
-
-    atol: float = FORMATS["f32"].tolerance[0]
-    rtol: float = FORMATS["f32"].tolerance[1]
-    greedy: bool = True
-
-    @classmethod
-    def of(cls, dtype: str, atol: float | None = None, rtol: float | None = None) -> Tolerance:
-        """What models of this dtype keep, but where a number is given."""
-        fmt = FORMATS[dtype]
-        usual = fmt.rounded or fmt.tolerance
-        return cls(usual[0] if atol is None else atol, usual[1] if rtol is None else rtol, not fmt.quantised)
-
-    def excess(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-        """Error over allowed error, element by element: 1 is the limit; inf where only one of the two is finite."""
-        ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
-        finite = np.isfinite(ours) & np.isfinite(theirs)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            ratio = np.abs(ours - theirs) / (self.atol + self.rtol * np.abs(theirs))
-        same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-        return np.where(same, 0.0, np.where(finite, ratio, np.inf))
+from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
 
 
 @dataclass(frozen=True)
 class Worst:
-    """Where an array is furthest beyond, or closest to, its tolerance."""
+    """An array beside its reference: the value furthest off, the relative error, and the multiple of the tolerance."""
 
     name: str
     index: tuple[int, ...]
     ours: float
     reference: float
     error: float
+    relative: float
     excess: float
 
     @property
     def within(self) -> bool:
-        """Whether the whole array keeps the tolerance."""
+        """True if the whole array keeps the tolerance."""
         return self.excess <= 1
 
     def __str__(self) -> str:
@@ -65,13 +38,14 @@ class Worst:
 
 
 def worst_of(name: str, ours: np.ndarray, theirs: np.ndarray, tolerance: Tolerance) -> Worst:
-    """The element with the largest share of its tolerance. Raises GlgptError when shapes differ."""
+    """Measures an activation or logits. Raises GlgptError when shapes differ."""
     if ours.shape != theirs.shape:
         raise GlgptError(f"{name}: the reference is {list(theirs.shape)}, the model gives {list(ours.shape)}")
-    excess = tolerance.excess(ours, theirs)
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
+    measured = tolerance.measure(tokens_first(ours), tokens_first(theirs))
+    token, value = measured.at
+    index = (token, value) if ours.ndim == 2 else (value // ours.shape[2], token, value % ours.shape[2])
     a, b = float(ours[index]), float(theirs[index])
-    return Worst(name, index, a, b, abs(a - b), float(excess[index]))
+    return Worst(name, index, a, b, abs(a - b), measured.relative, measured.excess)
 
 
 @dataclass
@@ -82,11 +56,13 @@ class CaseResult:
     tokens: int
     max_abs: list[float]  # a position each
     kl: list[float]  # nats, reference to glgpt, a position each
+    kl_limit: float  # of their mean
     top1: list[bool]
     worst: Worst
     greedy: tuple[int, int] | None = None  # how many greedy tokens agree from the start, of how many
     activations: list[Worst] = field(default_factory=list)  # in the order they are computed
     greedy_counts: bool = True  # whether those tokens must agree
+    tie: bool = False  # the first greedy token that differs is as likely as the reference's, within the tolerance
 
     @property
     def first_off(self) -> Worst | None:
@@ -95,23 +71,15 @@ class CaseResult:
 
     @property
     def within(self) -> bool:
-        """Whether all that was compared keeps the tolerance."""
-        same_greedy = not self.greedy_counts or self.greedy is None or self.greedy[0] == self.greedy[1]
-        return self.worst.within and same_greedy and self.first_off is None
+        """True if all that was compared keeps the tolerance."""
+        same_greedy = not self.greedy_counts or self.tie or self.greedy is None or self.greedy[0] == self.greedy[1]
+        close = self.worst.within and bool(np.mean(self.kl) <= self.kl_limit)  # no comparison holds of NaN
+        return close and same_greedy and self.first_off is None
 
     def as_json(self) -> dict[str, Any]:
         """The figures, for `--json`."""
         first = self.first_off
         return asdict(self) | {"within": self.within, "first_off": first and asdict(first)}
-
-
-def kl_divergence(reference: np.ndarray, ours: np.ndarray) -> np.ndarray:
-    """KL(reference || ours) of two `[T, vocab]` of logits, in nats a row."""
-    p, q = (x.astype(np.float64) - x.max(axis=1, keepdims=True) for x in (reference, ours))
-    p -= np.log(np.exp(p).sum(axis=1, keepdims=True))
-    q -= np.log(np.exp(q).sum(axis=1, keepdims=True))
-    result: np.ndarray = np.maximum((np.exp(p) * (p - q)).sum(axis=1), 0.0)
-    return result
 
 
 def compare(model: GPT2, case: Case, tolerance: Tolerance, activations: bool = False) -> CaseResult:
@@ -130,22 +98,26 @@ def compare(model: GPT2, case: Case, tolerance: Tolerance, activations: bool = F
     worst = worst_of("logits", logits, theirs, tolerance)
     with np.errstate(invalid="ignore"):  # a reference may hold infinities
         apart, kl = np.abs(logits.astype(np.float64) - theirs), kl_divergence(theirs, logits).tolist()
+    greedy, tie = _greedy(model, case, tolerance)
     return CaseResult(
         name=case.name,
         tokens=len(case.tokens),
         max_abs=apart.max(axis=1).tolist(),
         kl=kl,
+        kl_limit=tolerance.kl,
         top1=(logits.argmax(axis=1) == theirs.argmax(axis=1)).tolist(),
         worst=worst,
-        greedy=_greedy(model, case),
+        greedy=greedy,
+        tie=tie,
         activations=[*(worst_of(n, cache[n], case.arrays[n], tolerance) for n in names), worst] if activations else [],
         greedy_counts=tolerance.greedy,
     )
 
 
-def _greedy(model: GPT2, case: Case) -> tuple[int, int] | None:
+def _greedy(model: GPT2, case: Case, tolerance: Tolerance) -> tuple[tuple[int, int] | None, bool]:
+    """(how many greedy tokens agree, of how many), and whether the first that differs is a tie."""
     if case.greedy is None:
-        return None
+        return None, False
     start = shared_start(case.tokens, case.greedy)
     wanted = case.greedy[start:]
     eos = model.tokenizer.eos if model.tokenizer else None
@@ -155,7 +127,12 @@ def _greedy(model: GPT2, case: Case) -> tuple[int, int] | None:
     got = list(tokens)
     if eos is not None and tokens.stats.stopped == "eos":
         got.append(eos)  # `generate_ids` ends at it and does not give it
-    return shared_start(got, wanted), len(wanted)
+    same = shared_start(got, wanted)
+    tie = same < min(len(got), len(wanted))
+    if tie:
+        logits = model.logits(case.greedy[: start + same][-model.config.n_positions :])[-1]
+        tie = tolerance.ties(logits, got[same], wanted[same])
+    return (same, len(wanted)), tie
 
 
 def render(results: Sequence[CaseResult], tolerance: Tolerance) -> str:
@@ -173,14 +150,23 @@ def render(results: Sequence[CaseResult], tolerance: Tolerance) -> str:
     for r in results:
         for room, group in groupby(r.activations, key=lambda w: ".".join(w.name.split(".")[:2])):
             worst = max(group, key=lambda w: w.excess)
-            lines.append(f"case {r.name}  {room:<7} {'ok ' if worst.within else 'OFF'}  worst {worst}")
+            share = f"{'ok ' if worst.within else 'OFF'} {_percent(worst.excess):>6}"
+            lines.append(f"case {r.name}  {room:<7} {share}  worst {worst}")
     close = max(results, key=lambda r: r.worst.excess)
     lines.append(f"worst logit, case {close.name}: {close.worst}")
     for r in results:
         if r.first_off:
             lines.append(f"case {r.name} leaves tolerance first at {r.first_off}")
         if r.greedy and r.greedy[0] != r.greedy[1]:
-            lines.append(f"case {r.name}: greedy tokens agree up to {r.greedy[0]} of {r.greedy[1]}")
+            tie = ", where two tokens are as likely within the tolerance" if r.tie else ""
+            lines.append(f"case {r.name}: greedy tokens agree up to {r.greedy[0]} of {r.greedy[1]}{tie}")
     verdict = "within" if all(r.within for r in results) else "BEYOND"
-    lines.append(f"{verdict} tolerance {tolerance.atol:g} + {tolerance.rtol:g}|reference|")
+    kl = max(float(np.mean(r.kl)) for r in results)
+    limits = f"{tolerance}, mean KL {tolerance.kl:g}"
+    lines.append(f"{verdict} tolerance ({limits}): logits {_percent(close.worst.excess)}, mean KL {kl:.1e}")
     return "\n".join(lines)
+
+
+def _percent(excess: float) -> str:
+    """A multiple of a tolerance, as a percentage of it."""
+    return f"{100 * excess:.1f}%" if excess < 100 else f"{100 * excess:.0e}%"

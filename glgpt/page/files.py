@@ -14,13 +14,14 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import LOGITS
-from glgpt.program.formats import FORMATS, Floats
+from glgpt.program.formats import Floats
 from glgpt.program.layout import Layout
+from glgpt.program.tolerance import Tolerance
 from glgpt.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 REFERENCE_TOKENS = 48
-BLOCKS_AT_ONCE = 12  # whose activations are in memory together
+REFERENCE_PROMPT = 64  # tokens at most: all activations of all of them are in memory together
 LOGIT_VALUES = 1 << 18  # the most logits a reference keeps; beyond, those of its last token
 
 
@@ -105,34 +106,27 @@ def reference_json(model: GPT2, prompt: list[int] | None, names: list[str]) -> d
     """
     config = model.config
     if prompt:
-        ids = prompt[: max(1, config.n_positions // 2)]
+        ids = prompt[: max(1, min(REFERENCE_PROMPT, config.n_positions // 2))]
     else:
         ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
-    groups: dict[int, list[str]] = {}
-    for name in names:
-        groups.setdefault((config.activations[name].layer or 0) // BLOCKS_AT_ONCE, []).append(name)
-    last: dict[str, str] = {}
-    for group in groups.values():
-        logits, found = model.run_with_cache(ids, group)
-        last |= {name: _floats(_last(name, found[name])) for name in group if name != LOGITS}
-        model.release_captures()
+    # All at once, as a page captures them: what is not captured is fused, so that f16 is rounded at other points.
+    logits, found = model.run_with_cache(ids, names)
+    model.release_captures()
     first = 0 if logits.size <= LOGIT_VALUES else len(ids) - 1
-    atol, rtol = FORMATS[model.dtype].tolerance
     return {
-        "schema": 1,
+        "schema": 2,
         "prompt": model.tokenizer.decode(ids) if model.tokenizer else None,
         "ids": ids,
         "greedy": greedy,
         "device": model.device.renderer,
-        "atol": atol,
-        "rtol": rtol,
+        "tolerance": Tolerance.of(model.dtype, config.n_layer, same_weights=True).as_json(),
         "logits": {"first": first, "data": _floats(logits[first:])},
-        "activations": {name: last[name] for name in names if name != LOGITS},
+        "activations": {name: _floats(_last(found[name])) for name in names if name != LOGITS},
     }
 
 
-def _last(name: str, array: Floats) -> Floats:
+def _last(array: Floats) -> Floats:
     """The last token's values: `[T, width]` -> `[width]`, `[heads, T, n]` -> `[heads, n]`."""
     return np.ascontiguousarray(array[..., -1, :])
 

@@ -13,7 +13,6 @@ from glgpt.inference.model import GPT2
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import EMBED, LOGITS, PATTERN, SCORES, in_block, part_of
 from glgpt.models.views import stages
-from glgpt.page.files import BLOCKS_AT_ONCE
 from glgpt.page.prompts import Prompts
 from glgpt.plots.cells import REACH, folded
 from glgpt.program.formats import Floats
@@ -26,6 +25,7 @@ ATTENTION_TOKENS = 48  # of which attention is kept
 WEIGHT_EXPONENT = 0.4  # a byte of attention is 255 * weight^this: the opacity that the page draws a weight with
 CELL = (24, 8)  # texels across and down of a cell in a recorded picture
 ASPECT = 5.0  # of a cell on the page, about
+BLOCKS_AT_ONCE = 12  # whose activations are in memory together
 PICTURES = 6  # of the recorded run
 
 

@@ -35,13 +35,13 @@ class Format:
     `texture` is the format of the texture, "float" or "uint". `pack` takes float32 `[..., values_per_texel]`, four
     values of each column tile in turn, and gives texels `[..., 4]`; `unpack` is the way back, to float32. `spacing` is
     the distance from 1 to the next larger number; a normal number is rounded by at most half of it, relatively.
-    `largest` is the largest finite number. `tolerance` = (atol, rtol) of the logits of a whole model, beside those that
-    another device computes with the same texels.
+    `largest` is the largest finite number. `roundings` is how many spacings a tensor of a shallow model may be from its
+    reference, relatively (see `program.tolerance`); of f32 more, since its long sums are rounded as well.
 
     Of a quantised format, `pack` and `unpack` are those of the integers, of `bits` bits each; each column has a scale
     for every `group` rows, and `spacing` is relative to the greatest number of a group. What products take and give
     beside such weights is stored as `activations`, the weights outside of the blocks (embedding and head) as `outer`,
-    and the table of positions as `positions`. `rounded` is the tolerance beside logits of weights not rounded.
+    and the table of positions as `positions`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Format:
     values_per_texel: int
     spacing: float
     largest: float
-    tolerance: tuple[float, float]
+    roundings: float
     pack: Callable[[Floats], Texels]
     unpack: Callable[[Texels], Floats]
     bits: int = 0
@@ -57,7 +57,6 @@ class Format:
     activations: str = ""
     outer: str = ""
     positions: str = "f32"
-    rounded: tuple[float, float] | None = None
 
     @property
     def column_tiles_per_texel(self) -> int:
@@ -117,7 +116,7 @@ LARGEST = float(np.finfo(np.float32).max)
 def _quantised(bits: int, pack: Callable[[Floats], Texels], unpack: Callable[[Texels], Floats], **more: Any) -> Format:
     """Integers of so many bits, named after them."""
     return Format(
-        f"q{bits}", "uint", 128 // bits, 1 / (2 ** (bits - 1) - 1), LARGEST, (2e-2, 1e-3), pack, unpack,
+        f"q{bits}", "uint", 128 // bits, 1 / (2 ** (bits - 1) - 1), LARGEST, 3.0, pack, unpack,
         bits=bits, group=128, activations="f16", positions="q8", **more,
     )  # fmt: skip
 
@@ -125,9 +124,9 @@ def _quantised(bits: int, pack: Callable[[Floats], Texels], unpack: Callable[[Te
 FORMATS = {
     f.name: f
     for f in (
-        Format("f32", "float", 4, 2.0**-23, LARGEST, (2e-4, 1e-5), _as_they_are, _as_they_are),
-        Format("f16", "uint", 8, 2.0**-10, 65504.0, (2e-2, 1e-3), _pack_halves, _unpack_halves),
-        _quantised(8, quantised.pack_bytes, quantised.unpack_bytes, rounded=(0.25, 1e-2)),
-        _quantised(4, quantised.pack_nibbles, quantised.unpack_nibbles, outer="q8", rounded=(2.5, 5e-2)),
+        Format("f32", "float", 4, 2.0**-23, LARGEST, 128.0, _as_they_are, _as_they_are),
+        Format("f16", "uint", 8, 2.0**-10, 65504.0, 3.0, _pack_halves, _unpack_halves),
+        _quantised(8, quantised.pack_bytes, quantised.unpack_bytes),
+        _quantised(4, quantised.pack_nibbles, quantised.unpack_nibbles, outer="q8"),
     )
 }

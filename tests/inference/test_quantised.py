@@ -19,11 +19,12 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.inference.programs import weight_layouts
-from glgpt.inspection.compare import Tolerance, compare
+from glgpt.inspection.compare import compare
 from glgpt.inspection.reference import Case
 from glgpt.models import network
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.formats import FORMATS
+from glgpt.program.tolerance import Tolerance
 
 Array = NDArray[Any]
 QUANTISED = [name for name, fmt in FORMATS.items() if fmt.quantised]
@@ -98,7 +99,7 @@ def test_the_embedded_model_predicts_nearly_as_well(dtype: str, near: float) -> 
             if name == "f32":
                 case = Case("0", ids, {"logits": model.logits(ids)}, None)
             else:
-                close.append(compare(model, case, Tolerance.of(name)))
+                close.append(compare(model, case, Tolerance.of(name, model.config.n_layer)))
     assert abs(nats[1] - nats[0]) < near
     assert close[0].within and 0 < np.mean(close[0].kl) < near
 

@@ -17,8 +17,9 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.inference.model import GPT2
-from glgpt.inspection.compare import Tolerance, compare, kl_divergence, worst_of
+from glgpt.inspection.compare import compare
 from glgpt.inspection.reference import Case, load_reference, shared_start
+from glgpt.program.tolerance import Tolerance
 
 GOLDENS = sorted(path.parent for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
 WIDE = Path(__file__).parents[1] / "goldens/wide"
@@ -65,11 +66,11 @@ def test_the_first_intermediate_that_is_off_is_named(tmp_path: Path, capsys: pyt
 
 def test_logits_off_beyond_tolerance_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arrays = {name: wide_arrays()[name] for name in ("tokens", "logits")}
-    arrays["logits"][11, 3] += 3e-4
+    arrays["logits"][11, 3] += 5e-3
     np.savez(tmp_path / "off.npz", **arrays)
     code, out = run(capsys, WIDE, "--reference", tmp_path / "off.npz")
     assert code == 1 and "BEYOND" in out and "logits[11, 3]" in out
-    assert run(capsys, WIDE, "--reference", tmp_path / "off.npz", "--atol", "1e-3")[0] == 0
+    assert run(capsys, WIDE, "--reference", tmp_path / "off.npz", "--atol", "1e-2")[0] == 0
 
 
 def test_another_greedy_continuation_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +80,28 @@ def test_another_greedy_continuation_exits_1(tmp_path: Path, capsys: pytest.Capt
     code, out = run(capsys, WIDE, "--reference", tmp_path / "off.npz")
     wanted = len(arrays["greedy"]) - shared_start(arrays["tokens"].tolist(), arrays["greedy"].tolist())
     assert code == 1 and f"{wanted - 2} of {wanted}" in out
+
+
+def test_another_greedy_continuation_that_ties_is_within() -> None:
+    """Rounding decides between two tokens that are equally likely."""
+    with GPT2.from_pretrained(WIDE) as model:
+        ids = [1, 2, 3]
+        logits = model.logits(ids)
+        best, second = np.argsort(-logits[-1])[:2].tolist()
+        case = Case("0", ids, {"logits": logits}, [*ids, second])
+        near, far = (compare(model, case, Tolerance(relative)) for relative in (1.0, 1e-6))
+        assert logits[-1][best] > logits[-1][second]
+    assert near.greedy == far.greedy == (0, 1)
+    assert near.tie and near.within and not far.within
+
+
+def test_the_kl_divergence_has_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rounded weights are compared value by value alone, whatever text they give."""
+    args = (WIDE, "--reference", WIDE / "reference.npz", "--dtype", "q8")
+    code, out = run(capsys, *args)
+    assert code == 0 and "mean KL 0.05): logits " in out.splitlines()[-1]
+    code, out = run(capsys, *args, "--kl", "1e-9")
+    assert code == 1 and out.splitlines()[-1].startswith("BEYOND tolerance (relative error ")
 
 
 def test_written_logits_are_a_reference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +235,7 @@ def test_a_greedy_reference_may_end_in_the_end_of_text(ends: list[int], wanted: 
         numbers = {7: first[0], 0: first[1], 8: (first[1] + 1) % 130}
         model.tokenizer = SimpleNamespace(eos=first[1])  # type: ignore[assignment]
         case = Case("0", ids, {"logits": model.logits(ids)}, [*ids, *(numbers[i] for i in ends)])
-        assert compare(model, case, Tolerance()).greedy == wanted
+        assert compare(model, case, Tolerance.of("f32", 2)).greedy == wanted
 
 
 def test_json_has_null_where_a_figure_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,9 +256,9 @@ def test_a_reference_of_another_model_is_refused() -> None:
     logits = np.zeros((2, 130), np.float32)
     with GPT2.from_pretrained(WIDE) as model:
         with pytest.raises(GlgptError, match=r"reference is \[2, 7\], the model gives \[2, 130\]"):
-            compare(model, Case("0", [1, 2], {"logits": logits[:, :7]}), Tolerance())
+            compare(model, Case("0", [1, 2], {"logits": logits[:, :7]}), Tolerance.of("f32", 2))
         with pytest.raises(GlgptError, match=r"h\.2\.ln_1 is no activation"):
-            compare(model, Case("0", [1, 2], {"logits": logits, "h.2.ln_1": logits}), Tolerance())
+            compare(model, Case("0", [1, 2], {"logits": logits, "h.2.ln_1": logits}), Tolerance.of("f32", 2))
 
 
 def test_activations_need_a_reference_that_has_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,20 +276,3 @@ def test_without_transformers_it_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert main(["compare", "--model", str(WIDE), "--reference", "transformers", "--ids", "1,2"]) == 2
     assert "pip install 'glgpt[reference]'" in capsys.readouterr().err
-
-
-def test_tolerance_knows_infinities_and_nan() -> None:
-    inf, nan = np.inf, np.nan
-    ours, theirs = np.array([1.0, -inf, inf, nan, nan, 0.0]), np.array([1.1, -inf, 1.0, nan, 0.0, -inf])
-    excess = Tolerance(0.05, 0.0).excess(ours, theirs)
-    assert excess[0] == pytest.approx(2.0)
-    assert excess[1:].tolist() == [0.0, inf, 0.0, inf, inf]
-    assert worst_of("x", ours, theirs, Tolerance()).index == (2,)
-
-
-def test_kl_divergence_is_that_of_the_definition() -> None:
-    random = np.random.default_rng(1)
-    p, q = random.standard_normal((2, 5, 11)) * 4
-    a, b = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (p, q))
-    assert kl_divergence(p, q) == pytest.approx((a * np.log(a / b)).sum(axis=1), rel=1e-9)
-    assert kl_divergence(p, p + 7.0) == pytest.approx(np.zeros(5), abs=1e-12)

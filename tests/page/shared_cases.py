@@ -23,6 +23,7 @@ from glgpt.inference.stages.drafts import draft
 from glgpt.ops import sorted_index
 from glgpt.page.files import tokenizer_json
 from glgpt.program.layout import Layout
+from glgpt.program.tolerance import Tolerance, kl_divergence
 from glgpt.scoring.ngrams import baselines
 from glgpt.scoring.predictions import Predictions, chance, figures, predict_logits, targets_of
 from glgpt.scoring.samples import copies
@@ -357,6 +358,34 @@ def tokenizers() -> dict[str, Any]:
     }
 
 
+def tolerances() -> list[dict[str, Any]]:
+    """Tensors beside references: errors everywhere, of one value, beside a massive one, of values near zero."""
+    rng = np.random.default_rng(6)
+    tolerance = Tolerance.of("f16", 30)
+    found = []
+    for scale, error in ((1, 1e-3), (300, 0.05), (1e-7, 1e-8)):
+        theirs = (scale * rng.standard_normal((3, 8))).astype(np.float32)
+        theirs[1, 2] *= 1000
+        ours = (theirs + error * rng.standard_normal((3, 8))).astype(np.float32)
+        found += [(theirs, ours)]
+        ours = theirs.copy()
+        ours[2, 5] += np.float32(0.3 * scale)
+        found += [(theirs, ours)]
+    return [
+        {
+            "reference": theirs.ravel().tolist(),
+            "ours": ours.ravel().tolist(),
+            "width": 8,
+            "tolerance": tolerance.as_json(),
+            "relative": (m := tolerance.measure(ours, theirs)).relative,
+            "excess": m.excess,
+            "at": 8 * m.at[0] + m.at[1],
+            "kl": float(kl_divergence(theirs, ours).mean()),
+        }
+        for theirs, ours in found
+    ]
+
+
 def cases() -> dict[str, Any]:
     """All of them, as the file holds them."""
     found = {
@@ -378,6 +407,7 @@ def cases() -> dict[str, Any]:
         "copies": copied(),
         "tasks": tasks(),
         "cleaning": cleaning(),
+        "tolerances": tolerances(),
         "tokenizer": tokenizers(),
     }
     return dict(json.loads(json.dumps(found)))

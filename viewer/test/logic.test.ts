@@ -10,7 +10,7 @@ import { blocks, shape, unpack } from "../src/engine/layout";
 import { digest, Loader } from "../src/engine/loader";
 import { Names } from "../src/engine/names";
 import { parseManifest, parseProgram, parseRecorded, parseReference, parseTokenizer, type Manifest, type Recording } from "../src/engine/manifest";
-import { furthest } from "../src/engine/parity";
+import { measure, ties } from "../src/engine/tolerance";
 import { check } from "../src/gl/player";
 import { header, shaderError } from "../src/gl/shaders";
 import { PageError } from "../src/gl/errors";
@@ -203,7 +203,7 @@ describe("schemas", () => {
     expect(() => parseProgram(bad, "program.json")).toThrow(/program.json is damaged: #\/textures\/a\/width/);
     expect(() => parseManifest({ schema: 3 })).toThrow(/manifest.json is damaged/);
     expect(() => parseManifest(null)).toThrow(/schema version/);
-    const run = { schema: 1, prompt: null, ids: [1], greedy: [], device: "", atol: 0, rtol: 0, activations: {} };
+    const run = { schema: 2, prompt: null, ids: [1], greedy: [], device: "", tolerance: { relative: 0.02, single: 8, floor: 1e-4, kl: 0.05 }, activations: {} };
     expect(() => parseReference({ ...run, logits: { first: 0, data: "AAAA" } }, "reference.json")).not.toThrow();
     expect(() => parseReference({ ...run, logits: { first: -1, data: "" } }, "reference.json")).toThrow(/logits/);
   });
@@ -354,15 +354,17 @@ describe("changes of a model", () => {
   });
 });
 
-describe("parity", () => {
-  it("finds where two arrays differ most", () => {
-    expect(furthest(Float32Array.from([1, 2.5]), Float32Array.from([1, 2]), 0.5, 0)).toMatchObject({
-      ratio: 1,
-      error: 0.5,
-      here: 2.5,
-    });
-    expect(furthest(Float32Array.from([NaN]), Float32Array.from([1]), 1, 0).ratio).toBe(Infinity);
-    expect(furthest(new Float32Array(1), new Float32Array(2), 1, 0).ratio).toBe(Infinity);
+describe("tolerance", () => {
+  const tolerance = { relative: 0.02, single: 8, floor: 1e-4, kl: 0.05 };
+  it("is that of a tensor of the same size without infinities of its own", () => {
+    expect(measure(Float32Array.from([NaN]), Float32Array.from([1]), 1, tolerance).excess).toBe(Infinity);
+    expect(measure(Float32Array.from([Infinity, 1]), Float32Array.from([Infinity, 1]), 2, tolerance).excess).toBe(0);
+    expect(measure(new Float32Array(1), new Float32Array(2), 1, tolerance).excess).toBe(Infinity);
+  });
+
+  it("lets either of two tokens be the greedy one where they are equally likely", () => {
+    const logits = Float32Array.from([1, 10, 9.95, 9, 0]);
+    expect([ties(logits, 1, 2, tolerance), ties(logits, 1, 3, tolerance)]).toEqual([true, false]);
   });
 });
 

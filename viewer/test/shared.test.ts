@@ -10,6 +10,7 @@ import { parseTokenizer } from "../src/engine/manifest";
 import { drawSeed, hash4, Sampler } from "../src/engine/sampling";
 import { AGAIN, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS } from "../src/engine/split";
 import { Tokenizer } from "../src/engine/tokenizer";
+import { klDivergence, measure } from "../src/engine/tolerance";
 import type { View } from "../src/gl/program";
 import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
 import { copies } from "../src/training/copies";
@@ -51,6 +52,13 @@ describe("cases shared with Python", () => {
     const whole: View = { ...view, texture: "x", tiles: [view.tiles[0]!, view.tiles[1]!], dtype: view.dtype as View["dtype"] };
     const found = unpack(whole, view.dtype === "f32" ? new Float32Array(texels.buffer) : texels);
     expect(Array.from(found)).toEqual(matrix);
+  });
+
+  it.each(shared.tolerances)("a tensor that is $excess of its tolerance off", ({ reference, ours, width, tolerance, relative, excess, at, kl }) => {
+    const [there, here] = [Float32Array.from(reference), Float32Array.from(ours)];
+    const found = measure(here, there, width, tolerance);
+    near({ relative: found.relative, excess: found.excess, at: found.at }, { relative, excess, at });
+    near(klDivergence(there, here, width), kl);
   });
 
   it.each(shared.halves)("the half %i is %d", (bits, value) => {

@@ -10,6 +10,7 @@ import trainingSchema from "../../schema/training.schema.json";
 import { PageError } from "../gl/errors";
 import type { Dtype, Program } from "../gl/program";
 import type { SplitSettings } from "./split";
+import type { Tolerance } from "./tolerance";
 
 
 export interface Shard {
@@ -158,8 +159,7 @@ export interface Reference {
   ids: number[];
   greedy: number[];
   device: string;
-  atol: number;
-  rtol: number;
+  tolerance: Tolerance;
   /** Of tokens `first`.. of the prompt; 32-bit floats in base64. */
   logits: { first: number; data: string };
   /** The last token's row of every intermediate, in the same form. */

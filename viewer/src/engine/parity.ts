@@ -1,73 +1,79 @@
 // The reference run of the desktop, played again here.
 
+import { floatsFrom } from "./base64";
+import type { Values } from "./capture";
 import { parseReference } from "./manifest";
 import type { Model } from "./model";
 import { Names } from "./names";
-import { floatsFrom } from "./base64";
-import type { Values } from "./capture";
+import { klDivergence, measure, ties, type Tolerance } from "./tolerance";
 
 export interface Parity {
   pass: boolean;
-  /** Greatest absolute difference of the logits, and the greatest multiple of the tolerance. */
+  /** Of the logits: the error of the value that is furthest off, and the multiple of the tolerance. */
   maxError: number;
   ofTolerance: number;
+  /** Mean KL divergence of the logits from the desktop's, in nats. */
+  kl: number;
   greedyEqual: boolean;
+  /** The first greedy token that differs is as likely as the desktop's, within the tolerance. */
+  tie: boolean;
   /** The first intermediate beyond its tolerance, with both values where they differ most. */
   firstApart: { name: string; error: number; here: number; desktop: number } | null;
+  /** The greatest multiple of the tolerance of those before it. */
+  greatest: number;
   desktop: string;
-  atol: number;
-  rtol: number;
+  tolerance: Tolerance;
   names: number;
 }
 
 export async function parity(model: Model): Promise<Parity> {
   const file = model.manifest.reference;
   const reference = parseReference(await model.loader.json(file), file);
-  const { atol, rtol, ids } = reference;
+  const { tolerance, ids } = reference;
   const names = [...Names.of(model.manifest).activations.keys()].filter((name) => name in reference.activations);
   const found = await model.activations(ids, [...names, "logits"]);
-  const logits = found.get("logits")!;
-  const from = reference.logits.first * model.manifest.config.vocab_size;
-  const worst = furthest(logits.data.subarray(from), floatsFrom(reference.logits.data), atol, rtol);
+  const vocab = model.manifest.config.vocab_size;
+  const here = found.get("logits")!.data.subarray(reference.logits.first * vocab);
+  const there = floatsFrom(reference.logits.data);
+  const worst = measure(here, there, vocab, tolerance);
+  const kl = worst.excess < Infinity ? klDivergence(there, here, vocab) : NaN;
   let firstApart: Parity["firstApart"] = null;
+  let greatest = 0;
   for (const name of names) {
-    const off = furthest(lastRow(found.get(name)!), floatsFrom(reference.activations[name]!), atol, rtol);
-    if (off.ratio > 1) {
+    const values = lastRow(found.get(name)!);
+    const off = measure(values, floatsFrom(reference.activations[name]!), values.length, tolerance);
+    if (!(off.excess <= 1)) {
       firstApart = { name, error: off.error, here: off.here, desktop: off.there };
       break;
     }
+    greatest = Math.max(greatest, off.excess);
   }
   const greedy: number[] = [];
   for await (const token of model.generate(ids, { tokens: reference.greedy.length, temperature: 0 }))
     greedy.push(token.id);
-  const greedyEqual = greedy.join() === reference.greedy.join();
+  const same = reference.greedy.findIndex((id, i) => greedy[i] !== id);
+  const greedyEqual = same < 0;
+  const tie = !greedyEqual && same < greedy.length && (await tied(model, reference, same, greedy[same]!));
   return {
-    pass: worst.ratio <= 1 && greedyEqual && firstApart === null,
+    pass: worst.excess <= 1 && kl <= tolerance.kl && (greedyEqual || tie) && firstApart === null,
     maxError: worst.error,
-    ofTolerance: worst.ratio,
+    ofTolerance: worst.excess,
+    kl,
     greedyEqual,
+    tie,
     firstApart,
+    greatest,
     desktop: reference.device,
-    atol,
-    rtol,
+    tolerance,
     names: names.length,
   };
 }
 
-/** Where two arrays differ most, in multiples of atol + rtol |there|. */
-export function furthest(here: Float32Array, there: Float32Array, atol: number, rtol: number) {
-  const worst = { ratio: 0, error: 0, here: 0, there: 0 };
-  if (here.length !== there.length) return { ...worst, ratio: Infinity, error: Infinity };
-  for (let i = 0; i < here.length; i++) {
-    const a = here[i]!;
-    const b = there[i]!;
-    if (a === b) continue;
-    const error = Math.abs(a - b);
-    const ratio = error / (atol + rtol * Math.abs(b));
-    if (!(ratio <= worst.ratio))
-      Object.assign(worst, { ratio: Number.isNaN(ratio) ? Infinity : ratio, error, here: a, there: b });
-  }
-  return worst;
+/** True if this greedy token and the desktop's, after `same` equal ones, are as likely within the tolerance. */
+async function tied(model: Model, reference: ReturnType<typeof parseReference>, same: number, own: number) {
+  const text = [...reference.ids, ...reference.greedy.slice(0, same)];
+  const { data } = (await model.activations(text, ["logits"])).get("logits")!;
+  return ties(data.subarray(-model.manifest.config.vocab_size), own, reference.greedy[same]!, reference.tolerance);
 }
 
 function lastRow(values: Values): Float32Array {

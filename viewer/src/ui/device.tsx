@@ -84,6 +84,13 @@ function chosenBy(guessed: boolean, measured: boolean): string {
   return `what devices of its kind like${measured ? "; it was measured since, for the next visit" : ""}`;
 }
 
+const percent = (share: number) => `${(100 * share).toFixed(1)}%`;
+
+function greedyText({ greedyEqual, tie }: Parity): string {
+  if (greedyEqual) return "equal";
+  return tie ? "differs where two tokens are equally likely within the tolerance" : "differs";
+}
+
 function ParityPanel() {
   const result = useSignal<Parity | null>(null);
   const busy = useSignal(false);
@@ -112,11 +119,11 @@ function ParityPanel() {
           <>
             <strong class={r.pass ? "pass" : "fail"}>{r.pass ? "PASS" : "FAIL"}</strong>
             <p>
-              Greatest logit error {r.maxError.toExponential(2)} ({(100 * r.ofTolerance).toFixed(1)}% of the tolerance{" "}
-              {r.atol} + {r.rtol} relative); greedy text {r.greedyEqual ? "equal" : "differs"};{" "}
+              Greatest logit error {r.maxError.toExponential(2)} ({percent(r.ofTolerance)} of the tolerance, a relative error of{" "}
+              {r.tolerance.relative.toExponential(1)}); KL divergence {r.kl.toExponential(1)} nats; greedy text {greedyText(r)};{" "}
               {r.firstApart
-                ? `${r.firstApart.name} is the first of ${r.names} intermediates to part: ${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
-                : `all ${r.names} intermediates within it.`}
+                ? `${r.firstApart.name} is the first of ${r.names} intermediates beyond it: ${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
+                : `all ${r.names} intermediates within it (${percent(r.greatest)} at most).`}
             </p>
             <p class="dim">Desktop: {r.desktop}</p>
           </>

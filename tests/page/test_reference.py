@@ -1,0 +1,32 @@
+"""The reference run: what a page that captures everything computes, whatever the number of blocks."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import numpy as np
+from reference import random_weights, save_checkpoint
+
+from glgpt.inference.model import GPT2
+from glgpt.models.gpt2.config import GPT2Config
+from glgpt.page.export import validate
+from glgpt.page.files import reference_json
+
+
+def test_blocks_are_captured_together(tmp_path: Path) -> None:
+    """The blocks of other captures are fused, and in f16 rounded otherwise, so that a page differs from it."""
+    config = GPT2Config(vocab_size=60, n_positions=64, n_embd=24, n_layer=14, n_head=3)
+    folder = save_checkpoint(tmp_path / "deep", config, random_weights(config))
+    names = list(config.activations)
+    with GPT2.from_pretrained(folder, "f16", device="software") as model:
+        reference = reference_json(model, None, names)
+        logits, found = model.run_with_cache(reference["ids"], names)
+    validate("reference", reference, "reference.json")
+
+    def held(text: str) -> np.ndarray:
+        return np.frombuffer(base64.b64decode(text), "<f4")
+
+    assert np.array_equal(held(reference["logits"]["data"]), logits.ravel())
+    for name, data in reference["activations"].items():
+        assert np.array_equal(held(data), found[name][..., -1, :].ravel()), name
