@@ -17,7 +17,7 @@ from glgpt.text.tokenizer import Tokenizer
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 MAX_BYTES = 1 << 18  # of a template
-TIMEOUT_S = 20.0  # of the process that renders it; its own limit is on computing time
+TIMEOUT_S = 60.0  # of the process that renders it, whose own limit is on computing time
 _MESSAGE = "\ue000message\ue001"  # stands for the user's text; private-use characters, which no template has
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")  # that a template may name
 

@@ -11,7 +11,7 @@ import sys
 from datetime import datetime
 from typing import Any, NoReturn
 
-CPU_S = 5
+CPU_S = 3
 MEMORY = 1 << 30  # bytes of address space
 MAX_TEXT = 1 << 20  # characters
 
