@@ -457,7 +457,8 @@ def run_link(args: argparse.Namespace) -> int:
             )
         links.append(f"{host['address']}#host={made['token']}")
     if not links:
-        raise GlgptError(f"{quoted(args.folder)} is not being served; glgpt federate serve --out {quoted(args.folder)}")
+        name = quoted(args.folder)
+        raise GlgptError(f"{name} is not being served; start it with glgpt federate serve --out {name}")
     report(args, {"dashboards": links}, "\n".join(links))
     return 0
 

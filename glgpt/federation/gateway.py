@@ -689,7 +689,7 @@ class Gateway:
 
     async def host_token(self, request: Request) -> Response:
         """Exchanges the token of a dashboard's link, which ends, for one that a tab stores."""
-        return JSONResponse({"token": self.invitations.exchange(_bearer(request)), "seconds": LIFE}, 201)
+        return JSONResponse({"token": self.invitations.exchange(_bearer(request))}, 201)
 
     async def host_link(self, request: Request) -> Response:
         """Creates the token of another dashboard's link; `{"rotate": true}` ends those of all other hosts."""

@@ -16,8 +16,9 @@ from glgpt.errors import GlgptError
 from glgpt.system.files import read_json, write_json
 
 LIFE = 7 * 24 * 3600.0  # seconds
-HOST, HOST_LINK = "host", "host link"  # kinds of tokens beside "member": a link's is exchanged for another on first use
-HOST_KINDS = (HOST, HOST_LINK)
+DASHBOARD_LIFE = 30 * 24 * 3600.0
+HOST, HOST_LINK, COMMANDS = "host", "host link", "host commands"  # of a dashboard's tab, of its link, of this machine
+HOST_KINDS = (HOST, HOST_LINK, COMMANDS)  # the host's tokens, beside "member"
 
 
 def _text(data: bytes) -> str:
@@ -103,17 +104,17 @@ class Invitations:
         self._store()
         return True
 
-    def exchange(self, token: str, life: float = LIFE) -> str:
-        """Returns a new host's token for one that is good. A link's is worth nothing afterwards."""
+    def exchange(self, token: str) -> str:
+        """Returns a dashboard's token for a host's that is good. A link's is worth nothing afterwards."""
         self.check(token, *HOST_KINDS)
         if self._known[digest(token)]["kind"] == HOST_LINK:
             self._known[digest(token)]["revoked"] = True
-        return self.create(life, None, HOST)
+        return self.create(DASHBOARD_LIFE, None, HOST)
 
     def turn_out_hosts(self, but: str) -> None:
-        """Revokes the tokens of all hosts but one."""
+        """Revokes the tokens of all dashboards and their links but one."""
         for name, known in self._known.items():
-            known["revoked"] |= known["kind"] in HOST_KINDS and name != digest(but)
+            known["revoked"] |= known["kind"] in (HOST, HOST_LINK) and name != digest(but)
         self._store()
 
     def listed(self) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ import numpy as np
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
-from glgpt.federation.invitations import HOST, HOST_LINK, digest
+from glgpt.federation.invitations import COMMANDS, HOST_LINK, digest
 from glgpt.federation.keeper import Keeper
 from glgpt.federation.logs import rotate
 from glgpt.federation.member.supernode import terms_of
@@ -399,7 +399,7 @@ class Supervisor:
             for old in before:
                 invitations.revoke(digest(old["token"]))
             base, token = place.base(), invitations.create()
-            hosts.append({"token": invitations.create(HOST_LIFE, None, HOST), "address": base})
+            hosts.append({"token": invitations.create(HOST_LIFE, None, COMMANDS), "address": base})
             links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={invitations.create(kind=HOST_LINK)}"}
             if (self.files.page / "index.html").is_file():
                 links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"

@@ -24,7 +24,7 @@ from websockets.sync import client as sync
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.federation import logs, protocol
-from glgpt.federation.invitations import HOST, HOST_KINDS, HOST_LINK, digest
+from glgpt.federation.invitations import COMMANDS, HOST, HOST_LINK, digest
 from glgpt.federation.logs import BURST, PERIOD, Throttle, rotate
 from glgpt.federation.serve import Place, Supervisor
 
@@ -347,7 +347,7 @@ def test_a_dashboards_link_works_once(served):
     assert call(call(other, "POST", "v1/host/token").json()["token"]).status_code == 200
     last = call(token, "POST", "v1/host/link", json={"rotate": True}).json()["token"]
     listed = host.gateway.invitations.listed()
-    assert sum(x["kind"] in HOST_KINDS and not x["revoked"] for x in listed) == 2
+    assert sum(x["kind"] in (HOST, HOST_LINK) and not x["revoked"] for x in listed) == 2
     assert call(token).status_code == call(last).status_code == 200
     member = host.gateway.invitations.create()
     for path in ("v1/host/token", "v1/host/link"):
@@ -363,10 +363,10 @@ def test_each_start_ends_the_token_of_the_last_one(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
     own = json.loads(path.read_text())["gateways"][0]["token"]
     assert own not in str(first)  # the link has another
-    files.invitations().check(own, HOST)
+    files.invitations().check(own, COMMANDS)
     supervisor.links()
     with pytest.raises(GlgptError):
-        files.invitations().check(own, HOST)
+        files.invitations().check(own, COMMANDS)
     for links in (first, supervisor.links()):  # members' links, and those of dashboards, stay good
         files.invitations().check(links[0]["desktop"].partition("#")[2])
         files.invitations().check(links[0]["dashboard"].partition("#host=")[2], HOST_LINK)
@@ -374,7 +374,7 @@ def test_each_start_ends_the_token_of_the_last_one(tmp_path):
 
 def test_the_link_command_prints_another_link(served, capsys):
     host = served()
-    token = host.gateway.invitations.create(kind=HOST)
+    token = host.gateway.invitations.create(kind=COMMANDS)
     path = host.gateway.files.folder / "host.json"
     path.write_text(json.dumps({"gateways": [{"token": token, "address": host.address}]}))
     assert main(["federate", "link", str(host.gateway.files.run)]) == 0
