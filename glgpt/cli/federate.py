@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from glgpt.cli.commands import report
+from glgpt.cli.operation.options import add_server_options, listening
 from glgpt.cli.options import Parser, above_zero, count, device, not_negative, positive
 from glgpt.cli.progress import progress
-from glgpt.cli.server_options import add_server_options, listening
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM, STRATEGIES
 from glgpt.system.files import read_json
@@ -219,7 +219,7 @@ def run_serve(args: argparse.Namespace) -> int:
 
 
 def _roll_back(args: argparse.Namespace, files: Any) -> None:
-    from glgpt.federation.rollback import roll_back
+    from glgpt.federation.operation.rollback import roll_back
 
     number = roll_back(files, args.rollback)
     _say(args, {"event": "rolled back", "rounds": number}, f"{quoted(args.out)} is back at round {number}")

@@ -29,3 +29,19 @@ def log_on_stderr() -> Iterator[None]:
         for logger, level in zip(loggers, before, strict=True):
             logger.removeHandler(handler)
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def log_elsewhere() -> Iterator[None]:
+    """Leaves these messages to the root logger's handlers while it is open: a server formats its own."""
+    loggers = [logging.getLogger(name) for name in SHOWN]
+    before = [(logger.handlers[:], logger.level) for logger in loggers]
+    for logger in loggers:
+        logger.handlers.clear()
+        logger.setLevel(logging.NOTSET)
+    try:
+        yield
+    finally:
+        for logger, (handlers, level) in zip(loggers, before, strict=True):
+            logger.handlers[:] = handlers
+            logger.setLevel(level)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from glgpt.checkpoint.steps import run_of
-from glgpt.cli.config_file import OPTION, configured
+from glgpt.cli.operation.config_file import OPTION, configured
 from glgpt.errors import GlgptError, quoted
 from glgpt.program.formats import FORMATS
 

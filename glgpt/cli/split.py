@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from glgpt.cli.operation.options import add_server_options, listening, operated
 from glgpt.cli.options import Parser, add_device_options, device_options, not_negative, positive
 from glgpt.cli.progress import progress
-from glgpt.cli.server_options import add_server_options, listening, operated
 from glgpt.errors import ArgumentError, quoted
 from glgpt.system.files import named_errors
 from glgpt.wire import hidden

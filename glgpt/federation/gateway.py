@@ -34,9 +34,10 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glgpt.errors import GlgptError, quoted
-from glgpt.federation import metrics, protocol
+from glgpt.federation import protocol
 from glgpt.federation.invitations import HOST_KINDS, HOST_LINK, LIFE, digest
-from glgpt.federation.logs import log_to_stderr
+from glgpt.federation.operation import metrics
+from glgpt.federation.operation.logs import log_to_stderr
 from glgpt.federation.protocol import Join, Ping, Progress, Update
 from glgpt.federation.rounds import REMOVED, Member, Refused, Rejected, Rounds, RunOver
 from glgpt.federation.server import configuration

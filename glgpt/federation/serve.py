@@ -30,8 +30,8 @@ from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
 from glgpt.federation.invitations import COMMANDS, HOST_LINK, digest
 from glgpt.federation.keeper import Keeper
-from glgpt.federation.logs import rotate
 from glgpt.federation.member.supernode import terms_of
+from glgpt.federation.operation.logs import rotate
 from glgpt.federation.session import ENDED, Files, Session, recipe_of
 from glgpt.system.files import read_json, write_json
 from glgpt.system.locks import lock_folder

@@ -23,9 +23,10 @@ from websockets.sync import client as sync
 
 from glgpt.cli import main
 from glgpt.errors import GlgptError
-from glgpt.federation import logs, protocol
+from glgpt.federation import protocol
 from glgpt.federation.invitations import COMMANDS, HOST, HOST_LINK, digest
-from glgpt.federation.logs import BURST, PERIOD, Throttle, rotate
+from glgpt.federation.operation import logs
+from glgpt.federation.operation.logs import BURST, PERIOD, Throttle, rotate
 from glgpt.federation.serve import Place, Supervisor
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -16,8 +16,8 @@ sync = pytest.importorskip("websockets.sync.client", reason="make test-federate 
 from command_line import Capture, refused  # noqa: E402
 from peer import Peer  # noqa: E402
 
-from glgpt.federation import metrics  # noqa: E402
-from glgpt.federation.logs import log_to_stderr  # noqa: E402
+from glgpt.federation.operation import metrics  # noqa: E402
+from glgpt.federation.operation.logs import log_to_stderr  # noqa: E402
 from glgpt.federation.serve import Operation, Place, Supervisor  # noqa: E402
 from glgpt.system.metrics import metrics_server  # noqa: E402
 

@@ -22,7 +22,7 @@ from fake_session import Clock, Host, make_files
 
 from glgpt.errors import GlgptError
 from glgpt.federation.keeper import Keeper
-from glgpt.federation.rollback import roll_back
+from glgpt.federation.operation.rollback import roll_back
 from glgpt.federation.serve import PROCESSES, SUPERLINK, Place, end_leftovers
 from glgpt.federation.session import ENDED, Checkpoint, Files
 from glgpt.system.files import write_json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from glgpt.cli.log import log_on_stderr
+from glgpt.cli.operation.options import operated
 from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.model import GPT2
 from glgpt.system.metrics import metrics_server
@@ -59,6 +62,16 @@ def test_metrics_count_steps_and_refusals(serve: Any, goldens: Path, caplog: pyt
     assert after["process_resident_memory_bytes"] > 1 << 20
     fields = [record.fields for record in caplog.records if record.message == "refused"]  # type: ignore[attr-defined]
     assert fields[-1]["code"] == "token" and fields[-1]["client"].startswith("127.0.0.1:")
+
+
+def test_a_message_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+    args = argparse.Namespace(log_file=None, log_level="info", log_format="json", metrics=None)
+    with log_on_stderr():
+        with operated(args):
+            logging.getLogger("glgpt.page").info("a message")
+        logging.getLogger("glgpt.page").info("another")
+    first, second = capsys.readouterr().err.splitlines()
+    assert json.loads(first)["message"] == "a message" and second == "glgpt: another"
 
 
 def test_an_address_for_metrics_that_is_taken_is_refused() -> None:

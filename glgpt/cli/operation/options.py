@@ -7,7 +7,8 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from glgpt.cli.config_file import OPTION
+from glgpt.cli.log import log_elsewhere
+from glgpt.cli.operation.config_file import OPTION
 from glgpt.errors import ArgumentError, written
 from glgpt.system.logs import LEVELS, STYLES, logging_to
 
@@ -35,6 +36,7 @@ def operated(args: argparse.Namespace) -> Iterator[None]:
     Raises ArgumentError for an address, and FileError for a log, that cannot be used.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(log_elsewhere())
         stack.enter_context(logging_to(args.log_file, args.log_level, args.log_format))
         if args.metrics is not None:
             from glgpt.system.metrics import metrics_server
