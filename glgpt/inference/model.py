@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import GlgptError
+from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
+from glgpt.inference.arguments import flag, integer, items, token_ids
 from glgpt.inference.batch import BatchDecoder
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Generation, Run, TokenStream
 from glgpt.inference.interventions import Edits, Intervention, Patch
-from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
+from glgpt.inference.sampling import Sampler, check_finite
 from glgpt.inference.windows import Windows
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
@@ -103,28 +103,32 @@ class GPT2:
 
         They do not depend on what else is in the batch. Raises GlgptError as `logits` does.
         """
+        texts = [self.check_ids(ids) for ids in items("prompts", prompts, "a list of lists of token ids")]
         if self._windows is None:
-            return [self.logits(ids) for ids in prompts]
-        found = self._windows.logits([self.check_ids(ids) for ids in prompts]) if len(prompts) else []
-        if not all(np.isfinite(logits).all() for logits in found):
-            raise GlgptError(NOT_FINITE)
+            return [self.logits(ids) for ids in texts]
+        found = self._windows.logits(texts) if texts else []
+        for logits in found:
+            check_finite(logits)
         return found
 
     def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
         """What each token but the first of several texts costs, in nats, as float32 `[T - 1]`, text by text.
 
         A text has 2 to n_positions + 1 ids. Many are read side by side. Raises GlgptError for unusable ids, and where
-        a loss is not a finite number.
+        a logit is not a finite number.
         """
-        for ids in texts:
+        rows = [token_ids(ids) for ids in items("texts", texts, "a list of lists of token ids")]
+        for ids in rows:
             self.check_ids(ids[:-1])
             self.check_ids(ids[1:])
+        return self._losses(rows)
+
+    def _losses(self, texts: list[list[int]]) -> Iterator[Floats]:
         if self._windows is None:
             yield from (_losses(self.logits(ids[:-1]), ids[1:]) for ids in texts)
             return
-        for losses in self._windows.losses(texts) if len(texts) else ():
-            if not np.isfinite(losses).all():
-                raise GlgptError(NOT_FINITE)
+        for losses in self._windows.losses(texts) if texts else ():
+            check_finite(losses)
             yield losses
 
     def logits(self, ids: Sequence[int]) -> Floats:
@@ -134,8 +138,7 @@ class GPT2:
         intermediate is the first that is not).
         """
         logits = self.run_with_cache(ids, ())[0]
-        if not np.isfinite(logits).all():
-            raise GlgptError(NOT_FINITE)
+        check_finite(logits)
         return logits
 
     def run_with_cache(
@@ -264,8 +267,7 @@ class GPT2:
     ) -> TokenStream:
         """As `generate`, but the result gives token ids; a character that spans tokens comes as its tokens."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
-        if whole("tokens", tokens) < 0:
-            raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
+        tokens, eos = integer("tokens", tokens), flag("eos", eos)
         sampler = Sampler(temperature, top_k, top_p, seed, min_p, repetition_penalty, logit_bias)
         sampler.check_vocabulary(self.config.vocab_size)
         stats = Run(len(ids))
@@ -294,10 +296,11 @@ class GPT2:
         all. A prompt's text is that of `generate` with its seed alone, whatever stands beside it. Without `seeds` new
         ones are drawn. Raises GlgptError for an unusable prompt or setting, or not as many seeds as prompts.
         """
-        texts = [self.check_ids(self.encode(p) if isinstance(p, str) else p) for p in prompts]
-        if whole("tokens", tokens) < 0:
-            raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
-        seeds = [secrets.randbelow(2**32) for _ in texts] if seeds is None else list(seeds)
+        given = items("prompts", prompts, "a list of texts or of lists of token ids")
+        texts = [self.check_ids(self.encode(p) if isinstance(p, str) else p) for p in given]
+        tokens, eos = integer("tokens", tokens), flag("eos", eos)
+        wanted = "a list of integers, one for each prompt"
+        seeds = [secrets.randbelow(2**32) for _ in texts] if seeds is None else items("seeds", seeds, wanted)
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
         if self._batch is None or repetition_penalty not in (None, 1) or logit_bias:  # one after another
@@ -318,6 +321,8 @@ class GPT2:
 
         Raises GlgptError where the model has no tokenizer or the text is empty.
         """
+        if not isinstance(text, str):
+            raise ArgumentError(f"{written(text)} is not text; give a str")
         if self.tokenizer is None:
             raise GlgptError(f"{self.name} has no tokenizer files; give token ids instead")
         if not text:
@@ -325,12 +330,12 @@ class GPT2:
         return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
 
     def check_ids(self, ids: Sequence[int]) -> list[int]:
-        """The ids as a list of ints; refuses none, more than the context, and any outside the vocabulary."""
+        """Returns the ids as a list of ints.
+
+        Raises GlgptError for text, no ids, more than the context holds, and any outside the vocabulary.
+        """
         self._check_open()
-        try:
-            ids = [operator.index(i) for i in ids]
-        except TypeError as error:
-            raise GlgptError(f"the prompt must be a sequence of whole-number ids: {error}") from error
+        ids = token_ids(ids)
         if not ids:
             raise GlgptError("the prompt is empty; give at least one token")
         if len(ids) > self.config.n_positions:

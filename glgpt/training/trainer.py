@@ -20,6 +20,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
+from glgpt.inference.arguments import integer, token_ids
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Run
 from glgpt.inference.model import GPT2
@@ -316,11 +317,12 @@ class Trainer:
         seed: int = 0,
     ) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids` with the parameters as they are, beyond a context as `GPT2` does."""
-        ids, c = [int(i) for i in ids], self.config
+        ids, tokens, c = token_ids(ids), integer("tokens", tokens), self.config
         if not 0 < len(ids) <= c.n_positions or min(ids) < 0 or max(ids) >= c.vocab_size:
             raise GlgptError(f"a prompt is 1 to {c.n_positions} ids below {c.vocab_size}, not {ids}")
+        sampler = Sampler(temperature, top_k, top_p, seed)
         self._settle()
-        yield from self._decoder.generate(ids, tokens, Sampler(temperature, top_k, top_p, seed), None, Run())
+        yield from self._decoder.generate(ids, tokens, sampler, None, Run())
 
     def _prepare(self) -> None:
         if not self._prepared:

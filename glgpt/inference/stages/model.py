@@ -16,7 +16,6 @@ from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.interventions import Edits, Intervention
 from glgpt.inference.model import GPT2
-from glgpt.inference.sampling import NOT_FINITE
 from glgpt.inference.stages.pipeline import Local, Pipeline
 from glgpt.inference.stages.remote import RemoteStage
 from glgpt.inference.stages.stage import Stage
@@ -149,13 +148,6 @@ class SplitGPT2(GPT2):
             found |= arrays
         found[LOGITS] = x
         return x, {n: found[n] for n in wanted if n in asked}
-
-    def logits(self, ids: Sequence[int]) -> Floats:
-        """Logits of every position, float32 `[T, vocab]`; see `GPT2.logits`."""
-        logits = self.run_with_cache(ids, ())[0]
-        if not np.isfinite(logits).all():
-            raise GlgptError(NOT_FINITE)
-        return logits
 
     def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
         """Refused: the textures of the other stages are not here."""
