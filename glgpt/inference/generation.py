@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glgpt.errors import ArgumentError, written
-from glgpt.inference.arguments import items
+from glgpt.inference.arguments.checks import items
 from glgpt.inference.chunks import window_start
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glgpt import ops
-from glgpt.errors import GlgptError, quoted
+from glgpt.errors import ArgumentError, GlgptError, quoted, written
 from glgpt.gl.player import Player
+from glgpt.inference.arguments.checks import floats, integer, items, number
 from glgpt.models.network import Network
 from glgpt.models.spec import FINAL_NORM, LOGITS, Activation, ModelConfig
 from glgpt.program.formats import Floats
@@ -25,6 +27,7 @@ from glgpt.program.layout import Layout, fold, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
+MAX_FACTOR = 3e38  # fits a float32
 EDITABLE = ("rows", "heads", "pattern")  # kinds of activations; scores and caches are read where they are written
 
 
@@ -58,6 +61,9 @@ class Intervention(ABC):
         """What it changes in a model of this configuration. Raises GlgptError for a part that the model lacks."""
 
 
+Interventions = Intervention | Iterable[Intervention]
+
+
 @dataclass(frozen=True)
 class Scale(Intervention):
     """Multiplies what a part adds to the residual stream, or an activation, by `factor`.
@@ -76,7 +82,7 @@ class Scale(Intervention):
         for activation in _parts(config, self.name, self.head is not None):
             ones = _natural(activation, 1.0, config)
             scaled = _of_head(activation, self.head, config)
-            gain = np.where(scaled, np.float32(self.factor), ones)
+            gain = np.where(scaled, np.float32(_factor(self.factor)), ones)
             found.append(_edit(config, activation, gain, _natural(activation, 0.0, config), 0, config.n_positions))
         return found
 
@@ -103,14 +109,14 @@ class Steer(Intervention):
     def edits(self, config: ModelConfig) -> list[Edit]:
         """One edit."""
         (activation,) = _parts(config, self.name, False)
-        values = np.asarray(self.direction, np.float32) * np.float32(self.factor)
+        values = floats("a direction", self.direction) * np.float32(_factor(self.factor))
         width = activation.row_width
         if activation.square or values.shape != (width,) or not np.isfinite(values).all():
             raise GlgptError(
                 f"a direction of {activation.name} is {width} finite numbers; this has shape {values.shape}"
             )
         gain = _natural(activation, 1.0, config)
-        return [_edit(config, activation, gain, values[None], self.first, config.n_positions)]
+        return [_edit(config, activation, gain, values[None], integer("first", self.first), config.n_positions)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,23 +133,23 @@ class Patch(Intervention):
     def edits(self, config: ModelConfig) -> list[Edit]:
         """One edit."""
         (activation,) = _parts(config, self.name, False)
-        values = np.asarray(self.values, np.float32)
+        values, first = floats("values", self.values), integer("first", self.first)
         shown = f"values of {activation.name} are [{activation.dims}]"
         if not np.isfinite(values).all():
             raise GlgptError(f"{shown}, all finite")
         if activation.square:
-            count = values.shape[-1]
-            if values.shape != (activation.heads, count, count) or self.first or count > config.n_positions:
-                raise GlgptError(f"{shown} from position 0 on; these have shape {values.shape}, from {self.first} on")
+            count = values.shape[-1] if values.ndim else 0
+            if values.shape != (activation.heads, count, count) or first or count > config.n_positions:
+                raise GlgptError(f"{shown} from position 0 on; these have shape {values.shape}, from {first} on")
             shift = np.zeros((count * activation.heads, config.n_positions), np.float32)
             shift[:, :count] = values.transpose(1, 0, 2).reshape(-1, count)
         else:
-            count, shift = len(values), values
+            count, shift = len(values) if values.ndim else 0, values
             width = activation.row_width
-            if values.shape != (count, width) or not count or self.first + count > config.n_positions:
-                raise GlgptError(f"{shown} within the context; these have shape {values.shape}, from {self.first} on")
+            if values.shape != (count, width) or not count or first + count > config.n_positions:
+                raise GlgptError(f"{shown} within the context; these have shape {values.shape}, from {first} on")
         gain = _natural(activation, 0.0, config)
-        return [_edit(config, activation, gain, shift, self.first, self.first + count)]
+        return [_edit(config, activation, gain, shift, first, first + count)]
 
 
 @dataclass(frozen=True)
@@ -156,10 +162,10 @@ class Attend(Intervention):
 
     def edits(self, config: ModelConfig) -> list[Edit]:
         """One edit."""
-        if self.pattern not in ops.PATTERNS:
-            raise GlgptError(f"pattern {quoted(self.pattern)} is not one of {', '.join(ops.PATTERNS)}")
+        if not isinstance(self.pattern, str) or self.pattern not in ops.PATTERNS:
+            raise GlgptError(f"pattern {written(self.pattern)} is not one of {', '.join(ops.PATTERNS)}")
         known = config.activations
-        own = [a for a in known.values() if a.kind == "pattern" and a.name.startswith(self.name + ".")]
+        own = [a for a in known.values() if a.kind == "pattern" and a.name.startswith(f"{self.name}.")]
         (activation,) = own if len(own) == 1 else _parts(config, self.name, False)
         if activation.kind != "pattern":
             raise GlgptError(f"{activation.name} is no attention pattern")
@@ -176,16 +182,15 @@ class Attend(Intervention):
 
 def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
     """The activations that a part's name means. Raises GlgptError for none, or one that cannot be edited."""
-    known = config.activations
-    if name in known:
+    known, found = config.activations, list[Activation]()
+    if isinstance(name, str) and name in known:
         found = [known[name]]
-    elif by_head:
-        found = [a for a in known.values() if a.name.startswith(name + ".") and a.kind == "heads"]
-    else:
-        found = [a for a in known.values() if a.name.startswith(name + ".") and a.added]
+    elif isinstance(name, str):
+        inside = [a for a in known.values() if a.name.startswith(name + ".")]
+        found = [a for a in inside if (a.kind == "heads" if by_head else a.added)]
     if not found:
         parts = dict.fromkeys(n.rpartition(".")[0] for n in known if "." in n)
-        raise GlgptError(f"{quoted(name)} is no part of this model; parts are such as {', '.join(list(parts)[:3])}")
+        raise GlgptError(f"{quoted(name)} is not a part of this model; parts are such as {', '.join(list(parts)[:3])}")
     for a in found:
         if a.kind not in EDITABLE or a.name in (FINAL_NORM, LOGITS):
             raise GlgptError(f"{a.name} cannot be changed: change what it is made of")
@@ -199,7 +204,7 @@ def _of_head(activation: Activation, head: int | None, config: ModelConfig) -> N
     chosen = np.ones(_natural(activation, 0.0, config).shape, bool)
     if head is None:
         return chosen
-    if not 0 <= head < activation.heads:
+    if integer("head", head) >= activation.heads:
         raise GlgptError(f"head {head} is not one of the {activation.heads} of {activation.name}")
     heads = np.arange(activation.heads) == head
     return heads[:, None] & chosen if activation.square else np.repeat(heads, activation.width)[None]
@@ -229,14 +234,20 @@ def _padded(activation: Activation, rows: Floats) -> Floats:
     return wide.reshape(len(rows), -1)
 
 
+def _factor(value: object) -> float:
+    return number("factor", value, lambda x: abs(x) <= MAX_FACTOR, "a finite number")
+
+
 class Edits:
     """Edits as a network applies them (`Network.edits`) and a player holds them."""
 
-    def __init__(self, config: ModelConfig, interventions: Sequence[Intervention]) -> None:
-        for intervention in interventions:
-            if not isinstance(intervention, Intervention):
-                raise GlgptError(f"{intervention!r} is no intervention; use Ablate, Scale, Steer, Patch or Attend")
-        self.list = [edit for intervention in interventions for edit in intervention.edits(config)]
+    def __init__(self, config: ModelConfig, interventions: Interventions) -> None:
+        wanted = "an intervention (Ablate, Scale, Steer, Patch, Attend), or a list of them"
+        one = isinstance(interventions, Intervention)
+        given: list[Any] = [interventions] if one else items("interventions", interventions, wanted)
+        if wrong := [each for each in given if not isinstance(each, Intervention)]:
+            raise ArgumentError(f"interventions has {written(wrong[0])}; it must be {wanted}")
+        self.list = [edit for each in given for edit in each.edits(config)]
         self.per_position = {a.name: a.heads if a.square else 1 for a in config.activations.values()}
         self.key = tuple(edit.key for edit in self.list)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,15 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
-from glgpt.inference.arguments import flag, integer, items, token_ids
+from glgpt.inference.arguments.checks import flag, floats, integer, items, token_ids
+from glgpt.inference.arguments.loading import check_loading
+from glgpt.inference.arguments.names import Names, selected, unknown_name
 from glgpt.inference.batch import BatchDecoder
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
-from glgpt.inference.generation import Generation, Run, TokenStream
-from glgpt.inference.interventions import Edits, Intervention, Patch
+from glgpt.inference.generation import Generation, Run, StopText, TokenStream
+from glgpt.inference.interventions import Edits, Intervention, Interventions, Patch
 from glgpt.inference.sampling import Sampler, check_finite
 from glgpt.inference.windows import Windows
 from glgpt.program.formats import FORMATS, Floats
@@ -87,6 +89,7 @@ class GPT2:
 
         Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before anything is drawn.
         """
+        check_loading(name_or_path, dtype, options)
         with Checkpoint.open(name_or_path) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
             if options.get("rest") is not None or options.get("plan") is not None:
@@ -144,50 +147,61 @@ class GPT2:
     def run_with_cache(
         self,
         ids: Sequence[int],
-        names: Iterable[str] | None = None,
+        names: Names = None,
         *,
-        interventions: Sequence[Intervention] = (),
+        interventions: Interventions = (),
     ) -> tuple[Floats, dict[str, Floats]]:
-        """Logits `[T, vocab]` and the intermediates of these dotted names (None: all of them).
+        """Returns logits `[T, vocab]` and the activations of these dotted names (None: all of them).
 
+        `names` may hold patterns (`h.*.attn.pattern`), or be one, or a function that is called with each name.
         `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`, `attn.q`, `k` and `v`
-        `[n_head, T, d_head]`, all others `[T, width]`. With `interventions` (`glgpt.Ablate` and others) of a model that
-        they change. Raises GlgptError for unusable ids, an unknown name or part.
+        `[n_head, T, d_head]`, all others `[T, width]`. `interventions` (`glgpt.Ablate` or others, one or a list) change
+        the model. Raises GlgptError for unusable ids, an unknown name or part.
         """
         ids, asked, wanted = self._asked(ids, names)
         total = len(ids)
         pieces: dict[str, list[Floats]] = {name: [] for name in wanted}
         edits = Edits(self.config, interventions)
         captures = self._edited_captures(edits) if edits else self._captures
-        for chunk, name, raw in captures.play(ids, wanted):
-            matrix = raw.view.unpack(raw.texels)
-            pieces[name].append(self.config.activations[name].natural(matrix, chunk.start, chunk.valid, total))
-        if edits:
-            captures.close()
+        try:
+            for chunk, name, raw in captures.play(ids, wanted):
+                matrix = raw.view.unpack(raw.texels)
+                pieces[name].append(self.config.activations[name].natural(matrix, chunk.start, chunk.valid, total))
+        finally:
+            if edits:
+                captures.close()
         joined = {n: np.concatenate(p, axis=p[0].ndim - 2) for n, p in pieces.items()}
         return joined["logits"], {n: joined[n] for n in wanted if n in asked}
 
     def run_with_hooks(
-        self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Iterable[str] = ()
+        self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Names = ()
     ) -> tuple[Floats, dict[str, Floats]]:
         """As `run_with_cache`, of a model in which functions change activations by name.
 
-        A function takes the activation in its natural shape, as the hooks before it in the order of computation left
-        it, and returns one of the same shape; an `Intervention` under a name is applied with the others. A function
-        costs a run of its own. Raises GlgptError for a name that cannot be changed or another shape.
+        A function takes the activation in its natural shape, as earlier hooks in the order of computation left it. It
+        returns one of the same shape, or edits it in place and returns None. An `Intervention` under a name is applied
+        with the others. A function costs a run of its own. Raises GlgptError for a name that cannot be changed, or
+        another shape.
         """
-        order = {name: i for i, name in enumerate(self.config.activations)}
-        if unknown := sorted(set(hooks) - set(order)):
-            raise GlgptError(f"{unknown[0]!r} is not an activation of {self.name}")
+        known = list(self.config.activations)
+        if not isinstance(hooks, Mapping):
+            raise ArgumentError(f"hooks is {written(hooks)}; it must map names to functions or interventions")
+        for name, hook in hooks.items():
+            if name not in known:
+                raise ArgumentError(unknown_name(str(name), known, self.name))
+            if not callable(hook) and not isinstance(hook, Intervention):
+                raise ArgumentError(f"the hook of {name} is {written(hook)}; it must be a function or an intervention")
         applied: list[Intervention] = []
-        for name, hook in sorted(hooks.items(), key=lambda item: order[item[0]]):
+        for name, hook in sorted(hooks.items(), key=lambda item: known.index(item[0])):
             if isinstance(hook, Intervention):
                 applied.append(hook)
             else:
                 value = self.run_with_cache(ids, [name], interventions=applied)[1][name]
-                changed = np.asarray(hook(value.copy()))
+                edited = value.copy()
+                returned = hook(edited)
+                changed = edited if returned is None else floats(f"the result of the hook of {name}", returned)
                 if changed.shape != value.shape:
-                    raise GlgptError(f"the hook of {name} returned shape {changed.shape} in place of {value.shape}")
+                    raise ArgumentError(f"the hook of {name} returned shape {changed.shape} instead of {value.shape}")
                 applied.append(Patch(name, changed))
         return self.run_with_cache(ids, names, interventions=applied)
 
@@ -208,7 +222,7 @@ class GPT2:
             self._edited[edits.key] = player, Decoder(player, self.config.n_positions, self._check_open)
         return self._edited[edits.key][1]
 
-    def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
+    def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
         """The textures of these names exactly as they are in memory, one for each chunk of the prompt."""
         ids, asked, wanted = self._asked(ids, names)
         found: dict[str, list[RawTexture]] = {name: [] for name in wanted}
@@ -230,7 +244,7 @@ class GPT2:
         seed: int | None = None,
         stop: str | Sequence[str] | None = None,
         eos: bool = True,
-        interventions: Sequence[Intervention] = (),
+        interventions: Interventions = (),
     ) -> Generation:
         """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
@@ -263,7 +277,7 @@ class GPT2:
         logit_bias: Mapping[int, float] | None = None,
         seed: int | None = None,
         eos: bool = True,
-        interventions: Sequence[Intervention] = (),
+        interventions: Interventions = (),
     ) -> TokenStream:
         """As `generate`, but the result gives token ids; a character that spans tokens comes as its tokens."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
@@ -301,17 +315,18 @@ class GPT2:
         tokens, eos = integer("tokens", tokens), flag("eos", eos)
         wanted = "a list of integers, one for each prompt"
         seeds = [secrets.randbelow(2**32) for _ in texts] if seeds is None else items("seeds", seeds, wanted)
+        seeds = [integer("a seed", seed) for seed in seeds]
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
-        if self._batch is None or repetition_penalty not in (None, 1) or logit_bias:  # one after another
-            sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-            settings = sampling | {"stop": stop, "eos": eos}
-            settings |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias}
+        sampling = (temperature, top_k, top_p, 0, min_p, repetition_penalty, logit_bias)
+        if self._batch is None or Sampler(*sampling).adjusts:  # one after another
+            settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+            settings |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias, "stop": stop, "eos": eos}
             return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
         rows = [Row(i, Sampler(temperature, top_k, top_p, s, min_p), tokens) for i, s in zip(texts, seeds, strict=True)]
         end = self.tokenizer.eos if self.tokenizer and eos else None
         batch = Continuations(self._batch, rows, self.config.n_positions, end)
-        for row in rows if stop else ():
+        for row in rows if StopText(stop).stops else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
         return [Generation(t, self.tokenizer, s, stop) for t, s in zip(streams, seeds, strict=True)]
@@ -384,19 +399,13 @@ class GPT2:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _asked(self, ids: Sequence[int], names: Iterable[str] | None) -> tuple[list[int], Container[str], list[str]]:
+    def _asked(self, ids: Sequence[int], names: Names) -> tuple[list[int], Container[str], list[str]]:
         """The ids, the names (None: all) that a caller wants, and these in their order with the logits.
 
         Raises GlgptError for unusable ids or an unknown name.
         """
         known = list(self.config.activations)
-        asked = set(known if names is None else {names} if isinstance(names, str) else names)
-        unknown = sorted(asked - set(known))
-        if unknown:
-            raise GlgptError(
-                f"{unknown[0]!r} is not an activation of {self.name}; "
-                f"they run from {known[0]}, {known[1]} to {known[-1]}"
-            )
+        asked = set(selected(names, known, self.name))
         return self.check_ids(ids), asked, [n for n in known if n in asked or n == "logits"]
 
 

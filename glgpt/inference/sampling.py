@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from glgpt import ops
 from glgpt.errors import ArgumentError, GlgptError, written
-from glgpt.inference.arguments import integer, number, real
+from glgpt.inference.arguments.checks import integer, number, real
 
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
 SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"

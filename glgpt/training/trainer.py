@@ -20,7 +20,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
-from glgpt.inference.arguments import integer, token_ids
+from glgpt.inference.arguments.checks import integer, token_ids
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Run
 from glgpt.inference.model import GPT2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
+from glgpt.inference.arguments.names import Names
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.decoder import Decoder
-from glgpt.inference.interventions import Edits, Intervention
+from glgpt.inference.interventions import Edits, Interventions
 from glgpt.inference.model import GPT2
 from glgpt.inference.stages.pipeline import Local, Pipeline
 from glgpt.inference.stages.remote import RemoteStage
@@ -119,23 +120,23 @@ class SplitGPT2(GPT2):
 
     def _decoder_of(self, edits: Edits) -> Decoder | Pipeline:
         """The pipeline. Raises GlgptError where there are edits."""
-        self._refuse(edits.list)
+        self._refuse(edits)
         return self._decoder
 
     @staticmethod
-    def _refuse(changes: Sequence[object]) -> None:
-        if changes:
+    def _refuse(edits: Edits) -> None:
+        if edits:
             raise GlgptError("a model that is split over stages takes no interventions; run it whole")
 
     def run_with_cache(
         self,
         ids: Sequence[int],
-        names: Iterable[str] | None = None,
+        names: Names = None,
         *,
-        interventions: Sequence[Intervention] = (),
+        interventions: Interventions = (),
     ) -> tuple[Floats, dict[str, Floats]]:
         """As `GPT2.run_with_cache`: each stage looks inside its own blocks. Raises GlgptError for interventions."""
-        self._refuse(interventions)
+        self._refuse(Edits(self.config, interventions))
         x: Any
         x, asked, wanted = self._asked(ids, names)
         found: dict[str, Floats] = {}
@@ -149,7 +150,7 @@ class SplitGPT2(GPT2):
         found[LOGITS] = x
         return x, {n: found[n] for n in wanted if n in asked}
 
-    def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
+    def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
         """Refused: the textures of the other stages are not here."""
         raise GlgptError("the textures of a split model are in several places; ask for activations by name")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from glgpt.errors import ArgumentError, written
 
@@ -42,6 +43,14 @@ def real(value: Any) -> float | None:
         return None if np.ndim(value) else float(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def floats(name: str, value: Any) -> NDArray[np.float32]:
+    """Returns an array of numbers as float32. Raises ArgumentError for what is not one."""
+    try:
+        return np.asarray(value, np.float32)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{name} is {written(value)}; it must be an array of numbers") from None
 
 
 def flag(name: str, value: Any) -> bool:
