@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -258,21 +259,26 @@ class Engine(Front):
         begun = time.perf_counter()
         return self._reply(fed, self.sessions.step(fed.session, fed.step.pos, fed.x, fed.step.ask), begun)
 
-    def _together(self, jobs: Sequence[Fed]) -> list[bytes | GlgptError]:
-        """The answers to steps of one row of several sessions."""
+    def _together(self, jobs: Sequence[Fed]) -> list[bytes | Exception]:
+        """Returns the answers to steps of one row of several sessions, or for a session its own error.
+
+        Where the joint pass fails, each step runs alone, so that one client's step cannot fail those of others.
+        """
         begun = time.perf_counter()
         new = [fed for fed in jobs if not fed.repeated]
+        answers: dict[Fed, Answer | GlgptError] = {}
         if len(new) > 1:
             steps = [(fed.session, fed.step.pos, fed.x, fed.step.ask) for fed in new]
-            answers = dict(zip(new, self.sessions.steps(steps), strict=True))
+            with contextlib.suppress(Exception):  # its step raises it again, alone
+                answers = dict(zip(new, self.sessions.steps(steps), strict=True))
 
-        def answer(fed: Fed) -> bytes | GlgptError:
+        def answer(fed: Fed) -> bytes | Exception:
             try:
-                if len(new) <= 1 or fed not in answers:
+                found = answers.get(fed)
+                if found is None:
                     return self._step(fed)
-                found = answers[fed]
                 return found if isinstance(found, GlgptError) else self._reply(fed, found, begun)
-            except GlgptError as error:
+            except Exception as error:  # of this session alone
                 return error
 
         return [answer(fed) for fed in jobs]

@@ -67,6 +67,18 @@ def fields_of(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(data[4:end]), data[end:]
 
 
+BAD_ASKS: list[dict[str, Any]] = [
+    *({"temperature": x} for x in (-1, 1e38, 1e300, 1e999, float("nan"), "1", None, 10**400)),
+    *({"top_p": x} for x in (0, 1.1, float("nan"))),
+    *({"min_p": x} for x in (-0.1, 1.1, float("nan"))),
+    *({"top_k": x} for x in (0, 2**31, 1.5)),
+    *({"draw": x} for x in (-1, 2**31 - 1, 2**31)),
+    *({"seed": x} for x in (-1, 2**64)),
+    {"alternatives": 33},
+    {"guesses": [2**31]},
+]
+
+
 class Raw:
     """A client that says what it is told to."""
 
@@ -120,13 +132,15 @@ def test_what_is_no_message_is_refused_and_the_server_goes_on(serve: Any, folder
         (Step(seq=0, pos=0, n=1, ask=Ask(guesses=(1, 2))), states(1, width)),
         (Look(seq=0, n=1, names=("embed",)), states(1, width)),
         (Look(seq=0, n=1, names=("nonsense",)), states(1, width)),
-        (message_of({"op": "step", "seq": 0, "pos": 0, "n": 1, "ask": {"temperature": -1}}), b""),
+        *((message_of({"op": "step", "seq": 0, "pos": 0, "n": 1, "ask": ask}), states(1, width)) for ask in BAD_ASKS),
+        (message_of({"op": "step", "seq": 2**30 + 1, "pos": 0, "n": 1}), states(1, width)),
         (message_of({"op": "step", "seq": 0, "pos": 0, "n": 1, "more": 1}), b""),
     ):
         client = raw(server)
         assert client.open()["op"] == "opened"
         header, _ = client.say(message, payload)
         assert (header["op"], header["code"]) == ("error", "bad"), (message, header)
+        assert "failed" not in header["message"], header
     client = raw(server)
     client.open()
     assert client.say(Step(seq=0, pos=0, n=1, ask=Ask()), states(1, width))[0]["tokens"]
@@ -575,7 +589,7 @@ def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> N
         (good, size - 4, "cut"),
         (good[:1], size, "without h.1.attn.pattern"),
         ([good[0], ["h.1.attn.pattern", [1, 2, 2]]], size, "without h.1.attn.pattern"),
-        ([["logits", [2**31, 2**31]]], size, "cut"),
+        ([["logits", [2**31 - 1] * 2]], size, "cut"),
         ([["lo<b>gits", [2, vocab]]], size, "pattern"),
     ):
         url = hostile(
