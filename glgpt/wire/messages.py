@@ -164,11 +164,11 @@ _CLIENT: TypeAdapter[Open | Step | Look] = TypeAdapter(Annotated[Open | Step | L
 _SERVER: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="op")])
 
 
-def encode(header: _Message, payload: bytes = b"") -> bytes:
-    """A message as bytes."""
+def encode(header: _Message, *payload: bytes | memoryview) -> bytes:
+    """Returns a message as bytes; the parts of its payload are copied once."""
     fields = {"op": getattr(header, "op", "")} | header.model_dump(exclude_defaults=True)
     text = json.dumps(fields, separators=(",", ":")).encode()
-    return _LENGTH.pack(len(text)) + text + payload
+    return b"".join((_LENGTH.pack(len(text)), text, *payload))
 
 
 def decode_answer(data: bytes) -> tuple[Said, memoryview]:
