@@ -146,6 +146,7 @@ describe("sampling", () => {
     for (const x of [NaN, Infinity, -Infinity]) {
       const broken = Float32Array.from([1, 3, x]);
       expect(() => new Sampler(settings).draw(broken, 0)).toThrow(/not finite/);
+      expect(() => alternatives(broken, 2, 0)).toThrow(/not finite/);
       expect(() => new Sampler({ ...settings, logitBias: { 2: -Infinity } }).adjusted(broken, [])).toThrow(/not finite/);
     }
     const all = new Sampler({ ...settings, logitBias: { 0: -Infinity, 1: -Infinity } });

@@ -4,7 +4,7 @@
 
 import { must, PageError } from "../gl/errors";
 
-const NOT_FINITE = "The model's logits are not finite; its weights overflow this dtype.";
+export const NOT_FINITE = "The model's logits are not finite; its weights overflow this dtype.";
 export const MOST_ALTERNATIVES = 8; // that come with a drawn token
 const MAX_TEMPERATURE = 1e30; // times the range of a nucleus it fits a 32-bit float
 const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit, divided or multiplied, fits a number
@@ -68,6 +68,13 @@ export const certain = (id: number): Draw => ({ id, sampled: (other) => (other =
 
 type Logits = Float32Array | Float64Array;
 
+/** Throws where a logit is NaN or infinite, unless a bias of -Infinity made it so. */
+export function checkFinite(logits: Logits, biases?: Settings["logitBias"]): void {
+  for (let id = 0; id < logits.length; id++) {
+    if (!Number.isFinite(logits[id]) && biases?.[id] !== -Infinity) throw new PageError(NOT_FINITE);
+  }
+}
+
 /** The order of tokens by logit, best first; of equals the first wins. `count` limits it. */
 function order(logits: Logits, count: number): number[] {
   if (count < 64 && count < logits.length) {
@@ -92,8 +99,12 @@ export interface Alternatives {
   sampled?: number;
 }
 
-/** The likeliest `count` tokens of the plain softmax, and the probability of `chosen`; of a draw, what it drew from too. */
+/**
+ * The likeliest `count` tokens of the plain softmax, and the probability of `chosen`; of a draw, what it drew from too.
+ * Throws where a logit is not finite.
+ */
 export function alternatives(logits: Float32Array, count: number, chosen: number, draw?: Draw): Alternatives {
+  checkFinite(logits);
   const best = order(logits, count);
   const peak = logits[best[0]!]!;
   let sum = 0;
@@ -101,13 +112,6 @@ export function alternatives(logits: Float32Array, count: number, chosen: number
   const p = (id: number) => Math.exp(logits[id]! - peak) / sum;
   const both = (id: number) => ({ p: p(id), ...(draw ? { sampled: draw.sampled(id) } : {}) });
   return { top: best.map((id) => ({ id, ...both(id) })), ...both(chosen) };
-}
-
-/** Throws where a logit is NaN or infinite, unless a bias of -Infinity made it so. */
-function checkFinite(logits: Logits, biases?: Settings["logitBias"]): void {
-  for (let id = 0; id < logits.length; id++) {
-    if (!Number.isFinite(logits[id]) && biases?.[id] !== -Infinity) throw new PageError(NOT_FINITE);
-  }
 }
 
 /** Whether a setting is a number: in JavaScript, text compares with numbers too. */
