@@ -1,5 +1,6 @@
 // The activations of checkpoints. gelu_new (Hendrycks and Gimpel 2016, the tanh form) in its logistic shape:
 // 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), which needs no tanh and cannot overflow into a NaN.
+#include "finite.glsl"
 #if ACT == 1
 float act1(float x) { return x / (1.0 + exp(min(-1.5957691216 * (x + 0.044715 * x * x * x), 88.0))); }
 #elif ACT == 2
@@ -14,7 +15,7 @@ float act1(float x) { return x * normal_cdf(x); }
 #elif ACT == 4  // SiLU (Elfwing et al. 2017)
 float act1(float x) { return x / (1.0 + exp(min(-x, 88.0))); }
 #elif ACT == 3
-float act1(float x) { return x > 0.0 || x != x ? x : 0.0; }
+float act1(float x) { return x > 0.0 || !finite(x) ? x : 0.0; }
 #endif
 #if ACT == 0
 vec4 act(vec4 v) { return v; }

@@ -1,6 +1,6 @@
 // The greatest value of each block of a row, or of each row of several, and where: texel = (value, column, 1 if the block
 // holds any, 1 if it holds a NaN or an infinity); the first of equals wins. Eight texels are fetched at once.
-bool finite(float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }
+#include "finite.glsl"
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);

@@ -1,4 +1,5 @@
-// (maximum, sum of exponentials) of a slice of each row of logits.
+// (maximum, sum of exponentials) of a slice of each row of logits; the sum is NaN where one of them is not finite.
+#include "finite.glsl"
 #include "softmax.glsl"
 
 void main() {
@@ -6,7 +7,7 @@ void main() {
   vec2 sum = NOTHING;
   int end = min((p.x + 1) * SLICE, C4);
   for (int c4 = p.x * SLICE; c4 < end; c4++) {
-    sum = merge_softmax(sum, texel_softmax(x_at(p.y, c4), min(4, X_COLS - 4 * c4)));
+    sum = merge_softmax(sum, texel_softmax(overflow_kept(x_at(p.y, c4)), min(4, X_COLS - 4 * c4)));
   }
   vec4 v[1];
   v[0] = vec4(sum, 0.0, 0.0);

@@ -2,7 +2,9 @@
 // x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers gain_w and bias_w hold
 // gain w and bias w (+ the layer's own).
 // MOMENTS holds (mean, squared deviations, count) of slices of the row; they are added in one loop without a division.
+// Where the mean square overflows, the factor is infinite: zero would turn the row into the bias.
 // Without these samplers the norm is an RMS norm: x' w = (x gain) w / root mean square.
+#include "finite.glsl"
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
@@ -13,7 +15,8 @@ vec2 mean_and_scale() {
     vec4 m = MOMENTS(0, BATCH_ROW, i);
     sum += m.y + m.z * m.x * m.x;
   }
-  return vec2(0.0, 1.0 / sqrt(sum / float(WIDTH) + EPSILON));
+  float square = sum / float(WIDTH);
+  return vec2(0.0, finite(square) ? 1.0 / sqrt(square + EPSILON) : INFINITY);
 }
 
 vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
@@ -26,8 +29,8 @@ vec2 mean_and_scale() {
     float d = m.x - origin;
     sum += vec3(m.z * d, m.z * d * d, m.y);
   }
-  float d = sum.x / float(WIDTH);
-  return vec2(origin + d, 1.0 / sqrt((sum.y + sum.z) / float(WIDTH) - d * d + EPSILON));
+  float d = sum.x / float(WIDTH), mean = origin + d, variance = (sum.y + sum.z) / float(WIDTH) - d * d;
+  return vec2(mean, finite(variance + mean * mean) ? 1.0 / sqrt(variance + EPSILON) : INFINITY);
 }
 
 vec4 normed(vec4 product, int c4, vec2 row) {

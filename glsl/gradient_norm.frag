@@ -3,6 +3,8 @@
 // they are `mean` times that, exactly 1 where every row has one. Clipping multiplies with min(1, CLIP / norm).
 // With a loss scale the gradients are that many times as large. Once a norm was not finite, OVERFLOWED says so, and no
 // later step counts as finite.
+#include "finite.glsl"
+
 void main() {
   float counted = 0.0;
   for (int i = 0; i < MICRO_BATCHES; i++) counted += LOSSES(0, i, 0).y;
@@ -11,14 +13,14 @@ void main() {
   mean /= LOSS_SCALE(0, 0, 0).x;
 #endif
   float norm = mean * sqrt(X(0, 0, 0).x);
-  bool finite = (floatBitsToUint(norm) & 0x7f800000u) != 0x7f800000u;
+  bool counts = finite(norm);
 #ifdef LOSS_SCALE_W
-  finite = finite && OVERFLOWED(0, 0, 0).x == 0.0;
+  counts = counts && OVERFLOWED(0, 0, 0).x == 0.0;
   vec4 after[1];
-  after[0] = vec4(finite ? 0.0 : 1.0, 0.0, 0.0, 0.0);
+  after[0] = vec4(counts ? 0.0 : 1.0, 0.0, 0.0, 0.0);
   STORE_AFTER(after)
 #endif
   vec4 v[1];
-  v[0] = vec4(norm, CLIP > 0.0 ? mean * min(1.0, CLIP / (norm + 1.0e-6)) : mean, finite ? 1.0 : 0.0, 0.0);
+  v[0] = vec4(norm, CLIP > 0.0 ? mean * min(1.0, CLIP / (norm + 1.0e-6)) : mean, counts ? 1.0 : 0.0, 0.0);
   STORE_Y(v)
 }

@@ -1,5 +1,7 @@
 // (mean, sum of squared deviations, count), merged pairwise: Chan, Golub and LeVeque 1979. Never the difference of
 // two large sums, so a residual stream with a large mean keeps its variance.
+#include "finite.glsl"
+
 vec3 merge_moments(vec3 a, vec3 b) {
   float n = max(a.z + b.z, 1.0), d = b.x - a.x;
   return vec3(a.x + d * (b.z / n), a.y + b.y + d * d * (a.z * b.z / n), a.z + b.z);
@@ -14,11 +16,12 @@ vec3 texel_moments(vec4 v, int lanes) {
 }
 
 // What a norm subtracts from a row of these moments, and multiplies it with; an RMS norm (Zhang and Sennrich 2019)
-// subtracts nothing.
+// subtracts nothing. Where the mean square overflows the factor is infinite: zero would turn the row into the bias.
 vec2 norm_of(vec3 moments, float count, float epsilon) {
+  float variance = moments.y / count, square = variance + moments.x * moments.x;
 #ifdef RMS_NORM
-  return vec2(0.0, 1.0 / sqrt(moments.y / count + moments.x * moments.x + epsilon));
+  return vec2(0.0, finite(square) ? 1.0 / sqrt(square + epsilon) : INFINITY);
 #else
-  return vec2(moments.x, 1.0 / sqrt(moments.y / count + epsilon));
+  return vec2(moments.x, finite(square) ? 1.0 / sqrt(variance + epsilon) : INFINITY);
 #endif
 }

@@ -3,6 +3,8 @@
 // With fewer heads on one side, K_GROUP or Q_GROUP of the scores' heads share one (Ainslie et al. 2023).
 // With TO_POSITION, keys beyond the position of all row tiles are left as they were.
 // Texel column = four keys; the row tiles are distant t of the same head, which share every fetched key.
+#include "finite.glsl"
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int head = p.y % N_HEAD, b = p.y / N_HEAD % BATCH, first = 4 * p.x;
@@ -25,7 +27,7 @@ void main() {
       Y_TILES(DOT)
     }
   }
-#define MASK(n, i, j) acc[n] = mix(acc[n] * SCALE, vec4(MASKED), greaterThan(first + ivec4(0, 1, 2, 3), ivec4(pos + T_OF(i))));
+#define MASK(n, i, j) acc[n] = mix(overflow_kept(acc[n] * SCALE), vec4(MASKED), greaterThan(first + ivec4(0, 1, 2, 3), ivec4(pos + T_OF(i))));
   Y_TILES(MASK)
   STORE_Y(acc)
 }

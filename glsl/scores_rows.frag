@@ -1,6 +1,8 @@
 // One query of each of several texts, score rows text * n_head + head: y[s] = SCALE * q . k[s], beyond the text's
 // position MASKED. PLACES has the positions, TABLE for four keys the rows of k that hold them; q is in rows row .. .
 // With K_GROUP, heads share one of k. The sums are those of `scores.frag`, in the same order.
+#include "finite.glsl"
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int head = p.y % N_HEAD, text = p.y / N_HEAD, first = 4 * p.x, last = int(PLACES(0, text, 0).x);
@@ -14,6 +16,6 @@ void main() {
       acc[0] += vec4(dot(q, k0), dot(q, k1), dot(q, k2), dot(q, k3));
     }
   }
-  acc[0] = mix(acc[0] * SCALE, vec4(MASKED), greaterThan(first + ivec4(0, 1, 2, 3), ivec4(last)));
+  acc[0] = mix(overflow_kept(acc[0] * SCALE), vec4(MASKED), greaterThan(first + ivec4(0, 1, 2, 3), ivec4(last)));
   STORE_Y(acc)
 }

@@ -21,6 +21,7 @@ from glgpt.cli.progress import progress
 from glgpt.cli.split import client_options, render_split, split_figures, split_page
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.model import GPT2
+from glgpt.inference.sampling import Sampler
 from glgpt.inspection import info
 from glgpt.inspection.compare import compare, render
 from glgpt.inspection.dump import checked_out, dump
@@ -104,6 +105,8 @@ def run_generate(args: argparse.Namespace) -> int:
     text = prompt_text(args, default=START)
     sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "eos", "stop")}
     sampling |= {"repetition_penalty": args.repetition_penalty, "logit_bias": dict(args.logit_bias or ())}
+    options = {name: value for name, value in sampling.items() if name not in ("eos", "stop")}
+    Sampler(**options, seed=args.seed)  # refuses what is out of range before the model loads
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text

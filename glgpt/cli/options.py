@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from glgpt.checkpoint.steps import run_of
 from glgpt.cli.operation.config_file import OPTION, configured
-from glgpt.errors import GlgptError, quoted
+from glgpt.errors import GlgptError, quoted, written
 from glgpt.program.formats import FORMATS
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -22,6 +25,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, and whose help keeps the line breaks of its example."""
 
     late: str | None = None  # the optional positional, PROMPT or FILE, that may also stand last, behind options
+    _given: Sequence[str] = ()  # the words that were parsed
     most = 0  # words that are no options; one more than `late` takes is the model, as it was once named
 
     def __init__(self, **kwargs: Any) -> None:
@@ -34,6 +38,7 @@ class Parser(argparse.ArgumentParser):
                 args = configured(args or (), self._option_string_actions)
             except GlgptError as error:
                 self.error(str(error))
+        self._given = list(sys.argv[1:] if args is None else args)
         found, rest = super().parse_known_args(args, namespace)
         if self.most:
             first = getattr(found, self.late) if self.late else None
@@ -42,7 +47,28 @@ class Parser(argparse.ArgumentParser):
             if rest in (plain, ["--", *plain]) and len(words) + len(plain) <= self.most:
                 words, rest = words + plain, []
             self._settle(found, words)
+        if rest and self._subparsers is None:  # else the main parser reports it, and names its own help
+            self.error(self._unknown(rest))
         return found, rest
+
+    def _unknown(self, words: list[str]) -> str:
+        return f"unrecognized arguments: {' '.join(words)}{self._closest(words[0])}"
+
+    def _closest(self, option: str) -> str:
+        """Returns the option that a mistyped one most resembles, as the end of an error message."""
+        name, known = option.partition("=")[0], [o for o in self._option_string_actions if o.startswith("--")]
+        longer = [o for o in known if name.startswith("--") and o.startswith(name)]
+        close = longer or get_close_matches(name, known, 1, 0.7)
+        return f"; did you mean {close[0]}?" if close else ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse does; for a value that is not one of the choices, names the closest one first."""
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            close = get_close_matches(str(value), choices, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            listed = f"({hint}choose from {', '.join(choices)})"
+            raise argparse.ArgumentError(action, f"invalid choice: {written(value)} {listed}")
 
     def _settle(self, found: argparse.Namespace, words: list[str]) -> None:
         """Which word is the model and which the prompt or file; `found.hint` says how to write an old form."""
@@ -71,7 +97,11 @@ class Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
-        """Ends the program with 2 and one line."""
+        """Ends the program with 2 and one line. For a missing option, names one that may be its misspelling."""
+        options = [word for word in self._given if word[:2] == "--" and word != "--"]
+        unknown = [word for word in options if word.partition("=")[0] not in self._option_string_actions]
+        if message.startswith("the following arguments are required") and unknown:
+            message = self._unknown(unknown[:1])
         self.exit(2, f"{self.prog}: error: {quoted(message, LONGEST)} (see {self.prog} --help)\n")
 
 
@@ -114,10 +144,10 @@ def above_zero(text: str) -> float:
 
 
 def bias(text: str) -> tuple[int, float]:
-    """ID=B: an id from 0, and a finite number."""
+    """ID=B: an id from 0, and a number or -inf."""
     name, equals, value = text.partition("=")
     try:
-        if equals and (found := int(name)) >= 0 and math.isfinite(number := float(value)):
+        if equals and (found := int(name)) >= 0 and ((number := float(value)) < math.inf):
             return found, number
     except ValueError:
         pass

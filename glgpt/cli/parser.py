@@ -64,7 +64,7 @@ def _generate(add: Add) -> None:
     )
     p.add_argument(
         "--logit-bias", type=bias, action="append", metavar="ID=B",
-        help="add B to the logit of token ID, such as 198=-100 (may repeat)",
+        help="add B to the logit of token ID, such as 198=-2.5; -inf forbids it (may repeat)",
     )  # fmt: skip
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
     p.add_argument("--no-eos", dest="eos", action="store_false", help="continue past the model's end of text")
@@ -125,7 +125,7 @@ def _dump(add: Add) -> None:
         type=names,
         action="extend",
         metavar="WHAT,WHAT,...",
-        help="attention, hidden, logits, or dotted names such as h.0.mlp.act; may repeat (default attention)",
+        help="attention, hidden, logits, or names or patterns such as h.*.mlp.act; may repeat (default attention)",
     )
     p.add_argument("--layers", action="append", metavar="RANGE", help="such as 0,3-5; may repeat (default all)")
     p.add_argument("--heads", action="append", metavar="RANGE", help="such as 0,3-5; may repeat (default all)")

@@ -59,7 +59,11 @@ def add_split_commands(parser: Parser) -> None:
     )
     p.add_argument("--sessions", type=positive, default=8, metavar="N", help="texts at once, a cache each (default 8)")
     p.add_argument(
-        "--idle", type=not_negative, default=600.0, metavar="S", help="seconds until an idle session ends (default 600)"
+        "--idle",
+        type=not_negative,
+        default=600.0,
+        metavar="S",
+        help="seconds until what idles ends (default 600)",
     )
     p.add_argument("--json", action="store_true", help="print one JSON object a line")
     p.add_argument(
@@ -160,7 +164,7 @@ def run_split_serve(args: argparse.Namespace) -> int:
         engine: Front = kind(args.model, args.blocks, progress=show, **options)
     try:
         with operated(args):
-            server = StageServer(engine, Access(_token(args), tuple(args.origin)), host, port, args.tls)
+            server = StageServer(engine, Access(_token(args), tuple(args.origin)), host, port, args.tls, args.idle)
             _announce(args, engine, server.url)
             server.run()
     finally:

@@ -156,8 +156,9 @@ class Player:
         self.use()
         commands = self.prepare(entry)
         if scalars:
-            self.scalars.update(scalars)
-            self._block.write(self._scalar_struct.pack(*self.scalars.values()))
+            packed = self._scalar_struct.pack(*(self.scalars | scalars).values())
+            self.scalars.update(scalars)  # after packing, which raises for a number that does not fit
+            self._block.write(packed)
         self._block.bind_to_uniform_block(0)
         for command in commands if entry in self._drawn else self._first(entry, commands):
             command()

@@ -239,6 +239,7 @@ class SharedCaches(ABC, Generic[M]):
         found = self.best()
         if not drawn or self._drawn is None:
             return found
+        self._drawn.drop()  # copies that a failed call left
         for i in drawn:
             self.player.play(f"take_{self._last}", row=i)
             main.play(samplers[i].entry or "", **samplers[i].scalars(steps[i], self.config.vocab_size))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glgpt.errors import ArgumentError
+from glgpt.errors import ArgumentError, written
+from glgpt.inference.arguments.checks import items
 from glgpt.inference.chunks import window_start
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
@@ -35,6 +36,7 @@ class Run:
         self.prefill_tokens += len(ids)
 
 
+STOPS = "a text, or a list of texts"
 Next = Callable[
     [int], tuple[int, bool]
 ]  # of the tokens still wanted: the next one, and whether the caches were refilled
@@ -82,9 +84,10 @@ class StopText:
     """Passes a stream of text on until one of `stops` appears in it; what may begin one waits until it is certain."""
 
     def __init__(self, stops: str | Sequence[str] | None) -> None:
-        self.stops = [text for text in ([stops] if isinstance(stops, str) else stops or []) if text]
-        if not all(isinstance(text, str) for text in self.stops):
-            raise ArgumentError(f"stop is {stops!r}; it must be a text, or a list of texts")
+        texts = [stops] if isinstance(stops, str) else [] if stops is None else items("stop", stops, STOPS)
+        if not all(isinstance(text, str) for text in texts):
+            raise ArgumentError(f"stop is {written(stops)}; it must be {STOPS}")
+        self.stops = [text for text in texts if text]
         self.held, self.found = "", False
 
     def push(self, text: str) -> str:

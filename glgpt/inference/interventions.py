@@ -7,17 +7,20 @@ such as `h.3.resid_post`) and becomes `Edit`s of activations, which a program ap
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glgpt import ops
-from glgpt.errors import GlgptError, quoted
+from glgpt.errors import ArgumentError, GlgptError, quoted, written
+from glgpt.inference.arguments.checks import floats, integer, items, number
 from glgpt.inference.edits import Edit, Edits
 from glgpt.models.spec import Activation, ModelConfig
 
+MAX_FACTOR = 3e38  # fits a float32
 PER_HEAD = ("heads", "cache", "scores", "pattern")  # kinds of activations
 
 
@@ -27,6 +30,9 @@ class Intervention(ABC):
     @abstractmethod
     def edits(self, config: ModelConfig) -> list[Edit]:
         """What it changes in a model of this configuration. Raises GlgptError for a part that the model lacks."""
+
+
+Interventions = Intervention | Iterable[Intervention]
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Scale(Intervention):
         """One edit an activation."""
         found = []
         for activation in _parts(config, self.name, self.head is not None):
-            gain = np.where(_of_head(activation, self.head), np.float32(self.factor), np.float32(1))
+            gain = np.where(_of_head(activation, self.head), np.float32(_factor(self.factor)), np.float32(1))
             found.append(Edit(activation.name, gain, np.zeros((1, 1), np.float32)))
         return found
 
@@ -75,13 +81,14 @@ class Steer(Intervention):
     def edits(self, config: ModelConfig) -> list[Edit]:
         """One edit."""
         (activation,) = _parts(config, self.name, False)
-        values = np.asarray(self.direction, np.float32) * np.float32(self.factor)
+        values = floats("a direction", self.direction) * np.float32(_factor(self.factor))
+        first = integer("first", self.first)
         shape = (activation.heads, activation.width) if activation.kind == "cache" else (activation.row_width,)
         if activation.square or values.shape != shape or not np.isfinite(values).all():
             wanted = " x ".join(map(str, shape))
             raise GlgptError(f"a direction of {activation.name} is {wanted} finite numbers; this is {values.shape}")
-        _check_positions(config, self.first, self.first + 1)
-        return [Edit(activation.name, np.ones((1, 1), np.float32), values.reshape(1, -1), self.first)]
+        _check_positions(config, first, first + 1)
+        return [Edit(activation.name, np.ones((1, 1), np.float32), values.reshape(1, -1), first)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,19 +106,19 @@ class Patch(Intervention):
     def edits(self, config: ModelConfig) -> list[Edit]:
         """One edit."""
         (activation,) = _parts(config, self.name, False)
-        values = np.asarray(self.values, np.float32)
+        values, first = floats("values", self.values), integer("first", self.first)
         count = values.shape[-2] if activation.per_head and values.ndim == 3 else len(values) if values.ndim else 0
         shown = f"values of {activation.name} are [{activation.dims}]"
-        if values.shape != activation.shape(count) or not count or (activation.square and self.first):
-            raise GlgptError(f"{shown}; these have shape {values.shape}, from position {self.first} on")
-        _check_positions(config, self.first, self.first + count)
+        if values.shape != activation.shape(count) or not count or (activation.square and first):
+            raise GlgptError(f"{shown}; these have shape {values.shape}, from position {first} on")
+        _check_positions(config, first, first + count)
         if activation.kind == "scores":
             values = np.where(np.tri(count, dtype=bool), values, np.float32(0))
         if not np.isfinite(values).all():
             raise GlgptError(f"{shown}, all finite")
         rows = values.transpose(1, 0, 2) if activation.per_head else values
         shift = rows.reshape(-1, count if activation.square else activation.row_width)
-        return [Edit(activation.name, np.zeros((1, 1), np.float32), shift, self.first, self.first + count)]
+        return [Edit(activation.name, np.zeros((1, 1), np.float32), shift, first, first + count)]
 
 
 @dataclass(frozen=True)
@@ -137,29 +144,34 @@ class Attend(Intervention):
         return [Edit(activation.name, plain, 0 * plain, patterns=patterns)]
 
 
-def edits_of(config: ModelConfig, interventions: Sequence[Intervention]) -> Edits:
+def edits_of(config: ModelConfig, interventions: Interventions) -> Edits:
     """What the interventions change together, each after those before it, in programs of the configuration's context.
 
     Raises GlgptError for what is no intervention, or a part that the model lacks.
     """
-    for intervention in interventions:
-        if not isinstance(intervention, Intervention):
-            raise GlgptError(f"{intervention!r} is no intervention; use Ablate, Scale, Steer, Patch or Attend")
-    return Edits(config, [edit for intervention in interventions for edit in intervention.edits(config)])
+    wanted = "an intervention (Ablate, Scale, Steer, Patch, Attend), or a list of them"
+    one = isinstance(interventions, Intervention)
+    given: list[Any] = [interventions] if one else items("interventions", interventions, wanted)
+    if wrong := [each for each in given if not isinstance(each, Intervention)]:
+        raise ArgumentError(f"interventions has {written(wrong[0])}; it must be {wanted}")
+    return Edits(config, [edit for intervention in given for edit in intervention.edits(config)])
+
+
+def _factor(value: object) -> float:
+    return number("factor", value, lambda x: abs(x) <= MAX_FACTOR, "a finite number")
 
 
 def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
     """The activations that a part's name means. Raises GlgptError for none, or one without heads."""
-    known = config.activations
-    if name in known:
+    known, found = config.activations, list[Activation]()
+    if isinstance(name, str) and name in known:
         found = [known[name]]
-    elif by_head:
-        found = [a for a in known.values() if a.name.startswith(name + ".") and a.kind == "heads"]
-    else:
-        found = [a for a in known.values() if a.name.startswith(name + ".") and a.added]
+    elif isinstance(name, str):
+        inside = [a for a in known.values() if a.name.startswith(name + ".")]
+        found = [a for a in inside if (a.kind == "heads" if by_head else a.added)]
     if not found:
         parts = dict.fromkeys(n.rpartition(".")[0] for n in known if "." in n)
-        raise GlgptError(f"{quoted(name)} is no part of this model; parts are such as {', '.join(list(parts)[:3])}")
+        raise GlgptError(f"{quoted(name)} is not a part of this model; parts are such as {', '.join(list(parts)[:3])}")
     for a in found:
         if by_head and a.kind not in PER_HEAD:
             raise GlgptError(f"{a.name} has no heads")
@@ -168,7 +180,7 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
 
 def _of_head(activation: Activation, head: int | None) -> NDArray[np.bool_]:
     """Where a head has its values (None: everywhere): rows and columns of a gain, as `Edit` has them."""
-    if head is not None and not 0 <= head < activation.heads:
+    if head is not None and integer("head", head) >= activation.heads:
         raise GlgptError(f"head {head} is not one of the {activation.heads} of {activation.name}")
     chosen = np.ones(activation.heads, bool) if head is None else np.arange(activation.heads) == head
     if activation.square:

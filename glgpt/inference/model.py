@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import operator
 import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import GlgptError, written
+from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
+from glgpt.inference.arguments.checks import flag, floats, integer, items, token_ids
+from glgpt.inference.arguments.loading import check_loading
+from glgpt.inference.arguments.names import Names, selected, unknown_name
 from glgpt.inference.batch import BatchDecoder
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.edits import Edits, Sites
-from glgpt.inference.generation import Generation, Run, TokenStream
-from glgpt.inference.interventions import Intervention, Patch, edits_of
+from glgpt.inference.generation import Generation, Run, StopText, TokenStream
+from glgpt.inference.interventions import Intervention, Interventions, Patch, edits_of
 from glgpt.inference.programs import Parameters
-from glgpt.inference.sampling import NOT_FINITE, Sampler, whole
+from glgpt.inference.sampling import Sampler, check_finite
 from glgpt.inference.windows import Windows
 from glgpt.models.context import first_context, grown_context, largest_context
 from glgpt.models.spec import ModelConfig
@@ -104,6 +106,7 @@ class GPT2:
 
         Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before anything is drawn.
         """
+        check_loading(name_or_path, dtype, options)
         with Checkpoint.open(name_or_path) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
             if options.get("rest") is not None or options.get("plan") is not None:
@@ -120,28 +123,32 @@ class GPT2:
 
         They do not depend on what else is in the batch. Raises GlgptError as `logits` does.
         """
+        texts = [self.check_ids(ids) for ids in items("prompts", prompts, "a list of lists of token ids")]
         if self._windows is None:
-            return [self.logits(ids) for ids in prompts]
-        found = self._windows.logits([self.check_ids(ids) for ids in prompts]) if len(prompts) else []
-        if not all(np.isfinite(logits).all() for logits in found):
-            raise GlgptError(NOT_FINITE)
+            return [self.logits(ids) for ids in texts]
+        found = self._windows.logits(texts) if texts else []
+        for logits in found:
+            check_finite(logits)
         return found
 
     def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
         """What each token but the first of several texts costs, in nats, as float32 `[T - 1]`, text by text.
 
         A text has 2 to `max_context` + 1 ids. Many are read side by side. Raises GlgptError for unusable ids, and where
-        a loss is not a finite number.
+        a logit is not a finite number.
         """
-        for ids in texts:
+        rows = [token_ids(ids) for ids in items("texts", texts, "a list of lists of token ids")]
+        for ids in rows:
             self.check_ids(ids[:-1])
             self.check_ids(ids[1:])
+        return self._losses(rows)
+
+    def _losses(self, texts: list[list[int]]) -> Iterator[Floats]:
         if self._windows is None:
             yield from (_losses(self.logits(ids[:-1]), ids[1:]) for ids in texts)
             return
-        for losses in self._windows.losses(texts) if len(texts) else ():
-            if not np.isfinite(losses).all():
-                raise GlgptError(NOT_FINITE)
+        for losses in self._windows.losses(texts) if texts else ():
+            check_finite(losses)
             yield losses
 
     def logits(self, ids: Sequence[int]) -> Floats:
@@ -151,22 +158,22 @@ class GPT2:
         intermediate is the first that is not).
         """
         logits = self.run_with_cache(ids, ())[0]
-        if not np.isfinite(logits).all():
-            raise GlgptError(NOT_FINITE)
+        check_finite(logits)
         return logits
 
     def run_with_cache(
         self,
         ids: Sequence[int],
-        names: Iterable[str] | None = None,
+        names: Names = None,
         *,
-        interventions: Sequence[Intervention] = (),
+        interventions: Interventions = (),
     ) -> tuple[Floats, dict[str, Floats]]:
-        """Logits `[T, vocab]` and the intermediates of these dotted names (None: all of them).
+        """Returns logits `[T, vocab]` and the activations of these dotted names (None: all of them).
 
+        `names` may hold patterns (`h.*.attn.pattern`), or be one, or a function that is called with each name.
         `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`, `attn.q`, `k` and `v`
-        `[n_head, T, d_head]`, all others `[T, width]`. With `interventions` (`glgpt.Ablate` and others) of a model that
-        they change. Raises GlgptError for unusable ids, an unknown name or part.
+        `[n_head, T, d_head]`, all others `[T, width]`. `interventions` (`glgpt.Ablate` or others, one or a list) change
+        the model. Raises GlgptError for unusable ids, an unknown name or part.
         """
         ids, asked, wanted = self._asked(ids, names)
         total = len(ids)
@@ -179,26 +186,34 @@ class GPT2:
         return joined["logits"], {n: joined[n] for n in wanted if n in asked}
 
     def run_with_hooks(
-        self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Iterable[str] = ()
+        self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Names = ()
     ) -> tuple[Floats, dict[str, Floats]]:
         """As `run_with_cache`, of a model in which functions change activations by name.
 
-        A function takes the activation in its natural shape, as the hooks before it in the order of computation left
-        it, and returns one of the same shape; an `Intervention` under a name is applied with the others. A function
-        costs a run of its own. Raises GlgptError for a name that cannot be changed or another shape.
+        A function takes the activation in its natural shape, as earlier hooks in the order of computation left it. It
+        returns one of the same shape, or edits it in place and returns None. An `Intervention` under a name is applied
+        with the others. A function costs a run of its own. Raises GlgptError for a name that cannot be changed, or
+        another shape.
         """
-        order = {name: i for i, name in enumerate(self.config.activations)}
-        if unknown := sorted(set(hooks) - set(order)):
-            raise GlgptError(f"{unknown[0]!r} is not an activation of {self.name}")
+        known = list(self.config.activations)
+        if not isinstance(hooks, Mapping):
+            raise ArgumentError(f"hooks is {written(hooks)}; it must map names to functions or interventions")
+        for name, hook in hooks.items():
+            if name not in known:
+                raise ArgumentError(unknown_name(str(name), known, self.name))
+            if not callable(hook) and not isinstance(hook, Intervention):
+                raise ArgumentError(f"the hook of {name} is {written(hook)}; it must be a function or an intervention")
         applied: list[Intervention] = []
-        for name, hook in sorted(hooks.items(), key=lambda item: order[item[0]]):
+        for name, hook in sorted(hooks.items(), key=lambda item: known.index(item[0])):
             if isinstance(hook, Intervention):
                 applied.append(hook)
             else:
                 value = self.run_with_cache(ids, [name], interventions=applied)[1][name]
-                changed = np.asarray(hook(value.copy()))
+                edited = value.copy()
+                returned = hook(edited)
+                changed = edited if returned is None else floats(f"the result of the hook of {name}", returned)
                 if changed.shape != value.shape:
-                    raise GlgptError(f"the hook of {name} returned shape {changed.shape} in place of {value.shape}")
+                    raise ArgumentError(f"the hook of {name} returned shape {changed.shape} instead of {value.shape}")
                 applied.append(Patch(name, changed))
         return self.run_with_cache(ids, names, interventions=applied)
 
@@ -217,7 +232,7 @@ class GPT2:
         decoder, sites = self._edited[edits.key]
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
 
-    def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
+    def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
         """The textures of these names exactly as they are in memory, one for each chunk of the prompt."""
         ids, asked, wanted = self._asked(ids, names)
         found: dict[str, list[RawTexture]] = {name: [] for name in wanted}
@@ -239,7 +254,7 @@ class GPT2:
         seed: int | None = None,
         stop: str | Sequence[str] | None = None,
         eos: bool = True,
-        interventions: Sequence[Intervention] = (),
+        interventions: Interventions = (),
     ) -> Generation:
         """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
@@ -272,12 +287,11 @@ class GPT2:
         logit_bias: Mapping[int, float] | None = None,
         seed: int | None = None,
         eos: bool = True,
-        interventions: Sequence[Intervention] = (),
+        interventions: Interventions = (),
     ) -> TokenStream:
         """As `generate`, but the result gives token ids; a character that spans tokens comes as its tokens."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
-        if whole("tokens", tokens) < 0:
-            raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
+        tokens, eos = integer("tokens", tokens), flag("eos", eos)
         sampler = Sampler(temperature, top_k, top_p, seed, min_p, repetition_penalty, logit_bias)
         sampler.check_vocabulary(self.config.vocab_size)
         stats = Run(len(ids))
@@ -307,22 +321,24 @@ class GPT2:
         all. A prompt's text is that of `generate` with its seed alone, whatever stands beside it. Without `seeds` new
         ones are drawn. Raises GlgptError for an unusable prompt or setting, or not as many seeds as prompts.
         """
-        texts = [self.check_ids(self.encode(p) if isinstance(p, str) else p) for p in prompts]
-        if whole("tokens", tokens) < 0:
-            raise GlgptError(f"tokens is {tokens}; it must be 0 or above")
-        seeds = [secrets.randbelow(2**32) for _ in texts] if seeds is None else list(seeds)
+        given = items("prompts", prompts, "a list of texts or of lists of token ids")
+        texts = [self.check_ids(self.encode(p) if isinstance(p, str) else p) for p in given]
+        tokens, eos = integer("tokens", tokens), flag("eos", eos)
+        wanted = "a list of integers, one for each prompt"
+        seeds = [secrets.randbelow(2**32) for _ in texts] if seeds is None else items("seeds", seeds, wanted)
+        seeds = [integer("a seed", seed) for seed in seeds]
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
-        if self._batch is None or repetition_penalty not in (None, 1) or logit_bias:  # one after another
-            sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-            settings = sampling | {"stop": stop, "eos": eos}
-            settings |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias}
+        sampling = (temperature, top_k, top_p, 0, min_p, repetition_penalty, logit_bias)
+        if self._batch is None or Sampler(*sampling).adjusts:  # one after another
+            settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+            settings |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias, "stop": stop, "eos": eos}
             return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
         rows = [Row(i, Sampler(temperature, top_k, top_p, s, min_p), tokens) for i, s in zip(texts, seeds, strict=True)]
         end = self.tokenizer.eos if self.tokenizer and eos else None
         self._reserve(max(map(len, texts), default=0), tokens)
         batch = Continuations(self._batch, rows, self.context, end)
-        for row in rows if stop else ():
+        for row in rows if StopText(stop).stops else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
         return [Generation(t, self.tokenizer, s, stop) for t, s in zip(streams, seeds, strict=True)]
@@ -332,6 +348,8 @@ class GPT2:
 
         Raises GlgptError where the model has no tokenizer or the text is empty.
         """
+        if not isinstance(text, str):
+            raise ArgumentError(f"{written(text)} is not text; give a str")
         if self.tokenizer is None:
             raise GlgptError(f"{self.name} has no tokenizer files; give token ids instead")
         if not text:
@@ -367,12 +385,12 @@ class GPT2:
         return [self.player]
 
     def check_ids(self, ids: Sequence[int]) -> list[int]:
-        """The ids as a list of ints; refuses none, more than the context, and any outside the vocabulary."""
+        """Returns the ids as a list of ints.
+
+        Raises GlgptError for text, no ids, more than the context holds, and any outside the vocabulary.
+        """
         self._check_open()
-        try:
-            ids = [operator.index(i) for i in ids]
-        except TypeError as error:
-            raise GlgptError(f"the prompt must be a sequence of whole-number ids: {error}") from error
+        ids = token_ids(ids)
         if not ids:
             raise GlgptError("the prompt is empty; give at least one token")
         if len(ids) > self.max_context:
@@ -459,19 +477,13 @@ class GPT2:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _asked(self, ids: Sequence[int], names: Iterable[str] | None) -> tuple[list[int], Container[str], list[str]]:
+    def _asked(self, ids: Sequence[int], names: Names) -> tuple[list[int], Container[str], list[str]]:
         """The ids, the names (None: all) that a caller wants, and these in their order with the logits.
 
         Raises GlgptError for unusable ids or an unknown name.
         """
         known = list(self.config.activations)
-        asked = set(known if names is None else {names} if isinstance(names, str) else names)
-        unknown = sorted(asked - set(known))
-        if unknown:
-            raise GlgptError(
-                f"{unknown[0]!r} is not an activation of {self.name}; "
-                f"they run from {known[0]}, {known[1]} to {known[-1]}"
-            )
+        asked = set(selected(names, known, self.name))
         return self.check_ids(ids), asked, [n for n in known if n in asked or n == "logits"]
 
 

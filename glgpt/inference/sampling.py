@@ -1,4 +1,4 @@
-"""Choosing a token from one row of logits: the settings, what the device is told of them, and their definition.
+"""Choosing a token from one row of logits: the settings and their ranges, the scalars of the device, the definition.
 
 The device draws (`ops.sample`). Where it cannot decide, `Sampler.choose` does, from the row of logits in float64.
 """
@@ -6,14 +6,15 @@ The device draws (`ops.sample`). Where it cannot decide, `Sampler.choose` does, 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
-from typing import SupportsFloat, SupportsIndex
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.errors import GlgptError
+from glgpt import ops
+from glgpt.errors import ArgumentError, GlgptError, written
+from glgpt.inference.arguments.checks import integer, number, real
 
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
 SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
@@ -21,15 +22,10 @@ SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries
 COLDEST = 1e-30  # the least temperature that makes a difference in float32
 FARTHEST = 3e38  # a margin below which no logit is
 REACHED = 1 - 2.0**-22  # of top-p and min-p: what reaches it exactly must do so in float32 too
+MAX_SEED = 2**128 - 1
+MIN_PENALTY, MAX_PENALTY = 1e-30, 1e30  # any logit, divided or multiplied, fits a float64
+MAX_BIAS = 3e38
 ON_HOST = 0xD1CE  # tells the host's random numbers from the device's
-
-
-def whole(name: str, value: SupportsIndex) -> int:
-    """The value as an int. Raises GlgptError, with its name, for what is no whole number."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise GlgptError(f"{name} is {value!r}; it must be a whole number") from None
 
 
 def hash4(v: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
@@ -58,9 +54,10 @@ def draw_seed(seed: int) -> int:
 class Sampler:
     """Temperature, top-k, nucleus (top-p, Holtzman et al. 2020) and min-p (Nguyen et al. 2024) sampling.
 
-    Each cuts what the one before leaves. The same seed gives the same choices. Temperature 0 is greedy. Before them, a
-    `repetition_penalty` (Keskar et al. 2019) divides the logits above zero of tokens that the text has, and multiplies
-    those below; then `logit_bias` adds to the logits of ids. Raises GlgptError for values out of range.
+    Each filters what the previous one leaves. The same seed gives the same choices. Temperature 0 is greedy. Before
+    them, a `repetition_penalty` (Keskar et al. 2019) divides positive logits of tokens that the text has, and
+    multiplies negative ones; then `logit_bias` adds to the logits of ids, where -inf forbids one. Raises ArgumentError
+    for values of another type or out of range.
     """
 
     def __init__(
@@ -73,42 +70,40 @@ class Sampler:
         repetition_penalty: float | None = None,
         logit_bias: Mapping[int, float] | None = None,
     ) -> None:
-        if not (isinstance(temperature, SupportsFloat) and np.isfinite(temperature) and temperature >= 0):
-            raise GlgptError(f"temperature is {temperature!r}; it must be 0 (greedy) or above")
-        if top_k is not None and whole("top-k", top_k) < 1:
-            raise GlgptError(f"top-k is {top_k}; it must be 1 or more")
-        if top_p is not None and not (isinstance(top_p, SupportsFloat) and 0 < top_p <= 1):
-            raise GlgptError(f"top-p is {top_p}; it must be in (0, 1]")
-        if min_p is not None and not (isinstance(min_p, SupportsFloat) and 0 <= min_p <= 1):
-            raise GlgptError(f"min-p is {min_p}; it must be in [0, 1]")
-        if seed is not None and whole("seed", seed) < 0:
-            raise GlgptError(f"seed is {seed}; it must be 0 or above")
-        penalty = 1.0 if repetition_penalty is None else repetition_penalty
-        if not (isinstance(penalty, SupportsFloat) and np.isfinite(penalty) and penalty > 0):
-            raise GlgptError(f"repetition penalty is {penalty!r}; it must be above 0 (1: none)")
-        self.repetition_penalty = float(penalty)
-        self.logit_bias = {whole("an id of logit bias", i): b for i, b in (logit_bias or {}).items()}
-        for i, b in self.logit_bias.items():
-            if i < 0 or not (isinstance(b, SupportsFloat) and np.isfinite(b)):
-                raise GlgptError(f"logit bias of {i} is {b!r}; it must be a finite number for an id from 0")
-        self.temperature, self.top_k = float(temperature), top_k
-        self.top_p, self.min_p = top_p, min_p or 0.0
-        self.seed = int(np.random.default_rng().integers(2**32)) if seed is None else whole("seed", seed)
+        allowed = f"a number from 0 (greedy) to {ops.MAX_TEMPERATURE:g}"
+        self.temperature = number("temperature", temperature, lambda x: 0 <= x <= ops.MAX_TEMPERATURE, allowed)
+        self.top_k = None if top_k is None else integer("top-k", top_k, 1)
+        self.top_p = None if top_p is None else number("top-p", top_p, lambda x: 0 < x <= 1, "above 0 and at most 1")
+        self.min_p = number("min-p", 0 if min_p is None else min_p, lambda x: 0 <= x <= 1, "a number from 0 to 1")
+        drawn = int(np.random.default_rng().integers(2**32)) if seed is None else seed
+        self.seed = integer("seed", drawn, 0, MAX_SEED)
+        penalty, allowed = repetition_penalty, f"from {MIN_PENALTY:g} to {MAX_PENALTY:g} (1: none)"
+        self.repetition_penalty = number(
+            "repetition penalty", 1 if penalty is None else penalty, lambda x: MIN_PENALTY <= x <= MAX_PENALTY, allowed
+        )
+        self.logit_bias = _biases({} if logit_bias is None else logit_bias)
+        self._forbidden = [i for i, bias in self.logit_bias.items() if bias == -math.inf]
 
     @property
     def adjusts(self) -> bool:
-        """Whether logits are changed before a token is chosen, which the host then does."""
+        """True if logits are changed before a token is chosen, which the host then does."""
         return self.repetition_penalty != 1 or bool(self.logit_bias)
 
     def check_vocabulary(self, size: int) -> None:
-        """Raises GlgptError where the bias names an id beyond a vocabulary of so many."""
+        """Raises ArgumentError where the bias names an id beyond a vocabulary of `size`, or forbids all of it."""
         if (last := max(self.logit_bias, default=0)) >= size:
-            raise GlgptError(f"logit bias names id {last}, and the vocabulary has {size}")
+            raise ArgumentError(f"logit bias names id {last}, and the vocabulary has {size}")
+        if len(self._forbidden) == size:
+            raise ArgumentError(f"logit bias forbids all {size} tokens of the vocabulary; leave at least one")
 
     def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.floating]:
-        """Logits `[vocab]` behind the text `ids`, after penalty and bias."""
+        """Returns logits `[vocab]` after the text `ids`, with penalty and bias.
+
+        Raises GlgptError where the model's logits are not finite.
+        """
         if not self.adjusts:
             return logits
+        check_finite(logits)
         found = logits.astype(np.float64)
         seen = np.unique(np.asarray(ids, np.int64))
         penalty = self.repetition_penalty
@@ -160,15 +155,37 @@ class Sampler:
         return out
 
     def choose(self, logits: NDArray[np.floating], step: int = 0) -> int:
-        """Draws token `step` of this seed from logits `[vocab]`. Raises GlgptError where they are not finite."""
-        if not np.isfinite(logits).all():
-            raise GlgptError(NOT_FINITE)
+        """Draws token `step` of this seed from logits `[vocab]`.
+
+        Raises GlgptError where they are not finite; those of tokens that the bias forbids may be -inf.
+        """
+        check_finite(np.delete(logits, self._forbidden) if self._forbidden else logits)
         if self.greedy:
             return int(np.argmax(logits))
         cumulative = np.cumsum(self.probabilities(logits))
         high, low, _, _ = hash4((draw_seed(self.seed), step & 0xFFFFFFFF, ON_HOST, 0))
         random = ((high >> 5) * 2**26 + (low >> 6)) / 2**53
         return int(np.searchsorted(cumulative, random * cumulative[-1], side="right"))
+
+
+def check_finite(logits: NDArray[np.floating]) -> None:
+    """Raises GlgptError where a logit is NaN or infinite."""
+    if not np.isfinite(logits).all():
+        raise GlgptError(NOT_FINITE)
+
+
+def _biases(given: Any) -> dict[int, float]:
+    """Returns biases by id. Raises ArgumentError for other types, negative ids, NaN, and beyond `MAX_BIAS`."""
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"logit bias is {written(given)}; it must map ids to numbers, such as {{198: -100}}")
+    found = {}
+    for i, bias in given.items():
+        value = real(bias)
+        if value is None or not (abs(value) <= MAX_BIAS or value == -math.inf):
+            allowed = f"a number up to {MAX_BIAS:g}, or -inf to forbid the token"
+            raise ArgumentError(f"logit bias of {written(i)} is {written(bias)}; it must be {allowed}")
+        found[integer("an id of logit bias", i)] = value
+    return found
 
 
 def nucleus_width(temperature: float, top_p: float, vocab: int) -> float:

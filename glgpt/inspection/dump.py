@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.errors import GlgptError
+from glgpt.inference.arguments.names import selected
 from glgpt.inference.model import GPT2
 from glgpt.models.spec import EMBED, PATTERN, RESID_POST, in_block
 from glgpt.program.formats import Format
@@ -194,15 +195,14 @@ def dump(
 ) -> dict[str, Any]:
     """Writes the pictures that `what` names and `manifest.json` to the folder `out`; returns the manifest.
 
+    `what` has groups (`attention`, `hidden`, `logits`), and names of activations or patterns (`h.*.mlp.act`).
     They appear all together when the last one is drawn. In the folder of an earlier dump, files of the same names are
     replaced and others stay. Raises GlgptError, before anything is written, for unusable ids or a name, layer or head
     that the model does not have; FileError for an `out` that is anything but a free name, an empty folder or an earlier
     dump.
     """
-    known = model.config.activations
-    for name in what:
-        if name not in GROUPS and name not in known:
-            raise GlgptError(f"nothing is called {name!r}; take {', '.join(GROUPS)} or a name such as h.0.mlp.act")
+    known = list(model.config.activations)
+    what = [n for name in what for n in ([name] if name in GROUPS else selected(name, known, model.name))]
     chosen_layers = parse_range(layers, model.config.n_layer, "layers")
     chosen_heads = parse_range(heads, model.config.n_head, "heads")
     model.check_ids(ids)

@@ -48,7 +48,7 @@ from glgpt.ops.pointwise import (
     transpose,
 )
 from glgpt.ops.rotary import rotary
-from glgpt.ops.sample import ALTERNATIVES, TOKEN, sample
+from glgpt.ops.sample import ALTERNATIVES, MAX_STEP, MAX_TEMPERATURE, TOKEN, sample
 
 __all__ = [
     "ACTIVATIONS",
@@ -56,6 +56,8 @@ __all__ = [
     "CONTIGUOUS",
     "GPU_SPLITS",
     "KEYS",
+    "MAX_STEP",
+    "MAX_TEMPERATURE",
     "MOST_ROWS",
     "PATTERNS",
     "SOFTWARE_SPLITS",

@@ -13,6 +13,8 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
+MAX_TEMPERATURE = 1e30  # times the range of a nucleus it fits a float32
+MAX_STEP = 2**31 - 1  # of a draw: a signed scalar
 ALTERNATIVES = 8  # likeliest tokens that come with a drawn one
 TOKEN = Layout(1, 4 * (1 + ALTERNATIVES + 1))  # the drawn one, the likeliest, and sums of weights (`draw.frag`)
 LEVELS = 4  # of the search for the nucleus: each divides its range by 16

@@ -33,7 +33,7 @@ from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.part import Part, checked_chain
 from glgpt.models.spec import ModelConfig
-from glgpt.split.engine import Engine, Fed, Front, check_look
+from glgpt.split.engine import Engine, Fed, Front, look_bytes
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.system.signals import NUMBERS
 from glgpt.wire import hidden
@@ -79,7 +79,7 @@ class Replica:
             self._sessions.popitem(last=False)
         return session
 
-    async def step(self, key: str, step: bytes, wire: str) -> Sent:
+    async def step(self, key: str, step: bytes, wire: str, client: str) -> Sent:
         """Runs a step, which came as the message of the protocol; answers with one."""
         message, payload = decode_request(step)
         assert isinstance(message, Step), "the head of the chain sends steps here"
@@ -88,20 +88,20 @@ class Replica:
             if not session.evicted and message.pos > session.held:
                 raise LapsedError(ORDER, f"a step at {message.pos} of a session that holds {session.held} rows")
             x = self.engine.rows(self.engine.part, payload, message.n, wire)
-            return "", "", await self.engine.step(Fed(session, message, x, wire, time.perf_counter()))
+            return "", "", await self.engine.step(Fed(session, message, x, wire, time.perf_counter(), client))
         except LapsedError as error:
             self._sessions.pop(key, None)
             return error.code, str(error), b""
         except GlgptError as error:
             return BAD, str(error), b""
 
-    async def look(self, look: bytes, wire: str) -> Sent:
+    async def look(self, look: bytes, wire: str, client: str) -> Sent:
         """Answers a look."""
         message, payload = decode_request(look)
         assert isinstance(message, Look), "the head of the chain sends looks here"
         try:
             x = self.engine.rows(self.engine.part, payload, message.n, wire)
-            return "", "", await self.engine.look(self.engine.part, message, x)
+            return "", "", await self.engine.look(self.engine.part, message, x, client)
         except GlgptError as error:
             return BAD, str(error), b""
 
@@ -183,7 +183,7 @@ class RayEngine(Front):
         """Texture memory in bytes of one replica of each stage, together."""
         return self._takes
 
-    async def open(self, key: str | None, part: str | None) -> tuple[Session, Part]:
+    async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
         """The session of this key, or a new one. Raises GlgptError for another part than the chain's."""
         wanted = Part.parse(part, self.config) if part else self.part
         if wanted != self.part:
@@ -208,7 +208,7 @@ class RayEngine(Front):
             last = i == len(self._handles) - 1
             message = step.model_copy(update={"ask": step.ask if last else _hint(step.ask)})
             sticky = handle.options(session_id=session.key)
-            data = _taken(await self._call(sticky.step, session.key, encode(message, _packed(x)), "f32"))
+            data = _taken(await self._call(sticky.step, session.key, encode(message, _packed(x)), "f32", fed.client))
             said, payload = decode_answer(data)
             if not self.parts[i].head:
                 x = hidden.unpack(payload, step.n, self.config.n_embd, "f32")
@@ -221,17 +221,18 @@ class RayEngine(Front):
         session.seq, session.reply = step.seq, encode(header, bytes(payload))
         return session.reply
 
-    async def look(self, part: Part, look_: Look, x: Any) -> bytes:
+    async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
         """The answer to a look: each stage looks inside its own blocks."""
         arrays: list[tuple[str, list[int]]] = []
         values, begun = b"", time.perf_counter()
-        check_look(look_, part, self.config)
+        look_bytes(look_, part, self.config)  # raises for what cannot be answered
         chain = list(zip(self.parts, self._handles, strict=True))
         for i, (own, handle) in enumerate(chain[-1:] if look_.head else chain):
             names = tuple(name for name in look_.names if name in own.activations(self.config))
             last = look_.head or i == len(chain) - 1
             message = look_.model_copy(update={"names": names, "end": look_.end or not last})
-            said, payload = decode_answer(_taken(await self._call(handle.look, encode(message, _packed(x)), "f32")))
+            sent = encode(message, _packed(x))
+            said, payload = decode_answer(_taken(await self._call(handle.look, sent, "f32", client)))
             assert isinstance(said, Looked), "a stage answers a look with arrays"
             at = 0
             for name, shape in said.arrays:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -50,13 +51,14 @@ class Served:
 
 @dataclass(frozen=True, eq=False)
 class Fed:
-    """A step of a session: its rows `x`, the format in which hidden states travel, when it came."""
+    """A step of a session: its rows `x`, the format in which hidden states travel, when it came and from whom."""
 
     session: Session
     step: Step
     x: Any
     wire: str
     came: float
+    client: str = ""
 
     @property
     def repeated(self) -> bool:
@@ -64,8 +66,11 @@ class Fed:
         return self.step.seq == self.session.seq and bool(self.session.reply)
 
 
-def check_look(look_: Look, part: Part, config: ModelConfig) -> None:
-    """Raises GlgptError for a name that is no activation of the part, or an answer that is too large."""
+def look_bytes(look_: Look, part: Part, config: ModelConfig) -> int:
+    """Returns how many bytes the answer to a look takes.
+
+    Raises GlgptError for a name that is no activation of the part, or an answer that is too large.
+    """
     known, n = part.activations(config), look_.n
     for name in look_.names:
         if name not in known or name == LOGITS:  # which come without being named
@@ -77,6 +82,7 @@ def check_look(look_: Look, part: Part, config: ModelConfig) -> None:
             f"{f'the {end} and ' * look_.end}activations of {n} tokens take {size >> 20} MiB; "
             f"one answer holds {LOOK_BYTES >> 20} MiB at most: ask for fewer tokens"
         )
+    return size
 
 
 class Front(ABC):
@@ -99,7 +105,7 @@ class Front(ABC):
         """Releases what it holds."""
 
     @abstractmethod
-    async def open(self, key: str | None, part: str | None) -> tuple[Session, Part]:
+    async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
         """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part."""
 
     @abstractmethod
@@ -107,8 +113,14 @@ class Front(ABC):
         """The answer to a step, as the message to send. Raises GlgptError, and `LapsedError`."""
 
     @abstractmethod
-    async def look(self, part: Part, look_: Look, x: Any) -> bytes:
+    async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
         """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
+
+    def answer_bytes(self, part: Part, message: Step | Look) -> int:
+        """Returns how many bytes the answer takes at most. Raises GlgptError for a look that cannot be answered."""
+        if isinstance(message, Look):
+            return look_bytes(message, Part.head_of(self.config) if message.head else part, self.config)
+        return 4 * (self.config.vocab_size if part.head else message.n * self.config.n_embd)
 
     def describe(self, part: Part | None = None) -> dict[str, Any]:
         """What a client of this part, or of all, must know."""
@@ -141,7 +153,7 @@ class Front(ABC):
 
 
 class Engine(Front):
-    """Loads a part of a checkpoint and runs the steps of its sessions in the order they came.
+    """Loads a part of a checkpoint and runs the steps of its sessions, clients by turns (`Turns`).
 
     Steps of one row that wait at the same time run in one pass, up to eight sessions' (`Together`).
 
@@ -233,26 +245,26 @@ class Engine(Front):
         whole = {"texture_bytes": self.stage.texture_bytes, "session_bytes": self.stage.session_bytes}
         return whole | {"shared_bytes": self.whole.texts.shared_bytes}
 
-    async def open(self, key: str | None, part: str | None) -> tuple[Session, Part]:
-        """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part."""
+    async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
+        """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part.
+
+        It does not wait for the steps of others, unless the part must be made first.
+        """
+        wanted = Part.parse(part, self.config) if part else self.part
 
         def find() -> tuple[Session, Part]:
             served = self.serve(part)
-            return self.sessions.find(key, served.texts), served.part
+            return self.sessions.find(key, served.texts, client), served.part
 
-        return await self.run(find)
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Runs `work` in the engine's thread, after what waits there."""
-        return await self._turns.run(work)
+        return await self._turns.run(find, client, urgent=wanted == self.part or wanted in self._narrowed)
 
     async def step(self, fed: Fed) -> bytes:
         """The answer to a step, as the message to send, when its turn has come."""
         ask = fed.step.ask
         if fed.step.n == 1 and not (ask and ask.guesses):
-            answer: bytes = await self._turns.join(fed, fed.session.key, fed.session.texts)
+            answer: bytes = await self._turns.join(fed, fed.session.key, fed.session.texts, fed.client)
             return answer
-        return await self._turns.run(lambda: self._step(fed))
+        return await self._turns.run(lambda: self._step(fed), fed.client)
 
     def _step(self, fed: Fed) -> bytes:
         if fed.repeated:
@@ -260,21 +272,26 @@ class Engine(Front):
         begun = time.perf_counter()
         return self._reply(fed, self.sessions.step(fed.session, fed.step.pos, fed.x, fed.step.ask), begun)
 
-    def _together(self, jobs: Sequence[Fed]) -> list[bytes | GlgptError]:
-        """The answers to steps of one row of several sessions."""
+    def _together(self, jobs: Sequence[Fed]) -> list[bytes | Exception]:
+        """Returns the answers to steps of one row of several sessions, or for a session its own error.
+
+        Where the joint pass fails, each step runs alone, so that one client's step cannot fail those of others.
+        """
         begun = time.perf_counter()
         new = [fed for fed in jobs if not fed.repeated]
+        answers: dict[Fed, Answer | GlgptError] = {}
         if len(new) > 1:
             steps = [(fed.session, fed.step.pos, fed.x, fed.step.ask) for fed in new]
-            answers = dict(zip(new, self.sessions.steps(steps), strict=True))
+            with contextlib.suppress(Exception):  # its step raises it again, alone
+                answers = dict(zip(new, self.sessions.steps(steps), strict=True))
 
-        def answer(fed: Fed) -> bytes | GlgptError:
+        def answer(fed: Fed) -> bytes | Exception:
             try:
-                if len(new) <= 1 or fed not in answers:
+                found = answers.get(fed)
+                if found is None:
                     return self._step(fed)
-                found = answers[fed]
                 return found if isinstance(found, GlgptError) else self._reply(fed, found, begun)
-            except GlgptError as error:
+            except Exception as error:  # of this session alone
                 return error
 
         return [answer(fed) for fed in jobs]
@@ -297,22 +314,22 @@ class Engine(Front):
         fed.session.seq, fed.session.reply = step.seq, encode(header, payload)
         return fed.session.reply
 
-    async def look(self, part: Part, look_: Look, x: Any) -> bytes:
+    async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
         """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
-        return await self.run(lambda: self._look(part, look_, x))
+        return await self._turns.run(lambda: self._look(part, look_, x), client)
 
     def _look(self, part: Part, look_: Look, x: Any) -> bytes:
         served = self.serve(str(part))
         if look_.head and (not served.part.head or served.part.embed):
             raise GlgptError(f"this server holds {served.part}, which takes no states for the head alone")
         captures = self._heads if look_.head else served.captures
-        check_look(look_, captures.part, self.config)
+        look_bytes(look_, captures.part, self.config)  # raises for what cannot be answered
         begun = time.perf_counter()
         end, arrays = look(captures, x, look_.names)
         found: dict[str, Floats] = {**arrays, captures.end: end} if look_.end else arrays
         shapes = [(name, list(a.shape)) for name, a in found.items()]
         header = Looked(seq=look_.seq, arrays=shapes, ms=round(1000 * (time.perf_counter() - begun), 3))
-        return encode(header, b"".join(np.ascontiguousarray(a, "<f4").tobytes() for a in found.values()))
+        return encode(header, *(np.ascontiguousarray(a, "<f4").data for a in found.values()))
 
     def close(self) -> None:
         """Ends the thread, after what waits there, and releases every GL object."""

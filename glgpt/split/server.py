@@ -26,6 +26,8 @@ from glgpt.models.part import Part
 from glgpt.page.serve import Headers, bound_socket, settings
 from glgpt.split import metrics
 from glgpt.split.engine import Fed, Front
+from glgpt.split.limits import Budget, Connections, Place, Rates, client_of
+from glgpt.split.protocol import BoundedProtocol
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.wire.messages import (
     BAD,
@@ -48,9 +50,7 @@ PORT = 8043
 GREETING = 10.0  # seconds in which a connection must say `open`
 HEARD = 1.0  # seconds in which a client that is turned away may say `open`
 TOLD = 2.0  # seconds in which a client must take the word that the server ends
-SLOW = 30.0  # seconds in which a client must take an answer
 DRAIN = 10.0  # seconds that steps under way have to end
-OPENS_PER_S, OPENS_AT_ONCE = 200.0, 400.0
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CLOSED = {DRAINING: 1012, FULL: 1013, TOKEN: 1008, UNSUITABLE: 1008, BAD: 1008}  # WebSocket close codes
 
@@ -72,38 +72,17 @@ class Access:
             return False
 
 
-class _Bucket:
-    """Lets `OPENS_PER_S` through a second, and `OPENS_AT_ONCE` at once; others wait, as many at once at most."""
-
-    def __init__(self) -> None:
-        self.left, self.since = OPENS_AT_ONCE, time.monotonic()
-
-    async def take(self) -> bool:
-        """Resolves when it is this one's turn; False: too many wait already."""
-        now = time.monotonic()
-        self.left = min(OPENS_AT_ONCE, self.left + (now - self.since) * OPENS_PER_S)
-        self.since = now
-        if self.left <= -OPENS_AT_ONCE:
-            return False
-        self.left -= 1
-        if self.left < 0:
-            await asyncio.sleep(-self.left / OPENS_PER_S)
-        return True
-
-
 class Application:
     """The ASGI application of an engine: one session a connection, one step of each at a time."""
 
-    def __init__(self, engine: Front, access: Access) -> None:
-        self.engine, self.access = engine, access
+    def __init__(self, engine: Front, access: Access, idle: float = 600.0) -> None:
+        self.engine, self.access, self.idle = engine, access, max(idle, GREETING)
         self.draining, self.under_way = False, 0
-        self._bucket = _Bucket()
+        self.rates, self.connections, self.answers = Rates(), Connections(4 * engine.most + 16), Budget()
         self._holders: dict[str, WebSocket] = {}  # of the sessions, by key
-        self.most_connections = 4 * engine.most + 16
-        self.connections = 0
         routes = [Route("/", self._about), Route("/health", self._health), WebSocketRoute("/", self._connection)]
         self.asgi = Headers(Starlette(routes=routes))
-        metrics.CONNECTIONS.set_function(lambda: self.connections)
+        metrics.CONNECTIONS.set_function(lambda: len(self.connections))
         metrics.SESSIONS.set_function(lambda: len(self._holders))
         metrics.MAX_SESSIONS.set(engine.most)
         metrics.DRAINING.set_function(lambda: self.draining)
@@ -118,51 +97,83 @@ class Application:
         return JSONResponse({"status": "draining" if self.draining else "ok"}, 503 if self.draining else 200)
 
     async def _connection(self, socket: WebSocket) -> None:
-        origin = socket.headers.get("origin")
+        origin, client = socket.headers.get("origin"), client_of(socket)
         if not self.access.allows(origin):
             await socket.close(1008)  # before the handshake: answered with 403
             return
-        if not await self._bucket.take():
+        if not await self.rates.take(client):
             await socket.close(1013)
             return
         await socket.accept()
-        if self.connections >= self.most_connections:
+        connection = self.connections.admit(client)
+        if connection is None:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # gone
                 with contextlib.suppress(asyncio.TimeoutError, KeyError):
                     await asyncio.wait_for(socket.receive_bytes(), HEARD)  # else it is cut off while it sends
-                await _refuse(socket, FULL, f"the server has {self.connections} connections, as many as it takes")
+                await _refuse(socket, FULL, f"the server has {len(self.connections)} connections, as many as it takes")
             return
-        self.connections += 1
         logger.info("connected", extra=_fields(socket))
         try:
-            await self._serve(socket)
+            await self._serve(socket, connection)
         except (WebSocketDisconnect, RuntimeError, OSError):  # gone, or closed by us meanwhile
             return
+        except asyncio.CancelledError:
+            if self.connections.remove(connection):  # the server ends
+                raise
+            with contextlib.suppress(RuntimeError, OSError):  # it has made way for another, which is not an error
+                await socket.close(1013)
         finally:
-            self.connections -= 1
+            self.connections.remove(connection)
             logger.info("disconnected", extra=_fields(socket))
 
-    async def _serve(self, socket: WebSocket) -> None:
+    async def _serve(self, socket: WebSocket, connection: Place) -> None:
         try:
-            opened = await asyncio.wait_for(self._opened(socket), GREETING)
+            hello = await asyncio.wait_for(socket.receive_bytes(), GREETING)
         except asyncio.TimeoutError:
             await _refuse(socket, BAD, f"no `open` came within {GREETING:.0f} s")
             return
+        except KeyError as error:
+            await _refuse(socket, BAD, f"not a message of this protocol: {error}")
+            return
+        opened = await self._opened(socket, hello, connection.client)
         if opened is None:
             return
         session, part, wire = opened
         try:
-            while await self._answer(socket, session, part, wire):
-                pass
+            await self._converse(socket, connection, session, part, wire)
         finally:
             if self._holders.get(session.key) is socket:
                 del self._holders[session.key]
 
-    async def _opened(self, socket: WebSocket) -> tuple[Session, Part, str] | None:
+    async def _converse(self, socket: WebSocket, connection: Place, session: Session, part: Part, wire: str) -> None:
+        """Answers messages until the connection ends, or has been idle for `idle` seconds."""
+        coming = _coming(socket)
+        try:
+            while True:
+                connection.active, connection.busy = time.monotonic(), False
+                if not (await asyncio.wait({coming}, timeout=self.idle))[0]:
+                    await socket.close(1000)
+                    return
+                connection.active, connection.busy = time.monotonic(), True
+                message, coming = coming, _coming(socket)
+                answer = asyncio.ensure_future(self._answer(socket, message, connection.client, session, part, wire))
+                try:
+                    either: set[asyncio.Future[Any]] = {answer, coming}
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                    if not answer.done() and isinstance(coming.exception(), WebSocketDisconnect):
+                        return  # the client is gone: what waits in the queue is dropped
+                    if not await answer:
+                        return
+                finally:
+                    answer.cancel()
+        finally:
+            coming.cancel()
+
+    async def _opened(self, socket: WebSocket, data: bytes, client: str) -> tuple[Session, Part, str] | None:
         """The session that a connection asks for; None where it was refused."""
         try:
-            hello, _ = decode_request(await socket.receive_bytes())
-        except (GlgptError, KeyError) as error:
+            hello, _ = decode_request(data)
+        except GlgptError as error:
             await _refuse(socket, BAD, f"not a message of this protocol: {error}")
             return None
         if not isinstance(hello, Open) or hello.protocol != PROTOCOL:
@@ -183,7 +194,7 @@ class Application:
             await _refuse(socket, DRAINING, "the server is ending")
             return None
         try:
-            session, part = await self.engine.open(hello.session, hello.part)
+            session, part = await self.engine.open(hello.session, hello.part, client)
         except GlgptError as error:
             await _refuse(socket, UNSUITABLE, str(error))
             return None
@@ -192,26 +203,27 @@ class Application:
                 await before.close(1000)  # a client that connects again while its old connection lingers
         self._holders[session.key] = socket
         about = self.engine.describe(part)
-        await _send(socket, encode(Opened(session=session.key, held=session.held, seq=session.seq, **about)))
+        await socket.send_bytes(encode(Opened(session=session.key, held=session.held, seq=session.seq, **about)))
         return session, part, hello.wire
 
-    async def _answer(self, socket: WebSocket, session: Session, part: Part, wire: str) -> bool:
-        """Answers one message; False ends the connection."""
+    async def _answer(
+        self, socket: WebSocket, message: asyncio.Future[bytes], client: str, session: Session, part: Part, wire: str
+    ) -> bool:
+        """Answers one message, which has come; False ends the connection."""
         try:
-            data = await socket.receive_bytes()
+            data = message.result()
         except KeyError:
             await _refuse(socket, BAD, "messages are bytes; this was text")
             return False
-        came = time.perf_counter()
         if self.draining:
             await _refuse(socket, DRAINING, "the server is ending")
             return False
         self.under_way += 1
+        begun = time.perf_counter()
         try:
-            reply = await self._reply(data, session, part, wire, came)
-            await _send(socket, reply)
+            await self._reply(socket, data, client, session, part, wire)
             metrics.RECEIVED.inc(len(data))
-            metrics.STEP_SECONDS.observe(time.perf_counter() - came)
+            metrics.STEP_SECONDS.observe(time.perf_counter() - begun)
             return True
         except LapsedError as error:
             await _refuse(socket, error.code, str(error))
@@ -227,19 +239,27 @@ class Application:
             self.under_way -= 1
         return False
 
-    async def _reply(self, data: bytes, session: Session, part: Part, wire: str, came: float) -> bytes:
+    async def _reply(
+        self, socket: WebSocket, data: bytes, client: str, session: Session, part: Part, wire: str
+    ) -> None:
+        """Computes and sends the answer to a message. Raises GlgptError, and `LapsedError`."""
+        came = time.perf_counter()
         message, payload = decode_request(data)
         if isinstance(message, Open):
             raise GlgptError("`open` came a second time")
         if message.n > (context := self.engine.config.context):
             raise GlgptError(f"{message.n} rows are beyond this server's context of {context} (--context)")
         x = self.engine.rows(part, payload, message.n, wire)
-        if isinstance(message, Look):
-            session.seq, session.reply = message.seq, b""
-            return await self.engine.look(part, message, x)
-        if not session.evicted and message.seq not in (session.seq, session.seq + 1):
-            raise LapsedError(ORDER, f"step {message.seq} came after step {session.seq}")
-        return await self.engine.step(Fed(session, message, x, wire, came))
+        async with self.answers.room(client, self.engine.answer_bytes(part, message)):
+            if isinstance(message, Look):
+                session.seq, session.reply = message.seq, b""
+                reply = await self.engine.look(part, message, x, client)
+            elif session.evicted or message.seq in (session.seq, session.seq + 1):
+                reply = await self.engine.step(Fed(session, message, x, wire, came, client))
+            else:
+                raise LapsedError(ORDER, f"step {message.seq} came after step {session.seq}")
+            await socket.send_bytes(reply)
+            metrics.SENT.inc(len(reply))
 
     async def drain(self) -> None:
         """Takes no more steps and waits for those under way; connections are told as they ask."""
@@ -254,20 +274,18 @@ class Application:
         await asyncio.gather(*told, return_exceptions=True)
 
 
-async def _send(socket: WebSocket, message: bytes) -> None:
-    """Sends a message. A client that does not take it for `SLOW` seconds is cut off."""
-    try:
-        await asyncio.wait_for(socket.send_bytes(message), SLOW)
-        metrics.SENT.inc(len(message))
-    except asyncio.TimeoutError:
-        raise WebSocketDisconnect(1008) from None
+def _coming(socket: WebSocket) -> asyncio.Future[bytes]:
+    """The next message; its exception may be ignored."""
+    found = asyncio.ensure_future(socket.receive_bytes())
+    found.add_done_callback(lambda future: future.cancelled() or future.exception())
+    return found
 
 
 async def _refuse(socket: WebSocket, code: str, message: str) -> None:
     """Says why, and closes."""
     metrics.REFUSED.labels(code).inc()
     logger.info("refused", extra=_fields(socket, code=code, why=message))
-    await _send(socket, encode(Failed(code=code, message=quoted(message, 300))))
+    await socket.send_bytes(encode(Failed(code=code, message=quoted(message, 300))))
     await socket.close(CLOSED.get(code, 1000))
 
 
@@ -313,19 +331,19 @@ class StageServer:
         host: str = "127.0.0.1",
         port: int = PORT,
         certificate: Sequence[str] = (),
+        idle: float = 600.0,
     ) -> None:
         access = access or Access()
         if host not in LOCAL and access.token is None:
             raise ArgumentError(f"--listen {quoted(host)} lets others connect; give --token, which they must know")
-        self.app = Application(engine, access)
+        self.app = Application(engine, access, idle)
         self._socket = bound_socket(host, port, "--listen")
         files = dict(zip(("ssl_certfile", "ssl_keyfile"), certificate, strict=False))
         config = settings(
             self.app.asgi,
             self._socket.connections,
-            ws="websockets-sansio",
+            ws=BoundedProtocol,
             ws_max_size=engine.most_bytes,
-            ws_max_queue=16,
             ws_ping_interval=20,
             ws_ping_timeout=20,
             ws_per_message_deflate=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +35,7 @@ class Session:
     seq: int = -1  # of the last step
     reply: bytes = b""  # to the last step
     used: float = field(default_factory=time.monotonic)
+    client: str = ""  # who opened it last
     caches: Caches | None = None  # None until its first step, and again once it was evicted
     evicted: bool = False
 
@@ -71,11 +72,13 @@ class Sessions:
         """Whether a session with caches runs on this stage."""
         return any(session.ran_by is texts for session in self._live.values())
 
-    def find(self, key: str | None, texts: Together) -> Session:
+    def find(self, key: str | None, texts: Together, client: str = "") -> Session:
         """The session of this key on this stage, or a new one where there is none any more."""
         self._expire()
         found = self._live.get(key) if key else None
-        return found if found and found.ran_by is texts else Session(texts)
+        session = found if found and found.ran_by is texts else Session(texts)
+        session.client = client
+        return session
 
     def step(self, session: Session, pos: int, x: Rows, ask: Ask | None) -> Answer:
         """Runs rows pos.. of a session. Raises LapsedError where it was evicted or lacks the rows before them.
@@ -130,7 +133,7 @@ class Sessions:
     def _use(self, session: Session) -> Caches:
         """The session's caches, used now."""
         if session.caches is None:
-            session.caches = self._caches(session.texts)
+            session.caches = self._caches(session)
         self._live[session.key] = session
         self._touch(session)
         return session.caches
@@ -147,10 +150,11 @@ class Sessions:
             self._free.append((session.texts, session.caches))
             session.caches = None
 
-    def _caches(self, texts: Together) -> Caches:
+    def _caches(self, session: Session) -> Caches:
         self._expire()
+        texts = session.texts
         if not self._free and self._made == self.most:
-            self._evict(next(iter(self._live.values())))
+            self._evict(self._superfluous(session.client))
         for i, (whose, caches) in enumerate(self._free):
             if whose is texts:
                 del self._free[i]
@@ -160,6 +164,12 @@ class Sessions:
         caches = texts.caches()  # may be refused
         self._made += 1
         return caches
+
+    def _superfluous(self, client: str) -> Session:
+        """The session to evict for a new one: of the clients that then have most, the one used least recently."""
+        counts = Counter([client, *(session.client for session in self._live.values())])
+        most = max(counts.values())
+        return next(session for session in self._live.values() if counts[session.client] == most)
 
     def _release(self, texts: Together, caches: Caches) -> None:
         self._made -= 1

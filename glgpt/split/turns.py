@@ -1,11 +1,11 @@
-"""A thread that does what it is given in the order in which that came, some of it together."""
+"""A single thread that runs jobs, some of them together, and shares its time fairly among clients."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -19,47 +19,55 @@ LONGEST = 0.02  # seconds, at most
 
 @dataclass(eq=False)
 class _Turn(Generic[J]):
-    """Something to do, or a job to run beside others of its kind; `whose` is who takes part."""
+    """Work, or a job that may run with others of its kind; `whose` is its session, `client` who is charged for it."""
 
     work: Callable[[], Any] | None = None
     job: J | None = None
     whose: Hashable = None
     kind: Hashable = None
+    client: Hashable = None
+    urgent: bool = False
     done: Future[Any] = field(default_factory=Future)
 
 
 class Turns(Generic[J]):
-    """A thread for what must all run in one. What comes first runs first.
+    """A thread for what must all run in one. Of a client's jobs the one that came first runs first.
 
-    When the turn of a job comes, others of its kind that wait run with it: up to `most()` of different owners, by
-    `together`, which gives a result or an exception for each. Those who shared the last run and are about to come again
-    are waited for a moment, where nothing else waits: clients that were answered together come back together.
+    Of several clients, the one that has used the least time runs next (start-time fair queueing, Goyal et al. 1996): a
+    client that sends many long jobs delays the others by one of these, not by all. Urgent work comes before all else.
+
+    When a job runs, others of its kind that wait run with it: up to `most()` of different owners, a client's second
+    one after each client's first, by `together`, which gives a result or an exception for each. Those who shared the
+    last run and are about to come again are waited for a moment, where nothing else waits: clients that were answered
+    together come back together.
     """
 
     def __init__(self, name: str, together: Callable[[Sequence[J]], Sequence[Any]], most: Callable[[], int]) -> None:
         self._together, self._most = together, most
-        self._queue: deque[_Turn[J]] = deque()
+        self._queue: deque[_Turn[J]] = deque()  # in the order in which they came
         self._change = threading.Condition()
         self._closed = False
         self._company: frozenset[Hashable] = frozenset()  # of the last run
         self._took = 0.0  # seconds, the last run
+        self._used: dict[Hashable, float] = {}  # seconds by client, those of idle clients raised to `_floor`
+        self._floor = 0.0  # what the client that ran last had used before
         self._thread = threading.Thread(target=self._run, name=name)
         self._thread.start()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Runs `work` after what waits."""
-        return self._add(_Turn(work=work))
+    def submit(self, work: Callable[[], T], client: Hashable = None, urgent: bool = False) -> Future[T]:
+        """Runs `work` when it is the client's turn; urgent work, which must be short, at once."""
+        return self._add(_Turn(work=work, client=client, urgent=urgent))
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Runs `work` after what waits."""
-        return await asyncio.wrap_future(self.submit(work))
+    async def run(self, work: Callable[[], T], client: Hashable = None, urgent: bool = False) -> T:
+        """Awaits what `submit` gives."""
+        return await asyncio.wrap_future(self.submit(work, client, urgent))
 
-    async def join(self, job: J, whose: Hashable, kind: Hashable = None) -> Any:
-        """Runs a job, beside others of its kind and of other owners where there are any."""
-        return await asyncio.wrap_future(self._add(_Turn(job=job, whose=whose, kind=kind)))
+    async def join(self, job: J, whose: Hashable, kind: Hashable = None, client: Hashable = None) -> Any:
+        """Runs a job, together with others of its kind and of other owners where there are any."""
+        return await asyncio.wrap_future(self._add(_Turn(job=job, whose=whose, kind=kind, client=client)))
 
     def close(self) -> None:
         """Ends the thread, after what waits."""
@@ -72,6 +80,8 @@ class Turns(Generic[J]):
         with self._change:
             if self._closed:
                 raise RuntimeError("this thread has ended")
+            if all(other.client != turn.client for other in self._queue):
+                self._used[turn.client] = max(self._used.get(turn.client, 0.0), self._floor)
             self._queue.append(turn)
             self._change.notify_all()
         return turn.done
@@ -81,31 +91,47 @@ class Turns(Generic[J]):
             turns = [turn for turn in turns if turn.done.set_running_or_notify_cancel()]
             if not turns:
                 continue
+            begun = time.perf_counter()
             if turns[0].work:
                 _settle(turns[0].done, turns[0].work)
-                continue
-            begun = time.perf_counter()
-            try:
-                results = self._together([turn.job for turn in turns if turn.job is not None])
-                if len(results) != len(turns):  # the thread would end, and everyone who waits would wait for ever
-                    raise RuntimeError(f"{len(turns)} jobs gave {len(results)} results")
-            except BaseException as error:  # of the thread's loop: whoever waits must hear of it
-                results = [error] * len(turns)
-            self._took = time.perf_counter() - begun
-            self._company = frozenset(turn.whose for turn in turns)
-            for turn, result in zip(turns, results, strict=True):
-                if isinstance(result, BaseException):
-                    turn.done.set_exception(result)
-                else:
-                    turn.done.set_result(result)
+            else:
+                self._run_jobs(turns)
+            self._charge(turns, time.perf_counter() - begun)
+
+    def _run_jobs(self, turns: Sequence[_Turn[J]]) -> None:
+        begun = time.perf_counter()
+        try:
+            results = self._together([turn.job for turn in turns if turn.job is not None])
+            if len(results) != len(turns):  # the thread would end, and all who wait would wait forever
+                raise RuntimeError(f"{len(turns)} jobs gave {len(results)} results")
+        except BaseException as error:  # of the thread's loop: those who wait must receive it
+            results = [error] * len(turns)
+        self._took = time.perf_counter() - begun
+        self._company = frozenset(turn.whose for turn in turns)
+        for turn, result in zip(turns, results, strict=True):
+            if isinstance(result, BaseException):
+                turn.done.set_exception(result)
+            else:
+                turn.done.set_result(result)
+
+    def _charge(self, turns: Sequence[_Turn[J]], seconds: float) -> None:
+        """Adds a run's time to the clients that took part, in equal shares, and forgets clients that are idle."""
+        with self._change:
+            waiting = {turn.client for turn in self._queue}
+            for turn in turns:
+                self._used[turn.client] = self._used.get(turn.client, self._floor) + seconds / len(turns)
+            self._used = {c: used for c, used in self._used.items() if c in waiting or used > self._floor}
 
     def _next(self) -> list[_Turn[J]]:
-        """What runs next: one thing, or jobs that run together; nothing once it is closed and all is done."""
+        """What runs next: one piece of work, or jobs that run together; nothing once it is closed and all is done."""
         with self._change:
             self._change.wait_for(lambda: self._queue or self._closed)
             if not self._queue:
                 return []
-            first = self._queue.popleft()
+            first = min(self._queue, key=lambda turn: (not turn.urgent, self._used[turn.client]))
+            self._queue.remove(first)
+            if not first.urgent:
+                self._floor = max(self._floor, self._used[first.client])
             if first.job is None:
                 return [first]
             if len(self._company) > 1 or first.whose not in self._company:
@@ -113,14 +139,24 @@ class Turns(Generic[J]):
                 while (left := end - time.perf_counter()) > 0 and self._expects(first):
                     self._change.wait(left)
             chosen = {first.whose: first}
-            for turn in self._queue:
-                if turn.job is not None and turn.kind == first.kind and len(chosen) < self._most():
+            for turn in self._in_rounds(first):
+                if len(chosen) < self._most():
                     chosen.setdefault(turn.whose, turn)
             self._queue = deque(turn for turn in self._queue if chosen.get(turn.whose) is not turn)
             return list(chosen.values())
 
+    def _in_rounds(self, first: _Turn[J]) -> list[_Turn[J]]:
+        """The jobs of the same kind: one of each client, then a second one of each, and so on."""
+        rounds: dict[Hashable, int] = defaultdict(int, {first.client: 1})
+        found = []
+        for turn in self._queue:
+            if turn.job is not None and turn.kind == first.kind:
+                found.append((rounds[turn.client], turn))
+                rounds[turn.client] += 1
+        return [turn for _, turn in sorted(found, key=lambda each: each[0])]
+
     def _expects(self, first: _Turn[J]) -> bool:
-        """Whether somebody of the last run may be about to come, and nothing else waits for its turn."""
+        """True if a session of the last run may be about to come, and nothing else waits."""
         if self._closed or any(turn.job is None or turn.kind != first.kind for turn in self._queue):
             return False
         here = {first.whose, *(turn.whose for turn in self._queue)}

@@ -21,6 +21,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
+from glgpt.inference.arguments.checks import integer, token_ids
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import Run
 from glgpt.inference.model import GPT2
@@ -344,11 +345,12 @@ class Trainer:
         seed: int = 0,
     ) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids` with the parameters as they are, beyond a context as `GPT2` does."""
-        ids, c = [int(i) for i in ids], self.config
+        ids, tokens, c = token_ids(ids), integer("tokens", tokens), self.config
         if not 0 < len(ids) <= c.context or min(ids) < 0 or max(ids) >= c.vocab_size:
             raise GlgptError(f"a prompt is 1 to {c.context} ids below {c.vocab_size}, not {ids}")
+        sampler = Sampler(temperature, top_k, top_p, seed)
         self._settle()
-        yield from self._decoder.generate(ids, tokens, Sampler(temperature, top_k, top_p, seed), None, Run())
+        yield from self._decoder.generate(ids, tokens, sampler, None, Run())
 
     def _prepare(self) -> None:
         if not self._prepared:

@@ -20,6 +20,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from glgpt import ops
 from glgpt.errors import GlgptError, quoted
 from glgpt.wire.hidden import Format
 
@@ -34,12 +35,14 @@ EVICTED, DRAINING, ORDER, FULL = "evicted", "draining", "order", "full"
 TOKEN, UNSUITABLE, BAD = "token", "unsuitable", "bad"
 AGAIN = (EVICTED, DRAINING, ORDER, FULL)
 
-Count = Annotated[int, Field(ge=0, le=2**31)]
-Rows = Annotated[int, Field(ge=1, le=2**31)]
+MAX_COUNT, MAX_SEQ = 2**31 - 1, 2**30
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Rows = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Seq = Annotated[int, Field(ge=0, le=MAX_SEQ)]
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class Ask(_Message):
@@ -50,12 +53,12 @@ class Ask(_Message):
     likeliest tokens beside each. `logits`: the last row's logits in full.
     """
 
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    top_k: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=ops.MAX_TEMPERATURE)] = 0.0
+    top_k: Rows | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
-    draw: Count = 0
+    draw: Annotated[int, Field(ge=0, le=ops.MAX_STEP - MOST_GUESSES)] = 0
     guesses: Annotated[tuple[Count, ...], Field(max_length=MOST_GUESSES, strict=False)] = ()
     alternatives: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] = 0
     logits: bool = False
@@ -77,7 +80,7 @@ class Step(_Message):
     """Runs `n` rows from position `pos`."""
 
     op: Literal["step"] = "step"
-    seq: Count
+    seq: Seq
     pos: Count
     n: Rows
     ask: Ask | None = None
@@ -91,7 +94,7 @@ class Look(_Message):
     """
 
     op: Literal["look"] = "look"
-    seq: Count
+    seq: Seq
     n: Rows
     names: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=256, strict=False)] = ()
     head: bool = False
@@ -101,10 +104,10 @@ class Look(_Message):
 class _FromServer(_Message):
     """What a server says. Fields that this version does not know are ignored, so that a newer server can add some."""
 
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
 
 
-Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(ge=0)]
 Candidate = tuple[Count, Annotated[float, Field(ge=0, le=1.001)], Annotated[float, Field(ge=0, le=1.001)]]
 
 
@@ -114,7 +117,7 @@ class Opened(_FromServer):
     op: Literal["opened"] = "opened"
     session: Annotated[str, Field(max_length=64)]
     held: Count
-    seq: Annotated[int, Field(ge=-1, le=2**30)]
+    seq: Annotated[int, Field(ge=-1, le=MAX_SEQ)]
     holds: Annotated[str, Field(max_length=40)]
     model: str = "a model"
     digest: str = ""
@@ -132,7 +135,7 @@ class Stepped(_FromServer):
     """
 
     op: Literal["stepped"] = "stepped"
-    seq: Count
+    seq: Seq
     n: Rows
     ms: Milliseconds = 0.0
     queue_ms: Milliseconds = 0.0
@@ -144,7 +147,7 @@ class Looked(_FromServer):
     """The answer to a look: names and shapes of the arrays that follow."""
 
     op: Literal["looked"] = "looked"
-    seq: Count
+    seq: Seq
     arrays: Annotated[list[tuple[Annotated[str, Field(pattern=r"^[\w.]+$")], list[Count]]], Field(max_length=257)]
     ms: Milliseconds = 0.0
 
@@ -162,11 +165,11 @@ _CLIENT: TypeAdapter[Open | Step | Look] = TypeAdapter(Annotated[Open | Step | L
 _SERVER: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="op")])
 
 
-def encode(header: _Message, payload: bytes = b"") -> bytes:
-    """A message as bytes."""
+def encode(header: _Message, *payload: bytes | memoryview) -> bytes:
+    """Returns a message as bytes; the parts of its payload are copied once."""
     fields = {"op": getattr(header, "op", "")} | header.model_dump(exclude_defaults=True)
     text = json.dumps(fields, separators=(",", ":")).encode()
-    return _LENGTH.pack(len(text)) + text + payload
+    return b"".join((_LENGTH.pack(len(text)), text, *payload))
 
 
 def decode_answer(data: bytes) -> tuple[Said, memoryview]:

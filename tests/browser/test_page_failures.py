@@ -478,3 +478,29 @@ def test_parity_fails_where_numbers_differ(exported: Path, serve: Serve, browse:
     page.evaluate("glgpt.ready")
     result = page.evaluate("glgpt.parity()")
     assert not result["pass"] and result["firstApart"]["name"] == "h.2.attn.z"
+
+
+def test_logits_that_are_not_finite_are_refused_by_every_path(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A row that overflows becomes a bias, and the page goes on with what follows that."""
+    page = browse(serve(exported), provokes="drawing: .*not finite")
+    page.evaluate("glgpt.ready")
+    script = """async () => {
+      const {player} = glgpt.model, {width} = player.spec("wpe.weight"), said = [];
+      const row = new Uint8Array(new Float32Array(4 * width).map((_, i) => (i % 2 ? 1e25 : -1e25)).buffer);
+      player.write("wpe.weight", 0, 6, 1, row);
+      glgpt.model.cached = [];
+      const how = {prompt: "To be", tokens: 12, seed: 3};
+      for (const more of [{temperature: 0}, {}, {topP: 0.9}, {alternatives: 3}, {repetitionPenalty: 1.1}]) {
+        let tokens = 0;
+        const run = glgpt.generate({...how, ...more, onToken: () => tokens++});
+        said.push(await run.then(() => "answered", (error) => `${tokens} ${error.message}`));
+      }
+      const ids = Array.from({length: 8}, (_, i) => i);
+      for (const done of [glgpt.continuations(how), glgpt.logits(ids)]) {
+        said.push(await done.then(() => "answered", (error) => error.message));
+      }
+      return [7 - glgpt.model.tokenizer.prompt("To be").length, ...said];
+    }"""
+    before, *told, together, logits = page.evaluate(script)
+    assert before > 2 and all(text.startswith(f"{before} ") and "not finite" in text for text in told), told
+    assert "not finite" in together and "not finite" in logits

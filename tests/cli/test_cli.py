@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -26,6 +28,7 @@ from glgpt.errors import quoted
 from glgpt.inference.model import GPT2
 from glgpt.inspection import info
 
+ROOT = Path(__file__).parents[2]
 WIDE = str(Path(__file__).parents[1] / "goldens/wide")
 COMMANDS = ("generate", "logits", "compare", "dump", "eval", "info", "bench")
 
@@ -325,6 +328,51 @@ def test_a_full_stdout_is_named() -> None:
         with Path("/dev/full").open("w") as full, command(*args, stdout=full) as process:
             assert process.communicate(timeout=120)[1] == b"glgpt: error: stdout: No space left on device\n"
         assert process.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["generate", "--tmperature"], "unrecognized arguments: --tmperature; did you mean --temperature?"),
+        (["generate", "--temp=1"], "unrecognized arguments: --temp=1; did you mean --temperature? (see glgpt generate"),
+        (["generate", "a", "b", "c"], "glgpt generate: error: unrecognized arguments: b c (see glgpt generate --help)"),
+        (["export", "--tokens", "5"], "unrecognized arguments: --tokens (see glgpt export --help)"),
+        (["data", "fetch", "x", "--ou", "y"], "--ou; did you mean --out? (see glgpt data fetch --help)"),
+        (["split", "serve", "--block", "1"], "did you mean --blocks? (see glgpt split serve --help)"),
+        (["genrate"], "invalid choice: 'genrate' (did you mean generate? choose from generate, logits"),
+        (["generate", "--dtype", "f15"], "invalid choice: 'f15' (did you mean f16? choose from f32, f16"),
+        (["--foo"], "glgpt: error: unrecognized arguments: --foo (see glgpt --help)"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_mistyped_word_names_the_closest_and_the_right_help(words: list[str], said: str, capsys: Capture) -> None:
+    """An option of `generate` sends its user to the help of `glgpt`, which does not have it."""
+    assert said in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("options", [["--temperature", "1e38"], ["--repetition-penalty", "1e300"]], ids=" ".join)
+def test_sampling_options_are_checked_before_the_model_loads(options: list[str], capsys: Capture) -> None:
+    option, value = options
+    assert f"{option[2:].replace('-', ' ')} is {float(value):g}; it must be" in refused(
+        capsys, "generate", "x", "--model", "no/such model", *options
+    )
+
+
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+DOCUMENTS += sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md"), *ROOT.glob("weights/*/*.md")])
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documented_commands_give_no_hint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document shows a form that the command answers with how it should be written."""
+    monkeypatch.setattr(
+        "glgpt.cli.options.is_model", lambda word: word == "shakespeare" or word[:4] in ("RUN@", "runs")
+    )
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line, span in re.findall(r"^\$? ?(glgpt .+)$|`(glgpt [^`]+)`", text, re.MULTILINE):
+        with contextlib.suppress(SystemExit, ValueError):  # prose, or a part of a command
+            found = build_parser().parse_args(shlex.split(line or span, comments=True)[1:])
+            assert not getattr(found, "hint", None), line or span
 
 
 def test_the_model_is_an_option_and_its_old_place_gives_a_hint(tmp_path: Path, capsys: Capture) -> None:

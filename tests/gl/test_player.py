@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -286,3 +287,17 @@ def test_a_players_memory_is_the_programs(device: Device) -> None:
         player.play("prepare")
         player.play("decode", pos=0)
         assert device.texture_bytes - before == program.nbytes()
+
+
+@pytest.mark.parametrize("wrong", [{"inverse_temperature": 1e300}, {"pos": 2**31}, {"no_scalar": 1}], ids=str)
+def test_a_scalar_that_does_not_fit_leaves_the_player_usable(device: Device, wrong: dict[str, float]) -> None:
+    """Scalars are kept before they are packed, and every later play fails on the one that does not fit."""
+    config = GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    with Player(device, generation_program(config, device.limits, KERNELS["4x8"], "f32")) as player:
+        player.play("prepare")
+        player.play("decode", pos=1)
+        before = dict(player.scalars)
+        with pytest.raises((OverflowError, struct.error)):
+            player.play("decode", **{"pos": 2} | wrong)
+        assert player.scalars == before
+        player.play("decode", pos=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from reference import gpt2, random_weights, save_checkpoint, within
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import window_start
+from glgpt.inference.generation import Generation
 from glgpt.inference.model import GPT2
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
@@ -265,14 +266,74 @@ def test_prompts_that_cannot_be_run_are_refused(goldens: Path, ids: Any, message
             model.generate_ids([1], -1)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_model_that_overflows_says_so(tmp_path: Path, temperature: float) -> None:
-    """Text continues from logits that are NaN."""
-    config = GPT2Config(vocab_size=40, n_positions=20, n_embd=8, n_layer=1, n_head=2)
+def overflowing(folder: Path, name: str, row: int | slice, value: float) -> Path:
+    """A checkpoint with one row of a parameter, or all, of this value."""
+    config = GPT2Config(vocab_size=40, n_positions=20, n_embd=8, n_layer=2, n_head=2, tie_word_embeddings=False)
     weights = random_weights(config)
-    weights["wte.weight"] *= np.float32(1e38)
-    with load(save_checkpoint(tmp_path, config, weights)) as model, pytest.raises(GlgptError, match="not finite"):
-        list(model.generate_ids([1, 2, 3], 5, temperature=temperature))
+    weights[name][row] = value * np.sign(weights[name][row])
+    return save_checkpoint(folder, config, weights)
+
+
+def read(runs: Sequence[Generation]) -> list[str]:
+    return [run.read() for run in runs]
+
+
+PATHS: dict[str, Callable[[GPT2, list[int]], object]] = {
+    "logits": lambda model, ids: model.logits(ids),
+    "logits_batch": lambda model, ids: model.logits_batch([ids, [4]]),
+    "losses": lambda model, ids: list(model.losses([[*ids, 0], [4, 5]])),
+    "greedy": lambda model, ids: list(model.generate_ids(ids, 1, temperature=0)),
+    "sampled": lambda model, ids: list(model.generate_ids(ids, 1)),
+    "top-k": lambda model, ids: list(model.generate_ids(ids, 1, top_k=3)),
+    "top-p": lambda model, ids: list(model.generate_ids(ids, 1, top_p=0.9)),
+    "on the host": lambda model, ids: list(model.generate_ids(ids, 1, repetition_penalty=1.1)),
+    "biased": lambda model, ids: list(model.generate_ids(ids, 1, logit_bias={7: -np.inf})),
+    "text": lambda model, ids: model.generate(ids, 1).read(),
+    "batch, greedy": lambda model, ids: read(model.generate_batch([ids, ids], 1, temperature=0)),
+    "batch, sampled": lambda model, ids: read(model.generate_batch([ids, [4]], 2)),
+}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [("wte.weight", slice(None), 1e38), ("wte.weight", 2, 1e25), ("lm_head.weight", 7, 3e38)],
+    ids=["every embedding", "one embedding", "one logit"],
+)
+def test_every_path_refuses_logits_that_are_not_finite(tmp_path: Path, fault: tuple[str, int | slice, float]) -> None:
+    """A path continues a text from a row whose overflow became a zero, or hides an infinite logit."""
+    folder, ids = overflowing(tmp_path, *fault), [1, 3, 2]
+    with load(folder) as model:
+        assert not np.isfinite(model.run_with_cache(ids)[0][-1]).all()
+        for path, ask in PATHS.items():
+            with pytest.raises(GlgptError, match="not finite"):
+                pytest.fail(f"{path} answered {ask(model, ids)!r}")
+    with load(folder, plan="0-0@here,1-1@here") as model, pytest.raises(GlgptError, match="not finite"):
+        list(model.generate_ids(ids, 1))
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {"seed": 3}, {"seed": 3, "top_p": 0.9}], ids=str)
+def test_tokens_before_an_overflow_are_given(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """A token that was played ahead takes the good ones before it with it."""
+    folder, ids = overflowing(tmp_path, "wpe.weight", 6, 1e25), [1, 2, 3]
+
+    def given(tokens: Iterator[int]) -> list[int]:
+        found = []
+        with pytest.raises(GlgptError, match="not finite"):
+            for token in tokens:
+                found.append(token)
+        return found
+
+    with load(folder) as model:
+        alone = given(model.generate_ids(ids, 9, **settings))
+        assert len(alone) == 4
+        seeds = [settings.get("seed", 0)] * 2
+        sampling = {name: value for name, value in settings.items() if name != "seed"}
+        for run in model.generate_batch([ids, ids], 9, seeds=seeds, **sampling):
+            with pytest.raises(GlgptError, match="not finite"):
+                run.read()
+            assert run.ids == alone
+    with load(folder, plan="0-0@here,1-1@here", speculate=True) as model:
+        assert given(model.generate_ids(ids, 9, **settings)) == alone
 
 
 def test_logits_that_overflow_are_refused_and_can_be_looked_into(tmp_path: Path) -> None:

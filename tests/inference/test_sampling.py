@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 import warnings
 from typing import Any
 
@@ -114,18 +115,64 @@ def test_the_smallest_temperatures_leave_the_best(temperature: float) -> None:
         ({"seed": -1}, "seed is -1"),
         ({"temperature": "a"}, "temperature is 'a'"),
         ({"top_k": 2.5}, "top-k is 2.5"),
-        ({"top_p": "x"}, "top-p is x"),
+        ({"top_p": "x"}, "top-p is 'x'"),
         ({"seed": 1.5}, "seed is 1.5"),
         ({"repetition_penalty": 0.0}, "repetition penalty is 0.0"),
         ({"repetition_penalty": math.inf}, "repetition penalty is inf"),
         ({"logit_bias": {1: math.nan}}, "logit bias of 1 is nan"),
-        ({"logit_bias": {-1: 1.0}}, "logit bias of -1 is 1.0"),
+        ({"logit_bias": {1: math.inf}}, "logit bias of 1 is inf"),
+        ({"logit_bias": {1: 1e300}}, r"logit bias of 1 is 1e\+300"),
+        ({"logit_bias": {-1: 1.0}}, "an id of logit bias is -1"),
+        ({"logit_bias": [(1, 2.0)]}, r"logit bias is \[\(1, 2.0\)\]; it must map ids"),
+        ({"logit_bias": {1: "a"}}, "logit bias of 1 is 'a'"),
+        ({"temperature": 1e38}, r"temperature is 1e\+38; it must be a number from 0 \(greedy\) to 1e\+30"),
+        ({"temperature": 10**400}, "temperature is a number of some 400 digits"),
+        ({"temperature": None}, "temperature is None"),
+        ({"temperature": 1j}, "temperature is 1j"),
+        ({"temperature": np.array([1.0, 2.0])}, "temperature is array"),
+        ({"top_p": [0.5]}, r"top-p is \[0.5\]"),
+        ({"min_p": "a"}, "min-p is 'a'"),
+        ({"seed": 2**128}, "seed is 3402823669"),
+        ({"repetition_penalty": 1e300}, r"repetition penalty is 1e\+300"),
+        ({"repetition_penalty": 1e-300}, "repetition penalty is 1e-300"),
         ({"logit_bias": {"a": 1.0}}, "an id of logit bias is 'a'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(GlgptError, match=message):
         Sampler(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 1e30, "top_p": 0.999999999, "min_p": 5e-324},
+        {"temperature": 1e-30, "top_p": 5e-324},
+        {"temperature": np.float32(0.5), "top_k": 10**30, "seed": 2**128 - 1},
+        {"temperature": True, "top_k": np.int64(3), "min_p": 1},
+    ],
+    ids=str,
+)
+def test_settings_at_the_ends_of_their_ranges_fit_the_device(settings: dict[str, Any]) -> None:
+    """A scalar overflows its 32 bits when it is packed."""
+    sampler = Sampler(**{"seed": 1} | settings)
+    for name, value in sampler.scalars(2**31 - 1, 200_000).items():
+        struct.pack("<i" if name in ("draw_seed", "draw_step", "top_k") else "<f", value)
+    logits = np.float32([3.4e38, -3.4e38, 1.0, 2.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert 0 <= sampler.choose(logits) < 4
+
+
+def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
+    logits = np.float32([5, 9, 1, 1])
+    for sampler in (Sampler(0.0, logit_bias={1: -np.inf}), Sampler(5.0, logit_bias={1: -math.inf, 2: 1.0})):
+        found = sampler.adjusted(logits, [])
+        assert 1 not in [sampler.choose(found, step) for step in range(50)]
+        with pytest.raises(GlgptError, match="not finite"):  # of the model, not of the bias
+            sampler.adjusted(np.float32([5, -np.inf, 1, 1]), [])
+    with pytest.raises(GlgptError, match="forbids all 2 tokens"):
+        Sampler(logit_bias={0: -math.inf, 1: -math.inf}).check_vocabulary(2)
 
 
 def test_penalty_and_bias_change_the_logits_as_defined() -> None:

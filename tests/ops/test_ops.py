@@ -342,3 +342,49 @@ def test_a_norm_folded_behind_its_product_keeps_a_row_with_a_large_mean(device: 
     shape = SimpleNamespace(inner=100, vocab=40, contiguous=0, panels=False)
     want, logits, _ = play(device, Bench(STYLES["4x4"], 3, shift), lambda b: CASES["head_row"].record(b, shape))[0]
     ref.within(logits, want.expected, 50 * CASES["head_row"].near[0], where="head_row")
+
+
+@pytest.mark.parametrize("case", ["norm", "head_row", "rms_norm", "rms_row"])
+def test_a_norm_of_a_row_whose_square_overflows_is_not_finite(device: Device, case: str) -> None:
+    """One over an infinite deviation is zero, which turns the row into the bias: an overflow becomes an answer."""
+
+    def enlarge(name: str, array: Array) -> Array:
+        return array * 1e20 if name == "x" else array
+
+    shape = SimpleNamespace(rows=1, cols=100, inner=100, vocab=40, contiguous=0, panels=False, shift=0, act=None)
+    bench, output = Bench(STYLES["4x4"], 3, enlarge), int(case == "rms_row")
+    with np.errstate(all="ignore"):
+        wants = play(device, bench, lambda b: EVERY[case].record(b, shape))
+    assert not np.isfinite(wants[output][1]).any()
+
+
+@pytest.mark.parametrize("case", ["cross_entropy_rows", "prediction"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_loss_of_logits_that_are_not_finite_is_nan(device: Device, case: str, value: float) -> None:
+    """The exponential of -infinity is zero, so the loss of the other logits hides it."""
+
+    def spoil(name: str, array: Array) -> Array:
+        if name in ("x", "coarse"):
+            array[3, 60] = value
+        return array
+
+    shape = SimpleNamespace(rows=6, vocab=130)
+    with np.errstate(all="ignore"):
+        _, found, _ = play(device, Bench(STYLES["4x8"], 5, spoil), lambda b: EVERY[case].record(b, shape))[0]
+    losses = found[:, 0]
+    assert np.isnan(losses[3]) and np.isfinite(np.delete(losses, 3)).all()
+
+
+def test_a_score_that_overflows_is_not_masked(device: Device) -> None:
+    """A score of -infinity weighs nothing, as one beyond the position does."""
+
+    def enlarge(name: str, array: Array) -> Array:
+        return np.full_like(array, {"q": -1e25, "k": 1e25}.get(name, 0))
+
+    shape = SimpleNamespace(**SHAPE)
+    with np.errstate(all="ignore"):
+        _, matrix, _ = play(device, Bench(STYLES["4x4"], 1, enlarge), lambda b: CASES["scores"].record(b, shape))[0]
+    scores = matrix[: 2 * shape.rows].reshape(shape.rows, 2, -1)
+    for row in range(shape.rows):
+        seen = scores[row, :, : shape.pos + row + 1]
+        assert not np.isfinite(seen).any() and not (seen == -np.inf).any()

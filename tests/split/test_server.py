@@ -24,6 +24,7 @@ from proxies import Cutting, Delaying, Shuffling
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.model import GPT2
+from glgpt.split import limits, protocol
 from glgpt.split.engine import Engine
 from glgpt.split.server import Access, StageServer
 from glgpt.wire import hidden, messages
@@ -65,6 +66,18 @@ def fields_of(data: bytes) -> tuple[dict[str, Any], bytes]:
     """The JSON of a message, and its payload."""
     end = 4 + struct.unpack_from("<I", data)[0]
     return json.loads(data[4:end]), data[end:]
+
+
+BAD_ASKS: list[dict[str, Any]] = [
+    *({"temperature": x} for x in (-1, 1e38, 1e300, 1e999, float("nan"), "1", None, 10**400)),
+    *({"top_p": x} for x in (0, 1.1, float("nan"))),
+    *({"min_p": x} for x in (-0.1, 1.1, float("nan"))),
+    *({"top_k": x} for x in (0, 2**31, 1.5)),
+    *({"draw": x} for x in (-1, 2**31 - 1, 2**31)),
+    *({"seed": x} for x in (-1, 2**64)),
+    {"alternatives": 33},
+    {"guesses": [2**31]},
+]
 
 
 class Raw:
@@ -120,13 +133,15 @@ def test_what_is_no_message_is_refused_and_the_server_goes_on(serve: Any, folder
         (Step(seq=0, pos=0, n=1, ask=Ask(guesses=(1, 2))), states(1, width)),
         (Look(seq=0, n=1, names=("embed",)), states(1, width)),
         (Look(seq=0, n=1, names=("nonsense",)), states(1, width)),
-        (message_of({"op": "step", "seq": 0, "pos": 0, "n": 1, "ask": {"temperature": -1}}), b""),
+        *((message_of({"op": "step", "seq": 0, "pos": 0, "n": 1, "ask": ask}), states(1, width)) for ask in BAD_ASKS),
+        (message_of({"op": "step", "seq": 2**30 + 1, "pos": 0, "n": 1}), states(1, width)),
         (message_of({"op": "step", "seq": 0, "pos": 0, "n": 1, "more": 1}), b""),
     ):
         client = raw(server)
         assert client.open()["op"] == "opened"
         header, _ = client.say(message, payload)
         assert (header["op"], header["code"]) == ("error", "bad"), (message, header)
+        assert "failed" not in header["message"], header
     client = raw(server)
     client.open()
     assert client.say(Step(seq=0, pos=0, n=1, ask=Ask()), states(1, width))[0]["tokens"]
@@ -171,7 +186,7 @@ def test_a_full_server_says_so_and_is_tried_again(serve: Any, folder: Path, raw:
     server = serve(folder, "1")
     with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
         expected = list(split.generate_ids(ids, 2, temperature=0))
-        server.app.most_connections = 1
+        server.app.connections.most = 1
         assert raw(server).open()["code"] == "full"
         with pytest.raises(GlgptError, match=r"has 1 connections, as many as it takes; try again later"):
             Connection(server.url)
@@ -185,22 +200,25 @@ def test_a_full_server_says_so_and_is_tried_again(serve: Any, folder: Path, raw:
 
 
 def test_openings_beyond_what_may_wait_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    from glgpt.split.server import OPENS_AT_ONCE, _Bucket
-
     waited: list[float] = []
 
     async def run() -> list[bool]:
         async def sleep(seconds: float) -> None:
             waited.append(seconds)
 
-        monkeypatch.setattr("glgpt.split.server.asyncio.sleep", sleep)
-        monkeypatch.setattr("glgpt.split.server.time.monotonic", lambda: 7.0)
-        bucket = _Bucket()
-        return [await bucket.take() for _ in range(int(3 * OPENS_AT_ONCE))]
+        monkeypatch.setattr("glgpt.split.limits.asyncio.sleep", sleep)
+        monkeypatch.setattr("glgpt.split.limits.time.monotonic", lambda: 7.0)
+        rates = limits.Rates()
+        taken = [await rates.take("a") for _ in range(int(3 * limits.OPENS_AT_ONCE))]
+        assert await rates.take("b"), "one client uses up what is another's"
+        for i in range(2 * limits.CLIENTS):
+            await rates.take(str(i))
+        assert len(rates._left) == limits.CLIENTS
+        return taken
 
     taken = asyncio.run(run())
-    assert sum(taken) == 2 * OPENS_AT_ONCE and taken == sorted(taken, reverse=True)
-    assert len(waited) == OPENS_AT_ONCE and max(waited) == 2.0
+    assert sum(taken) == 2 * limits.OPENS_AT_ONCE and taken == sorted(taken, reverse=True)
+    assert len(waited) == limits.OPENS_AT_ONCE and max(waited) == limits.OPENS_AT_ONCE / limits.OPENS_PER_S
 
 
 @pytest.mark.parametrize("wire, bound", [("f16", 1e-2), ("int8", 0.3)])
@@ -600,7 +618,7 @@ def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> N
         (good, size - 4, "cut"),
         (good[:1], size, "without h.1.attn.pattern"),
         ([good[0], ["h.1.attn.pattern", [1, 2, 2]]], size, "without h.1.attn.pattern"),
-        ([["logits", [2**31, 2**31]]], size, "cut"),
+        ([["logits", [2**31 - 1] * 2]], size, "cut"),
         ([["lo<b>gits", [2, vocab]]], size, "pattern"),
     ):
         url = hostile(
@@ -722,9 +740,7 @@ def test_messages_that_come_twice_or_in_the_wrong_order_change_no_text(
 def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from glgpt.split import server as servers
-
-    monkeypatch.setattr(servers, "SLOW", 0.5)
+    monkeypatch.setattr(protocol, "SLOW", 0.5)
     server = serve(folder, "+0")
     width = server.app.engine.config.n_embd
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as lazy:
@@ -745,7 +761,7 @@ def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
         end = time.monotonic() + 20
         while server.app.connections and time.monotonic() < end:
             time.sleep(0.05)
-        assert server.app.connections == 0
+        assert not server.app.connections
 
 
 def framed(message: bytes) -> bytes:

@@ -16,8 +16,11 @@ from glgpt.inference.model import GPT2
 from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.inference.stages.together import Caches, Fed, Together
 from glgpt.models.part import Part
+from glgpt.split.engine import Engine
+from glgpt.split.engine import Fed as FedStep
+from glgpt.split.sessions import Session
 from glgpt.split.turns import Turns, _Turn
-from glgpt.wire.messages import Ask
+from glgpt.wire.messages import Ask, Step, decode_answer
 
 LOGITS = Ask(logits=True)
 PARTS = {"whole": (0, None, True, True), "back": (1, None, False, True), "middle": (0, None, False, False)}
@@ -222,3 +225,38 @@ def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, 
         thread.join(60)
     assert texts == wanted
     assert engine.whole.texts.passes > 2
+
+
+def test_a_step_that_fails_beside_others_fails_alone(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One session's error is given to all of its pass, or leaves something by which later steps fail."""
+    engine = Engine(goldens / "llama-grouped", "1", device="software")
+    width = engine.config.n_embd
+    try:
+        rows = [np.random.default_rng(i).standard_normal((1, width)).astype(np.float32) for i in range(3)]
+        bad = Ask.model_construct(**Ask(seed=1).model_dump() | {"temperature": 1e300})  # as no message can be
+
+        def steps(seq: int, *asks: Ask) -> list[Any]:
+            jobs = []
+            for session, x, ask in zip(sessions, rows, asks, strict=True):
+                jobs.append(
+                    FedStep(session, Step(seq=seq, pos=seq, n=1).model_copy(update={"ask": ask}), x, "f32", 0.0)
+                )
+            found: list[Any] = engine._turns.submit(lambda: engine._together(jobs)).result()
+            return [tuple(decode_answer(x)[0].tokens) if isinstance(x, bytes) else x for x in found]
+
+        good = [Ask(temperature=0.9, seed=i) for i in range(3)]
+        sessions = [Session(engine.whole.texts) for _ in rows]
+        wanted = [steps(seq, *good) for seq in range(3)]
+        passes = engine.whole.texts.passes
+        sessions = [Session(engine.whole.texts) for _ in rows]
+        assert steps(0, *good) == wanted[0]
+        failed = steps(1, good[0], bad, good[2])
+        assert (failed[0], failed[2]) == (wanted[1][0], wanted[1][2])
+        assert isinstance(failed[1], GlgptError) and "temperature is 1e+300" in str(failed[1])
+        assert steps(1, *good) == wanted[1] and steps(2, *good) == wanted[2]
+        assert engine.whole.texts.passes >= passes + 3
+        sessions = [Session(engine.whole.texts) for _ in rows]
+        monkeypatch.setattr(engine.whole.texts, "step", lambda *_: 1 / 0)  # the pass itself, for whatever reason
+        assert steps(0, *good) == wanted[0]
+    finally:
+        engine.close()

@@ -8,6 +8,7 @@ import { checkOptions, type Names } from "./engine/options";
 import { parity, type Parity } from "./engine/parity";
 import { canRemember } from "./engine/probe";
 import { PageError } from "./gl/errors";
+import { checkFinite } from "./engine/sampling";
 import { connections, EmbeddedSource, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
 import { HttpSource, type Source } from "./engine/source";
@@ -386,11 +387,13 @@ export class Glgpt {
     return texts;
   }
 
-  /** Logits of every position, `[T * vocab]`. */
+  /** Logits of every position, `[T * vocab]`. Rejects where one is not finite; `activation` shows where that begins. */
   logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
       this.model.check(ids);
-      return (await this.model.activations(ids, ["logits"])).get("logits")!.data;
+      const { data } = (await this.model.activations(ids, ["logits"])).get("logits")!;
+      checkFinite(data);
+      return data;
     });
   }
 

@@ -128,6 +128,32 @@ describe("sampling", () => {
     expect(seen({ topP: 0.5 })).toEqual([1, 3]);
     expect(seen({ temperature: 3 })).toEqual([0, 1, 2, 3, 4]);
   });
+  it("refuses settings of other types and out of range", () => {
+    const wrong: object[] = [
+      ...[-1, NaN, Infinity, 1e31, 1e38, 1e300, "1", null].map((temperature) => ({ temperature })),
+      ...[0, 1.1, NaN, "0.5"].map((topP) => ({ topP })),
+      ...[-0.1, 1.1, NaN, "0.5"].map((minP) => ({ minP })),
+      ...[0, 1e-300, 1e300, NaN, "1"].map((repetitionPenalty) => ({ repetitionPenalty })),
+      ...[NaN, Infinity, 1e300, "1"].map((bias) => ({ logitBias: { 1: bias } })),
+      ...[-1, 0.5, NaN, 2 ** 60, "1"].map((seed) => ({ seed })),
+    ];
+    for (const more of wrong) expect(() => new Sampler({ ...settings, ...more })).toThrow(/ is .*; it must be /);
+    const hottest = new Sampler({ ...settings, temperature: 1e30, topP: 0.999999999, minP: 5e-324 }).scalars(0, 200_000);
+    expect(Object.values(hottest).every((x) => Number.isFinite(Math.fround(x)))).toBe(true);
+  });
+  it("forbids tokens by a bias of -Infinity, and refuses a model's own infinity", () => {
+    const sampler = new Sampler({ ...settings, temperature: 5, logitBias: { 1: -Infinity, 3: -Infinity } });
+    const found = sampler.adjusted(logits, []);
+    expect(new Set(Array.from({ length: 100 }, (_, step) => sampler.draw(found, step).id))).toEqual(new Set([0, 2, 4]));
+    for (const x of [NaN, Infinity, -Infinity]) {
+      const broken = Float32Array.from([1, 3, x]);
+      expect(() => new Sampler(settings).draw(broken, 0)).toThrow(/not finite/);
+      expect(() => alternatives(broken, 2, 0)).toThrow(/not finite/);
+      expect(() => new Sampler({ ...settings, logitBias: { 2: -Infinity } }).adjusted(broken, [])).toThrow(/not finite/);
+    }
+    const all = new Sampler({ ...settings, logitBias: { 0: -Infinity, 1: -Infinity } });
+    expect(() => all.adjusted(Float32Array.from([1, 2]), [])).toThrow(/forbids all/);
+  });
   it("flattens the distribution by the temperature", () => {
     const sampler = new Sampler({ ...settings, temperature: 2 });
     const total = [1, 3, 2, 3, -1].reduce((sum, x) => sum + Math.exp(x / 2), 0);

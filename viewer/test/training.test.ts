@@ -248,12 +248,12 @@ describe("states that change names", () => {
       look: { name: "look", inputs: [], passes: [pass("a", "c")], outputs: {} },
     },
     views: {},
-    scalars: {},
+    scalars: { pos: "int", lr: "float" },
   };
-
-  it("are found under the other's name after each play", async () => {
-    const bound: unknown[] = [];
-    const drawn: unknown[] = [];
+  const bound: unknown[] = [];
+  const drawn: unknown[] = [];
+  /** A player of it on a device that records what is bound and drawn into. */
+  const made = () => {
     const gl = new Proxy<Record<string, unknown>>({}, {
       get: (_: unknown, key: string | symbol) => {
         if (key === "bindTexture") return (_target: number, t: unknown) => bound.push(t);
@@ -264,7 +264,7 @@ describe("states that change names", () => {
         return typeof key === "string" && key === key.toUpperCase() ? 1 : () => 0;
       },
     });
-    let made = 0;
+    let textures = 0;
     const device = {
       gl,
       lost: false,
@@ -272,11 +272,15 @@ describe("states that change names", () => {
       still: () => {},
       parallel: null,
       limits: { maxTextureSize: 4, maxLayers: 4, drawBuffers: 4, textureUnits: 4, uniformBlock: 64 },
-      texture: () => `texture ${made++}`,
+      texture: () => `texture ${textures++}`,
       framebuffer: (attachments: [string, number][]) => `into ${attachments[0]![0]}`,
     } as unknown as Device;
     check(program, device);
-    const player = new Player(device, program, { fetch: "texelFetch", storage: "float" });
+    return new Player(device, program, { fetch: "texelFetch", storage: "float" });
+  };
+
+  it("are found under the other's name after each play", async () => {
+    const player = made();
     await player.prepare("flip", "look");
     const played = (name: string) => {
       bound.length = drawn.length = 0;
@@ -288,5 +292,11 @@ describe("states that change names", () => {
     expect(played("flip")).toEqual(["texture 1", "into texture 0"]);
     expect(played("flip")).toEqual(["texture 0", "into texture 1"]);
     expect(player.texture("a")).toBe("texture 1");
+  });
+  it("refuse a scalar that does not fit", () => {
+    const player = made();
+    player.set("pos", 2 ** 32 - 1); // as a seed's bits
+    const wrong: [string, number][] = [["pos", 1.5], ["pos", 2 ** 32], ["pos", NaN], ["lr", 1e39], ["lr", NaN], ["other", 1]];
+    for (const [name, value] of wrong) expect(() => player.set(name, value)).toThrow(/no scalar of this program holds/);
   });
 });

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,11 +13,11 @@ from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
+from glgpt.inference.arguments.names import Names
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.edits import Edits
-from glgpt.inference.interventions import Intervention
+from glgpt.inference.interventions import Interventions, edits_of
 from glgpt.inference.model import GPT2, Asked
-from glgpt.inference.sampling import NOT_FINITE
 from glgpt.inference.stages.pipeline import Local, Pipeline
 from glgpt.inference.stages.remote import RemoteStage
 from glgpt.inference.stages.stage import Stage
@@ -123,23 +123,23 @@ class SplitGPT2(GPT2):
 
     def _generated(self, edits: Edits, how: Asked) -> Iterator[int]:
         """What the pipeline generates. Raises GlgptError where there are edits."""
-        self._refuse([edits] if edits else ())
+        self._refuse(edits)
         return self.decoder.generate(*how)
 
     @staticmethod
-    def _refuse(changes: Sequence[object]) -> None:
-        if changes:
+    def _refuse(edits: Edits) -> None:
+        if edits:
             raise GlgptError("a model that is split over stages takes no interventions; run it whole")
 
     def run_with_cache(
         self,
         ids: Sequence[int],
-        names: Iterable[str] | None = None,
+        names: Names = None,
         *,
-        interventions: Sequence[Intervention] = (),
+        interventions: Interventions = (),
     ) -> tuple[Floats, dict[str, Floats]]:
         """As `GPT2.run_with_cache`: each stage looks inside its own blocks. Raises GlgptError for interventions."""
-        self._refuse(interventions)
+        self._refuse(edits_of(self.config, interventions))
         x: Any
         x, asked, wanted = self._asked(ids, names)
         found: dict[str, Floats] = {}
@@ -153,14 +153,7 @@ class SplitGPT2(GPT2):
         found[LOGITS] = x
         return x, {n: found[n] for n in wanted if n in asked}
 
-    def logits(self, ids: Sequence[int]) -> Floats:
-        """Logits of every position, float32 `[T, vocab]`; see `GPT2.logits`."""
-        logits = self.run_with_cache(ids, ())[0]
-        if not np.isfinite(logits).all():
-            raise GlgptError(NOT_FINITE)
-        return logits
-
-    def raw(self, ids: Sequence[int], names: Iterable[str]) -> dict[str, list[RawTexture]]:
+    def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
         """Refused: the textures of the other stages are not here."""
         raise GlgptError("the textures of a split model are in several places; ask for activations by name")
 

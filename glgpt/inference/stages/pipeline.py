@@ -17,7 +17,7 @@ from glgpt.inference.stages.drafts import draft
 from glgpt.inference.stages.remote import RemoteStage
 from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.wire.client import REPLAYS, ForgottenError
-from glgpt.wire.messages import MOST_GUESSES, Ask
+from glgpt.wire.messages import MAX_COUNT, MOST_GUESSES, Ask
 
 UNDER_WAY = 4  # chunks that a server has at most before it must answer one
 
@@ -121,7 +121,7 @@ class Pipeline:
             raise GlgptError("a split model takes no repetition penalty and no logit bias; run it whole")
         ask = Ask(
             temperature=float(sampler.temperature),
-            top_k=sampler.top_k,
+            top_k=None if sampler.top_k is None else min(sampler.top_k, MAX_COUNT),
             top_p=sampler.top_p,
             min_p=sampler.min_p,
             seed=draw_seed(sampler.seed),

@@ -166,6 +166,8 @@ class Stage:
         answer, sampler = Answer(), sampler_of(ask)
         view = self.player.program.views[LOGITS]
         for i, row in enumerate(logits):
+            if i and not np.isfinite(row).all():  # the next step raises, after the tokens before it were given
+                break
             self.player.write_matrix(view.texture, view, row[None])
             self.player.play("best")
             token = self._draw(answer, sampler, ask, i)

@@ -4,7 +4,11 @@
 
 import { must, PageError } from "../gl/errors";
 
+export const NOT_FINITE = "The model's logits are not finite; its weights overflow this dtype.";
 export const MOST_ALTERNATIVES = 8; // that come with a drawn token
+const MAX_TEMPERATURE = 1e30; // times the range of a nucleus it fits a 32-bit float
+const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit, divided or multiplied, fits a number
+const MAX_BIAS = 3e38;
 const COLDEST = 1e-30; // the least temperature that makes a difference in 32-bit floats
 const FARTHEST = 3e38; // a margin below which no logit is
 const REACHED = 1 - 2 ** -22; // of top-p and min-p: what reaches it exactly must do so in 32-bit floats too
@@ -64,6 +68,13 @@ export const certain = (id: number): Draw => ({ id, sampled: (other) => (other =
 
 type Logits = Float32Array | Float64Array;
 
+/** Throws where a logit is NaN or infinite, unless a bias of -Infinity made it so. */
+export function checkFinite(logits: Logits, biases?: Settings["logitBias"]): void {
+  for (let id = 0; id < logits.length; id++) {
+    if (!Number.isFinite(logits[id]) && biases?.[id] !== -Infinity) throw new PageError(NOT_FINITE);
+  }
+}
+
 /** The order of tokens by logit, best first; of equals the first wins. `count` limits it. */
 function order(logits: Logits, count: number): number[] {
   if (count < 64 && count < logits.length) {
@@ -88,8 +99,12 @@ export interface Alternatives {
   sampled?: number;
 }
 
-/** The likeliest `count` tokens of the plain softmax, and the probability of `chosen`; of a draw, what it drew from too. */
+/**
+ * The likeliest `count` tokens of the plain softmax, and the probability of `chosen`; of a draw, what it drew from too.
+ * Throws where a logit is not finite.
+ */
 export function alternatives(logits: Float32Array, count: number, chosen: number, draw?: Draw): Alternatives {
+  checkFinite(logits);
   const best = order(logits, count);
   const peak = logits[best[0]!]!;
   let sum = 0;
@@ -99,20 +114,27 @@ export function alternatives(logits: Float32Array, count: number, chosen: number
   return { top: best.map((id) => ({ id, ...both(id) })), ...both(chosen) };
 }
 
+/** Whether a setting is a number: in JavaScript, text compares with numbers too. */
+const isNumber = (value: unknown): value is number => typeof value === "number" && !Number.isNaN(value);
+
 export class Sampler {
   constructor(readonly settings: Settings) {
     const { temperature, topK, topP, minP = null, seed } = settings;
-    if (!(Number.isFinite(temperature) && temperature >= 0)) {
-      throw new PageError(`Temperature is ${temperature}; it must be 0 (greedy) or above.`);
+    if (!(isNumber(temperature) && temperature >= 0 && temperature <= MAX_TEMPERATURE)) {
+      throw new PageError(`Temperature is ${temperature}; it must be a number from 0 (greedy) to ${MAX_TEMPERATURE}.`);
     }
     if (topK !== null && !(Number.isInteger(topK) && topK >= 1))
       throw new PageError(`Top-k is ${topK}; it must be 1 or more.`);
-    if (topP !== null && !(topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must be in (0, 1].`);
-    if (minP !== null && !(minP >= 0 && minP <= 1)) throw new PageError(`Min-p is ${minP}; it must be in [0, 1].`);
+    if (topP !== null && !(isNumber(topP) && topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must be in (0, 1].`);
+    if (minP !== null && !(isNumber(minP) && minP >= 0 && minP <= 1)) throw new PageError(`Min-p is ${minP}; it must be in [0, 1].`);
     const { repetitionPenalty: penalty, logitBias } = settings;
-    if (penalty != null && !(Number.isFinite(penalty) && penalty > 0)) throw new PageError(`Repetition penalty is ${penalty}; it must be above 0 (1: none).`);
+    if (penalty != null && !(isNumber(penalty) && penalty >= MIN_PENALTY && penalty <= MAX_PENALTY)) {
+      throw new PageError(`Repetition penalty is ${penalty}; it must be from ${MIN_PENALTY} to ${MAX_PENALTY} (1: none).`);
+    }
     for (const [id, bias] of Object.entries(logitBias ?? {})) {
-      if (!(/^\d+$/.test(id) && Number.isFinite(bias))) throw new PageError(`Logit bias of ${id} is ${bias}; it must be a finite number for an id from 0.`);
+      if (!(/^\d+$/.test(id) && isNumber(bias) && (Math.abs(bias) <= MAX_BIAS || bias === -Infinity))) {
+        throw new PageError(`Logit bias of ${id} is ${bias}; it must be a number up to ${MAX_BIAS}, or -Infinity to forbid the token.`);
+      }
     }
     if (!(Number.isSafeInteger(seed) && seed >= 0))
       throw new PageError(`Seed is ${seed}; it must be a whole number from 0.`);
@@ -131,6 +153,7 @@ export class Sampler {
   /** Logits behind the text `ids`, after penalty and bias. Throws for an id that has none. */
   adjusted(logits: Float32Array, ids: readonly number[]): Logits {
     if (!this.adjusts) return logits;
+    checkFinite(logits);
     const found = Float64Array.from(logits);
     const { repetitionPenalty, logitBias } = this.settings;
     const penalty = repetitionPenalty ?? 1;
@@ -139,6 +162,7 @@ export class Sampler {
       if (Number(id) >= found.length) throw new PageError(`Logit bias names id ${id}, and the vocabulary has ${found.length}.`);
       found[Number(id)]! += bias;
     }
+    if (found.every((x) => x === -Infinity)) throw new PageError("Logit bias forbids all tokens; leave at least one.");
     return found;
   }
 
@@ -165,9 +189,9 @@ export class Sampler {
     };
   }
 
-  /** Draws token `step` of this seed from logits `[vocab]`. Throws where they are not finite. */
+  /** Draws token `step` of this seed from logits `[vocab]`. Throws where they are not finite, but for tokens that the bias forbids. */
   draw(logits: Logits, step: number): Draw {
-    for (const x of logits) if (!Number.isFinite(x)) throw new PageError("The model's logits are not finite.");
+    checkFinite(logits, this.settings.logitBias);
     const best = order(logits, 1)[0]!;
     if (this.greedy) return certain(best);
     const { temperature } = this.settings;
@@ -229,7 +253,7 @@ export interface Chosen {
 /** Reads the texture `token`. Throws where the logits are not finite. */
 export function chosen(texels: ArrayLike<number>, sampler: Sampler): Chosen {
   const [id, logit, broken, undecided] = Array.from({ length: 4 }, (_, i) => must(texels[i], "token")) as [number, number, number, number];
-  if (broken) throw new PageError("The model's logits are not finite.");
+  if (broken) throw new PageError(NOT_FINITE);
   const weighed = (count: number): Alternatives => {
     const last = texels.length - 4;
     const [plain, kept, greatest] = [texels[last]!, texels[last + 1]!, texels[last + 2]!];

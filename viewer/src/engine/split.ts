@@ -7,7 +7,7 @@ import { decode, encode, packStates, PROTOCOL, unpackStates, type Message, type 
 
 const PATIENCE = 60_000; // ms in which a lost server must come back
 const BACKOFF = [100, 2000] as const; // ms between attempts to connect: the first, and the longest
-const GREETING = 10_000; // ms in which a server must answer `open`
+const GREETING = 10_000; // ms in which a server must take a connection
 const ANSWER = 120_000; // ms after which a server that says nothing counts as lost, as on the desktop
 const LOOKING = 10_000; // ms that a look waits for a connection
 
@@ -228,11 +228,14 @@ export class Split {
       }
       socket.binaryType = "arraybuffer";
       let opened = false;
-      const late = setTimeout(() => {
+      const giveUp = () => {
         socket.close();
         reject(new PageError(`${server} says nothing.`)); // closing may take as long again
-      }, GREETING);
+      };
+      let late = setTimeout(giveUp, GREETING);
       socket.onopen = () => {
+        clearTimeout(late);
+        late = setTimeout(giveUp, ANSWER); // it may have to finish what it computes for others
         const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire, part };
         if (this.session) hello["session"] = this.session;
         if (this.token) hello["token"] = this.token;

@@ -271,10 +271,13 @@ export class Player {
     return found;
   }
 
-  /** Sets a runtime scalar for the plays that follow. */
+  /** Sets a runtime scalar for the plays that follow. Throws for one that the program lacks or a value that does not fit. */
   set(name: string, value: number): void {
+    const int = this.program.scalars[name] === "int";
     const at = 4 * this.names.indexOf(name);
-    if (this.program.scalars[name] === "int") this.scalars.setInt32(at, value, true);
+    const fits = int ? Number.isInteger(value) && value >= -(2 ** 31) && value < 2 ** 32 : Number.isFinite(Math.fround(value));
+    if (at < 0 || !fits) throw new PageError(`${name} is ${value}, which no scalar of this program holds.`);
+    if (int) this.scalars.setInt32(at, value, true);
     else this.scalars.setFloat32(at, value, true);
   }
 

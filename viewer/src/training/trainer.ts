@@ -8,7 +8,7 @@ import type { Offer, Tuning } from "../engine/manifest";
 import { must, PageError } from "../gl/errors";
 import { yielder } from "../gl/wait";
 import type { Program, View } from "../gl/program";
-import { chosen, Sampler, type Settings } from "../engine/sampling";
+import { chosen, NOT_FINITE, Sampler, type Settings } from "../engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { afterOverflow, afterStep, FIRST, known, type Scale } from "./loss-scale";
 import { noPredictions, type Predictions } from "./predictions";
@@ -183,6 +183,7 @@ export class Trainer {
         for (let t = 0; t < context; t++) {
           const from = 4 * (t * batch + i);
           const to = (at + i) * context + t;
+          if (!Number.isFinite(texels[from])) throw new PageError(NOT_FINITE);
           [found.nats[to], found.ranks[to], found.confidence[to]] = [texels[from]!, texels[from + 1]!, texels[from + 2]!];
         }
       }

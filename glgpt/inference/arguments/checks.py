@@ -1,0 +1,83 @@
+"""Checks of arguments from callers: each returns the value as the type it needs, or raises ArgumentError."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import ArgumentError, written
+
+
+def integer(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
+    """Returns the value as an int. Raises ArgumentError for other types, or beyond `least` to `most`."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or found < least or (most is not None and found > most):
+        limits = f"{least} or more" if most is None else f"from {least} to {most}"
+        raise ArgumentError(f"{name} is {written(value)}; it must be an integer, {limits}")
+    return found
+
+
+def number(name: str, value: Any, accepts: Callable[[float], bool], allowed: str) -> float:
+    """Returns the value as a float. Raises ArgumentError for other types, and values that `accepts` rejects.
+
+    `allowed` describes in the message what is accepted.
+    """
+    found = real(value)
+    if found is None or not accepts(found):
+        raise ArgumentError(f"{name} is {written(value)}; it must be {allowed}")
+    return found
+
+
+def real(value: Any) -> float | None:
+    """Returns a single number as a float; None for other types, and for integers beyond a float."""
+    if isinstance(value, (str, bytes)):
+        return None
+    try:
+        return None if np.ndim(value) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def floats(name: str, value: Any) -> NDArray[np.float32]:
+    """Returns an array of numbers as float32. Raises ArgumentError for what is not one."""
+    try:
+        return np.asarray(value, np.float32)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{name} is {written(value)}; it must be an array of numbers") from None
+
+
+def flag(name: str, value: Any) -> bool:
+    """Returns a truth value (bool, numpy's bool, 0 or 1). Raises ArgumentError for other types and values."""
+    if isinstance(value, (str, bytes)) or real(value) not in (0, 1):
+        raise ArgumentError(f"{name} is {written(value)}; it must be True or False")
+    return bool(value)
+
+
+def items(name: str, value: Any, wanted: str) -> list[Any]:
+    """Returns the elements of an iterable. Raises ArgumentError for text, bytes, mappings and what is not iterable."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise ArgumentError(f"{name} is {written(value)}; it must be {wanted}")
+    try:
+        return list(value)
+    except TypeError:  # an array without dimensions
+        raise ArgumentError(f"{name} is {written(value)}; it must be {wanted}") from None
+
+
+def token_ids(value: Any) -> list[int]:
+    """Returns a sequence of token ids as ints. Raises ArgumentError for text and for other types."""
+    if isinstance(value, (str, bytes)):
+        raise ArgumentError(f"{written(value)} is text where token ids are expected; use model.encode(text)")
+    ids = items("the prompt", value, "a list of token ids")
+    for position, i in enumerate(ids):
+        try:
+            ids[position] = operator.index(i)
+        except TypeError:
+            raise ArgumentError(f"id {written(i)} at position {position} is not an integer") from None
+    return ids

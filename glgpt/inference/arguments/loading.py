@@ -1,0 +1,51 @@
+"""Checks of what `GPT2.from_pretrained` is given, before a file is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from glgpt.errors import ArgumentError, written
+from glgpt.inference.arguments.checks import flag, integer, items
+from glgpt.program.formats import FORMATS
+from glgpt.wire import hidden
+
+DEVICE = ("device", "kernel", "fetch", "storage")
+SPLIT = ("blocks", "wire", "token", "speculate")  # options of a model in several places
+
+
+def check_loading(name: Any, dtype: Any, options: Mapping[str, Any]) -> None:
+    """Raises ArgumentError for a name, a format or an option of another type, and for a value out of range."""
+    if name is not None and not isinstance(name, (str, os.PathLike)):
+        raise ArgumentError(f"{written(name)} is not a model; give a folder, a Hub name or None")
+    if not isinstance(dtype, str) or dtype not in FORMATS:
+        raise ArgumentError(f"dtype {written(dtype)} is not one of {', '.join(FORMATS)}")
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in DEVICE:
+        if not isinstance(given.get(option, ""), (str, int)):
+            raise ArgumentError(f"{option} is {written(given[option])}; it must be a name or a number of glgpt info")
+    if "max_texture_memory" in given:
+        integer("max_texture_memory", given["max_texture_memory"])
+    if not callable(given.get("progress", print)):
+        raise ArgumentError(f"progress is {written(given['progress'])}; it must be a function of two numbers")
+    _check_split(given)
+
+
+def _check_split(given: Mapping[str, Any]) -> None:
+    if not {"rest", "plan"} & set(given):
+        if unused := [option for option in SPLIT if option in given]:
+            raise ArgumentError(f"{unused[0]} goes with rest or plan, which name what runs elsewhere")
+        return
+    for option in ("rest", "plan", "token"):
+        if not isinstance(given.get(option, ""), str):
+            raise ArgumentError(f"{option} is {written(given[option])}; it must be text")
+    wire = given.get("wire", "f32")
+    if not isinstance(wire, str) or wire not in hidden.FORMATS:
+        raise ArgumentError(f"wire {written(wire)} is not one of {', '.join(hidden.FORMATS)}")
+    flag("speculate", given.get("speculate", False))
+    if "blocks" in given:
+        wanted = "two integers, the first block and the one after the last"
+        ends = [integer("blocks", end) for end in items("blocks", given["blocks"], wanted)]
+        if len(ends) != 2:
+            raise ArgumentError(f"blocks is {written(given['blocks'])}; it must be {wanted}")

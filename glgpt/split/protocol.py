@@ -1,0 +1,82 @@
+"""How the bytes of a connection are sent: an answer counts as sent once the client has taken it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
+
+SLOW = 30.0  # seconds in which a client must take an answer,
+SLOWEST = 1 << 20  # and a second more for as many bytes of it
+PIECE = 1 << 18  # bytes of a message that are buffered at a time
+PONGS = 16  # answers to pings that may wait behind an answer
+
+
+class BoundedProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's protocol with a bounded send buffer: a long message is sent in fragments.
+
+    `send` returns when the client has taken the message but for some kilobytes. A client that takes too long is
+    disconnected.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sending = asyncio.Lock()  # nothing but control frames may come between fragments
+        self._pongs = 0
+
+    async def send(self, message: Any) -> None:
+        """Sends an event of the application. Raises ClientDisconnected where the client is disconnected."""
+        if message["type"] != "websocket.send":
+            await self._drained(self.loop.time() + SLOW)
+            await super().send(message)
+            return
+        async with self._sending:
+            data = memoryview(message["bytes"])
+            end = self.loop.time() + SLOW + len(data) / SLOWEST
+            for start in range(0, max(1, len(data)), PIECE):
+                self._fragment(data[start : start + PIECE], start == 0, start + PIECE >= len(data))
+                await self._drained(end)
+
+    def _fragment(self, data: memoryview, first: bool, last: bool) -> None:
+        try:
+            if first:
+                self.conn.send_binary(data, fin=last)
+            else:
+                self.conn.send_continuation(data, fin=last)
+        except InvalidState:
+            raise ClientDisconnected from None
+        self.transport.write(b"".join(self.conn.data_to_send()))
+
+    async def _drained(self, end: float) -> None:
+        if not self.writable.is_set() and not self.disconnected:
+            try:
+                await asyncio.wait_for(self.writable.wait(), end - self.loop.time())
+            except asyncio.TimeoutError:
+                self.transport.abort()  # closing would wait until the buffer is empty
+                raise ClientDisconnected from None
+        if self.disconnected:
+            raise ClientDisconnected
+
+    def resume_writing(self) -> None:
+        """The buffer has room again."""
+        super().resume_writing()
+        self._pongs = 0
+
+    def handle_ping(self) -> None:
+        """Answers a ping. A client that sends many and reads nothing is disconnected."""
+        self._pongs += not self.writable.is_set()
+        if self._pongs > PONGS:
+            self.transport.abort()
+        else:
+            super().handle_ping()
+
+    def keepalive_timeout(self) -> None:
+        """Disconnects a client that answers no ping, unless the answer may be after a message that is not read yet."""
+        if not self.read_paused:
+            super().keepalive_timeout()
+            return
+        self.pong_timer = self.pending_ping_payload = None
+        self.schedule_ping()
