@@ -314,7 +314,7 @@ class GPT2:
         return [Generation(t, self.tokenizer, s, stop) for t, s in zip(streams, seeds, strict=True)]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, with what the tokenizer puts before one.
+        """Token ids of a prompt, with the special tokens that the tokenizer puts around one.
 
         Raises GlgptError where the model has no tokenizer or the text is empty.
         """
@@ -322,7 +322,7 @@ class GPT2:
             raise GlgptError(f"{self.name} has no tokenizer files; give token ids instead")
         if not text:
             raise GlgptError("the prompt is empty; give at least one character")
-        return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
+        return self.tokenizer.prompt(text)
 
     def check_ids(self, ids: Sequence[int]) -> list[int]:
         """The ids as a list of ints; refuses none, more than the context, and any outside the vocabulary."""

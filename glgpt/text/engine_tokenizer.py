@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.errors import FileError, quoted
-from glgpt.text.tokenizer import LETTER_BYTE, Tokenizer
+from glgpt.text.tokenizer import EOS, LETTER_BYTE, Tokenizer
+from glgpt.text.tokenizer_document import around_text
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -16,22 +17,29 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 class EngineTokenizer(Tokenizer):
     """A tokenizer that `tokenizers` runs; a page cannot, since its split is not one of `text.splits`."""
 
-    def __init__(self, path: Path, document: Mapping[str, Any], vocab_size: int | None, eos: str | None) -> None:
+    def __init__(
+        self, path: Path, document: Mapping[str, Any], vocab_size: int | None, named: Mapping[str, str]
+    ) -> None:
         from tokenizers import Tokenizer as Engine
 
         try:
             self._engine = Engine.from_file(str(path))
+            around = around_text(document.get("post_processor"))
         except Exception as error:  # the library raises Exception itself
             reason = quoted(str(error), 120)
             raise FileError(f"{quoted(path, 300)} is damaged: tokenizers cannot read it: {reason}") from None
+        self._engine.no_truncation()
+        self._engine.no_padding()
         vocab = self._engine.get_vocab(with_added_tokens=True)
-        added = {about["content"]: about["id"] for about in document.get("added_tokens") or []}
-        special = {text: token for text, token in added.items() if text}
+        self._engine.add_special_tokens([text for text in named.values() if text in vocab])
+        special = {about.content: token for token, about in self._engine.get_added_tokens_decoder().items()}
         by_letters = "ByteLevel" in str(document.get("decoder"))
-        tokens = {token: _bytes(text, by_letters and text not in added) for text, token in vocab.items()}
+        tokens = {token: _bytes(text, by_letters and text not in special) for text, token in vocab.items()}
         size = vocab_size or 1 + max(tokens, default=0)
-        super().__init__(tokens, special, self._ordinary_ids, size, special.get(eos or ""), split=None)
-        self.prompt_prefix = self._engine.encode("", add_special_tokens=True).ids
+        super().__init__(
+            tokens, special, self._ordinary_ids, size, special.get(named.get("eos_token", EOS)), split=None
+        )
+        self.prompt_prefix, self.prompt_suffix = around
 
     def _ordinary_ids(self, text: str) -> list[int]:
         return list(self._engine.encode(text, add_special_tokens=False).ids)

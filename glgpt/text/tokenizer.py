@@ -14,9 +14,11 @@ from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import read_json, read_text
 from glgpt.text.merge_order import stray_merge
 from glgpt.text.splits import GPT2, LLAMA3, Split, split_of
+from glgpt.text.tokenizer_document import added_ids, around_text
 
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-_EOS = "<|endoftext|>"
+EOS = "<|endoftext|>"
+_ROLES = {f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
 GPT2_VOCAB_SIZE = 50257  # of GPT-2's own tokenizer, which a model of this size without files gets
 MOST_IDS = 1 << 24  # of a vocabulary
 MOST_MERGES = 1 << 20
@@ -55,7 +57,7 @@ class Tokenizer:
         merge rank, and how a text is split; None: in a way that only its own engine knows.
         """
         self.ranks, self.split = ranks, split
-        self.prompt_prefix: list[int] = []  # ids that the model expects in front of a prompt
+        self.prompt_prefix, self.prompt_suffix = list[int](), list[int]()  # ids that `prompt` puts around a text
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
         self._tokens, self.special, self._ordinary = tokens, special, ordinary
         longest_first = sorted(special, key=len, reverse=True)
@@ -73,6 +75,13 @@ class Tokenizer:
             ids.append(self.special[match[0]])
             start = match.end()
         return self.checked(ids + self._ordinary(text[start:]))
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of a prompt: those of `text` between the special tokens that the tokenizer puts around a text.
+
+        Raises GlgptError as `encode` does.
+        """
+        return self.checked(self.prompt_prefix + self.encode(text) + self.prompt_suffix)
 
     def checked(self, ids: list[int]) -> list[int]:
         """The ids, where the model knows them all. Raises GlgptError for one beyond its vocabulary."""
@@ -132,10 +141,10 @@ class _Files(NamedTuple):
     merges: list[tuple[str, str]]
     added: dict[str, int]
     prefix_space: bool
-    eos: str | None
+    named: Mapping[str, str]  # by role: see `_named_tokens`
     source: Path  # the file that holds the merges, for messages
     split: Split = GPT2
-    prefix: Sequence[str] = ()  # tokens that come before a prompt
+    around: tuple[Sequence[int], Sequence[int]] = ((), ())  # ids before and after a prompt
 
 
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
@@ -166,7 +175,7 @@ def gpt2_tokenizer() -> Tokenizer | None:
     end = encoding.eot_token
     tokens = {i: encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab)}
     ranks = [(token, i) for i, token in tokens.items() if i != end]
-    return Tokenizer(tokens, {_EOS: end}, encoding.encode_ordinary, encoding.n_vocab, end, ranks=ranks)
+    return Tokenizer(tokens, {EOS: end}, encoding.encode_ordinary, encoding.n_vocab, end, ranks=ranks)
 
 
 def _read_plain(folder: Path) -> _Files:
@@ -181,15 +190,22 @@ def _read_plain(folder: Path) -> _Files:
             if len(words) != 2 or not all(words):
                 raise FileError(f"{quoted(source, 300)}, line {number}: {written(line)} is no pair of tokens")
             merges.append((words[0], words[1]))
-    added = dict(_ids(_optional_json(folder / "added_tokens.json"), folder / "added_tokens.json"))
+    numbered = dict(_ids(_optional_json(folder / "added_tokens.json"), folder / "added_tokens.json"))
     config = _optional_json(folder / "tokenizer_config.json")
     decoder = config.get("added_tokens_decoder")
     for token, about in decoder.items() if isinstance(decoder, dict) else ():
         if token.isdecimal() and isinstance(about, dict) and isinstance(about.get("content"), str):
-            added[about["content"]] = int(token) if len(token) < 10 else MOST_IDS
+            numbered[about["content"]] = int(token) if len(token) < 10 else MOST_IDS
     prefix_space = config.get("add_prefix_space") is True
-    _ids(added, folder / "tokenizer_config.json")
-    return _Files(_ids(read_json(vocab), vocab), merges, added, prefix_space, _eos_text(folder), source)
+    _ids(numbered, folder / "tokenizer_config.json")
+    ids = _ids(read_json(vocab), vocab)
+    added = added_ids(ids, sorted(numbered, key=numbered.__getitem__))
+    named, known = _named_tokens(folder), ids | added
+    around = [
+        [known[token]] if config.get(f"add_{role}") is True and (token := named.get(role, EOS)) in known else []
+        for role in ("bos_token", "eos_token")
+    ]
+    return _Files(ids, merges, added, prefix_space, named, source, around=(around[0], around[1]))
 
 
 def _read_combined(path: Path) -> _Files | None:
@@ -204,9 +220,10 @@ def _read_combined(path: Path) -> _Files | None:
             return None
         pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
         merges = [(str(left), str(right)) for left, right in pairs]
-        added = {about["content"]: about["id"] for about in whole.get("added_tokens") or []}
-        names, prefix = (_ids(model["vocab"], path), _ids(added, path)), _prefix(whole.get("post_processor"))
-        return _Files(names[0], merges, names[1], found[1], _eos_text(path.parent), path, found[0], prefix)
+        vocab = _ids(model["vocab"], path)
+        added = _ids(added_ids(vocab, [about["content"] for about in whole.get("added_tokens") or []]), path)
+        around = around_text(whole.get("post_processor"))
+        return _Files(vocab, merges, added, found[1], _named_tokens(path.parent), path, found[0], around)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, GlgptError):
             raise
@@ -217,13 +234,17 @@ def _optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def _eos_text(folder: Path) -> str | None:
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        eos = _optional_json(folder / name).get("eos_token")
-        eos = eos.get("content") if isinstance(eos, dict) else eos
-        if isinstance(eos, str):
-            return eos
-    return None
+def _named_tokens(folder: Path) -> dict[str, str]:
+    """The special tokens that the configuration names, by role: `bos_token`, `eos_token` and the like."""
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):  # the later one decides
+        config = _optional_json(folder / name)
+        for role in _ROLES & config.keys():
+            token = config[role]
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str) and token:
+                found[role] = token
+    return found
 
 
 def _ids(vocab: Any, path: Path) -> dict[str, int]:
@@ -273,30 +294,18 @@ def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
             raise GlgptError(f"{source}: the vocabulary has no token for byte 0x{absent:02x} of the text")
         return found
 
-    named = {text: files.vocab[text] for text in {_EOS, files.eos or _EOS} & files.vocab.keys()}
+    named = {text: files.vocab[text] for text in {EOS, *files.named.values()} & files.vocab.keys()}
     special = {text: token for text, token in (named | files.added).items() if text}
     if len(special) > MOST_SPECIAL:
         raise FileError(f"{source}: more than {MOST_SPECIAL:,} added tokens stand beside it")
     tokens = {token: _bytes(text) for text, token in files.vocab.items()}
     tokens |= {token: text.encode("utf-8", errors="replace") for text, token in special.items()}
     size = vocab_size or 1 + max(tokens, default=0)
-    eos = special.get(files.eos or _EOS)
+    eos = special.get(files.named.get("eos_token", EOS))
     by_rank = list(zip(ranks, ids, strict=True))
     tokenizer = Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, by_rank, files.split)
-    tokenizer.prompt_prefix = [special[text] for text in files.prefix if text in special]
+    tokenizer.prompt_prefix, tokenizer.prompt_suffix = map(list, files.around)
     return tokenizer
-
-
-def _prefix(post_processor: Any) -> list[str]:
-    """The tokens that a tokenizer.json puts before a single text."""
-    steps = post_processor.get("processors", [post_processor]) if isinstance(post_processor, dict) else []
-    found: list[str] = []
-    for step in steps:
-        for piece in step.get("single") or [] if step.get("type") == "TemplateProcessing" else []:
-            if "Sequence" in piece:
-                return found
-            found.append(str(piece["SpecialToken"]["id"]))
-    return []
 
 
 def _on_its_engine(path: Path, vocab_size: int | None) -> Tokenizer | None:
@@ -307,4 +316,4 @@ def _on_its_engine(path: Path, vocab_size: int | None) -> Tokenizer | None:
     model = document.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
         return None
-    return EngineTokenizer(path, document, vocab_size, _eos_text(path.parent))
+    return EngineTokenizer(path, document, vocab_size, _named_tokens(path.parent))

@@ -13,6 +13,7 @@ from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import read_bytes, written_whole
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import (
+    EOS,
     GPT2_VOCAB_SIZE,
     LETTER_BYTE,
     MOST_MERGES,
@@ -23,7 +24,6 @@ from glgpt.text.tokenizer import (
 )
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
-EOS = "<|endoftext|>"
 SMALLEST = 257  # a BPE vocabulary without merges: the end of text and every byte
 LARGEST = MOST_MERGES
 _PIECE = 1 << 16  # bytes handed to the trainer at a time; it takes in several hundred pieces before it counts them

@@ -152,8 +152,9 @@ export interface TokenizerData {
   ids: number[] | null;
   others: Record<string, string>;
   special: Record<string, number>;
-  /** Ids that the model expects before a prompt. */
+  /** Ids that the tokenizer puts before and after a prompt. */
   prefix: number[];
+  suffix: number[];
   prefix_space: boolean;
   eos: number | null;
   vocab_size: number;

@@ -69,9 +69,9 @@ export class Tokenizer extends Vocabulary {
     this.specials = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
   }
 
-  /** The ids of a prompt, with those that the model expects before one. */
+  /** The ids of a prompt: those of a text between the special tokens that the tokenizer puts around one. */
   override prompt(text: string): number[] {
-    return [...this.data.prefix, ...this.encode(text)];
+    return [...this.data.prefix, ...this.encode(text), ...this.data.suffix];
   }
 
   /** The ids of a text; special tokens written out in it become their one id. */
