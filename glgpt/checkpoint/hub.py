@@ -75,8 +75,7 @@ def _fetch(name: str) -> Path:
         return True
 
     # Weights come last: where they are cached, the small files have been asked for before.
-    plain = get("vocab.json") and get("merges.txt")
-    for file in TOKENIZER_EXTRAS if plain else ("tokenizer.json", *TOKENIZER_EXTRAS):
+    for file in TOKENIZER_EXTRAS if get("tokenizer.json") else ("vocab.json", "merges.txt", *TOKENIZER_EXTRAS):
         get(file)
     weights = next((file for file in WEIGHT_FILES if get(file)), None)
     shards = sorted(set(weight_map(folder / weights).values())) if weights and weights.endswith(".json") else []

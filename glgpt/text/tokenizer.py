@@ -148,7 +148,7 @@ class _Files(NamedTuple):
 
 
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
-    """The tokenizer beside a checkpoint: vocab.json and merges.txt, else a BPE in tokenizer.json.
+    """Returns the tokenizer of a checkpoint's folder: a BPE in tokenizer.json, or else vocab.json and merges.txt.
 
     `vocab_size` is the model's; None where there is no model yet: up to the greatest id of the files.
 
@@ -157,13 +157,17 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     """
     halves, combined = [folder / name for name in ("vocab.json", "merges.txt")], folder / "tokenizer.json"
     plain = all(half.exists() for half in halves)
-    if not plain and not combined.exists() and any(half.exists() for half in halves):
+    if combined.exists():  # it comes first: the other two do not say how SmolLM2 or Qwen2 split a text
+        files = _read_combined(combined)
+        found = _build(files, vocab_size) if files else _on_its_engine(combined, vocab_size)
+        if found or not plain:
+            return found
+    if not plain and any(half.exists() for half in halves):
         missing = next(half for half in halves if not half.exists())
         raise FileError(f"{quoted(missing, 300)} is missing; a tokenizer is vocab.json and merges.txt together")
-    if not plain and not combined.exists():
+    if not plain:
         return gpt2_tokenizer() if vocab_size == GPT2_VOCAB_SIZE else None
-    files = _read_plain(folder) if plain else _read_combined(combined)
-    return _build(files, vocab_size) if files else _on_its_engine(combined, vocab_size)
+    return _build(_read_plain(folder), vocab_size)
 
 
 def gpt2_tokenizer() -> Tokenizer | None:

@@ -119,3 +119,15 @@ def test_plain_files_say_what_stands_around_a_prompt(tmp_path: Path, flags: Any,
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     ours = load_tokenizer(tmp_path, None)
     assert ours and ours.prompt("to") == ours.encode(pieces)
+
+
+def test_a_tokenizer_json_comes_before_plain_files(tmp_path: Path) -> None:
+    """As in transformers: vocab.json and merges.txt next to it do not say that digits are split one by one."""
+    document = layout("smollm")
+    (tmp_path / "vocab.json").write_text(json.dumps(document["model"]["vocab"]))
+    (tmp_path / "merges.txt").write_text("\n".join(document["model"]["merges"]))
+    text = "in 1212"
+    assert load(tmp_path, document).encode(text) == engine(document).encode(text).ids
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram"}}))
+    ours = load_tokenizer(tmp_path, None)
+    assert ours and ours.encode("in") == [document["model"]["vocab"]["in"]]
