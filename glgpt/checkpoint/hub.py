@@ -75,7 +75,8 @@ def _fetch(name: str) -> Path:
         return True
 
     # Weights come last: where they are cached, the small files have been asked for before.
-    for file in TOKENIZER_EXTRAS if get("tokenizer.json") else ("vocab.json", "merges.txt", *TOKENIZER_EXTRAS):
+    plain = () if get("tokenizer.json") else ("vocab.json", "merges.txt")
+    for file in (*plain, *TOKENIZER_EXTRAS, "generation_config.json"):
         get(file)
     weights = next((file for file in WEIGHT_FILES if get(file)), None)
     shards = sorted(set(weight_map(folder / weights).values())) if weights and weights.endswith(".json") else []

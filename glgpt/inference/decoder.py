@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
@@ -33,8 +33,8 @@ class Decoder:
         """Says that the weights have changed: the caches hold nothing of use."""
         self._turn = None
 
-    def generate(self, ids: list[int], tokens: int, sampler: Sampler, eos: int | None, run: Run) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; ends early at `eos`."""
+    def generate(self, ids: list[int], tokens: int, sampler: Sampler, ends: Container[int], run: Run) -> Iterator[int]:
+        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; stops at any of `ends`."""
         turn, read = object(), 0
 
         def ready() -> None:
@@ -53,7 +53,7 @@ class Decoder:
                 self._chosen.drop()  # what another generation left
             return self._next(ids, refilled, wanted, sampler, tokens - wanted), refilled
 
-        return continuation(ids, tokens, eos, self.n_positions, run, ready, following)
+        return continuation(ids, tokens, ends, self.n_positions, run, ready, following)
 
     def first(self, ids: list[int], samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int]:
         """The token behind `ids`, a text's token `step`, for each of some samplers.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
@@ -37,6 +38,7 @@ class GPT2:
     """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object.
 
     It is used in the thread that loaded it, where its GL context is current; elsewhere GlgptError is raised.
+    `eos_ids` are the ids that end a generation: see `checkpoint.end_of_text`.
     """
 
     _batch: BatchDecoder | None = None  # where there is none, several texts take their turns
@@ -56,6 +58,7 @@ class GPT2:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
         self.name, self.path = checkpoint.name, checkpoint.path
+        self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
         self.device, self.choice = (settings or DeviceSettings()).open()
         program = programs.fitting_program(
             checkpoint, self.device.limits, self.choice.kernel, dtype, max_texture_memory
@@ -231,7 +234,7 @@ class GPT2:
     ) -> Generation:
         """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
-        Ends early at the tokenizer's end of text (unless `eos` is False), or before any text of `stop`. Where the text
+        Stops at any of `eos_ids` (unless `eos` is False), or before any text of `stop`. Where the text
         outgrows the context, the model goes on from its later half (`stats.slides` counts that).
         Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that make up p, min-p those at
         least min_p times as likely as the likeliest. A `repetition_penalty` above 1 makes tokens that the text has less
@@ -269,9 +272,8 @@ class GPT2:
         sampler = Sampler(temperature, top_k, top_p, seed, min_p, repetition_penalty, logit_bias)
         sampler.check_vocabulary(self.config.vocab_size)
         stats = Run(len(ids))
-        end = self.tokenizer.eos if self.tokenizer and eos else None
         decoder = self._decoder_of(Edits(self.config, interventions))
-        return TokenStream(decoder.generate(ids, tokens, sampler, end, stats), stats)
+        return TokenStream(decoder.generate(ids, tokens, sampler, self.eos_ids if eos else (), stats), stats)
 
     def generate_batch(
         self,
@@ -306,8 +308,7 @@ class GPT2:
             settings |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias}
             return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
         rows = [Row(i, Sampler(temperature, top_k, top_p, s, min_p), tokens) for i, s in zip(texts, seeds, strict=True)]
-        end = self.tokenizer.eos if self.tokenizer and eos else None
-        batch = Continuations(self._batch, rows, self.config.n_positions, end)
+        batch = Continuations(self._batch, rows, self.config.n_positions, self.eos_ids if eos else ())
         for row in rows if stop else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]

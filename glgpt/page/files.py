@@ -94,7 +94,6 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         "prefix": tokenizer.prompt_prefix,
         "suffix": tokenizer.prompt_suffix,
         "prefix_space": tokenizer.prefix_space,
-        "eos": tokenizer.eos,
         "vocab_size": tokenizer.vocab_size,
     }
 

@@ -320,7 +320,7 @@ class Trainer:
         if not 0 < len(ids) <= c.n_positions or min(ids) < 0 or max(ids) >= c.vocab_size:
             raise GlgptError(f"a prompt is 1 to {c.n_positions} ids below {c.vocab_size}, not {ids}")
         self._settle()
-        yield from self._decoder.generate(ids, tokens, Sampler(temperature, top_k, top_p, seed), None, Run())
+        yield from self._decoder.generate(ids, tokens, Sampler(temperature, top_k, top_p, seed), (), Run())
 
     def _prepare(self) -> None:
         if not self._prepared:

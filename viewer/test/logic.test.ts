@@ -271,7 +271,7 @@ describe("the tokenizer", () => {
   const ranks = [...Array(256).keys()].map((i) => btoa(String.fromCharCode(i)));
   const data = {
     ...{ schema: 2, pattern: "\\S+| +", ranks: [...ranks, btoa("ab")].join(" "), ids: null, others: {} },
-    ...{ special: { "<end>": 300 }, prefix: [300], suffix: [97], prefix_space: false, eos: 300, vocab_size: 301 },
+    ...{ special: { "<end>": 300 }, prefix: [300], suffix: [97], prefix_space: false, vocab_size: 301 },
   };
   it("merges by rank, keeps special texts whole, and decodes what it encoded", () => {
     const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));

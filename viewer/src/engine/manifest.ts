@@ -82,6 +82,8 @@ export interface Manifest {
   config: Config;
   recordings: Recording[];
   tokenizer: string | null;
+  /** The ids that end a text. */
+  eos?: number[];
   reference: string;
   /** A generation to show until the model can run. */
   recorded?: string | null;
@@ -156,7 +158,6 @@ export interface TokenizerData {
   prefix: number[];
   suffix: number[];
   prefix_space: boolean;
-  eos: number | null;
   vocab_size: number;
 }
 

@@ -9,8 +9,6 @@ const SHOWN: Record<string, string> = { " ": "·", "\n": "⏎", "\t": "⇥", "\r
 
 /** What a model's text is made of. */
 export abstract class Vocabulary {
-  /** The id of the end of a text; null: none. */
-  abstract readonly eos: number | null;
   /** The ids of a text. */
   abstract encode(text: string): number[];
   abstract tokenBytes(id: number): Uint8Array;
@@ -50,14 +48,12 @@ export abstract class Vocabulary {
 }
 
 export class Tokenizer extends Vocabulary {
-  readonly eos: number | null;
   private readonly engine: Tiktoken;
   private readonly bytes = new Map<number, Uint8Array>();
   private readonly specials: RegExp | null;
 
   constructor(private readonly data: TokenizerData) {
     super();
-    this.eos = data.eos;
     this.engine = new Tiktoken({ pat_str: data.pattern, special_tokens: {}, bpe_ranks: `! 0 ${data.ranks}` });
     data.ranks.split(" ").forEach((token, rank) => {
       const id = data.ids ? (data.ids[rank] ?? -1) : rank;
