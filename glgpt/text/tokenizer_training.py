@@ -12,11 +12,11 @@ from pathlib import Path
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import read_bytes, written_whole
 from glgpt.text.files import Text
+from glgpt.text.token_ids import MOST_MERGES
 from glgpt.text.tokenizer import (
     EOS,
     GPT2_VOCAB_SIZE,
     LETTER_BYTE,
-    MOST_MERGES,
     TOKENIZER_EXTRAS,
     Tokenizer,
     gpt2_tokenizer,
