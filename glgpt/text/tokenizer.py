@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +13,7 @@ import tiktoken
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import read_json, read_text
 from glgpt.text.merge_order import stray_merge
+from glgpt.text.runs import parts
 from glgpt.text.splits import GPT2, LLAMA3, Split, split_of
 from glgpt.text.token_ids import MOST_IDS, MOST_MERGES, MOST_SPECIAL, added_ids, checked_ids
 
@@ -24,8 +24,6 @@ TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_t
 EOS = "<|endoftext|>"
 _ROLES = {f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
 GPT2_VOCAB_SIZE = 50257  # of GPT-2's own tokenizer, which a model of this size without files gets
-MOST_BLANKS = 100_000  # in a row: tiktoken stores a state for each of them, and panics beyond a million
-_BLANKS = re.compile(rf"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{{{MOST_BLANKS}}}")
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 _LABEL_WIDTH = 14
 
@@ -186,16 +184,8 @@ def gpt2_tokenizer() -> Tokenizer | None:
 
 
 def bounded(engine: tiktoken.Encoding) -> Callable[[str], list[int]]:
-    """Returns what encodes a text without special tokens, parting runs of blanks after each `MOST_BLANKS`.
-
-    The ids of a shorter run are those of the engine.
-    """
-
-    def encode(text: str) -> list[int]:
-        ends = [0, *(run.end() for run in _BLANKS.finditer(text)), len(text)]
-        return [token for start, end in pairwise(ends) for token in engine.encode_ordinary(text[start:end])]
-
-    return encode
+    """Returns what encodes a text without special tokens; runs that would make the engine panic are parted."""
+    return lambda text: [token for part in parts(text) for token in engine.encode_ordinary(part)]
 
 
 def _read_plain(folder: Path) -> _Files:
@@ -243,11 +233,11 @@ def _read_combined(path: Path, vocab_size: int | None) -> Tokenizer | None:
 
 def _on_tiktoken(document: Document, named: Mapping[str, str]) -> _Files | None:
     """A tokenizer.json for tiktoken; None where it is another kind than a byte-level BPE of `text.splits`."""
-    parts, found = document.whole, split_of(document.dump("pre_tokenizer"))
-    if found is None or document.dump("normalizer") or parts.model.byte_fallback:
+    whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
+    if found is None or document.dump("normalizer") or whole.model.byte_fallback:
         return None
-    if parts.model.ignore_merges != (found[0] is LLAMA3) or any(
-        token.lstrip or token.rstrip or token.single_word for token in parts.added_tokens
+    if whole.model.ignore_merges != (found[0] is LLAMA3) or any(
+        token.lstrip or token.rstrip or token.single_word for token in whole.added_tokens
     ):
         return None
     vocab, added = dict(document.vocab), dict(document.added)

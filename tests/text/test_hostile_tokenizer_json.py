@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizer_layouts import LAYOUTS, layout
 
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.text.patterns import checked_pattern
+from glgpt.text.runs import MOST_RUN, parts
 from glgpt.text.splits import DIGITS, GPT2, LLAMA3
 from glgpt.text.token_ids import MOST_SPECIAL
-from glgpt.text.tokenizer import MOST_BLANKS, Tokenizer, load_tokenizer
+from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 
 
 def load(folder: Path, document: dict[str, Any]) -> Tokenizer:
@@ -180,8 +184,18 @@ def test_a_million_blanks_are_no_panic(tmp_path: Path, name: str) -> None:
     ours = load(tmp_path, layout(name))
     for text in (" " * 1_200_000, "x" + "\n" * 1_200_000 + "y", "\u3000\t" * 600_000 + "1"):
         assert ours.decode(ours.encode(text)) == text
-    text = "a" + " " * (MOST_BLANKS - 1) + "b"  # up to here ids are those of one run
+    text = "a" + " " * (MOST_RUN - 1) + "b"  # up to here ids are those of one run
     assert (
         ours.encode(text)
-        == tokenizers.Tokenizer.from_str(json.dumps(layout(name))).encode(text).ids[-len(ours.encode(text)) :]
+        == tokenizers.Tokenizer.from_str(json.dumps(layout(name))).encode(text, add_special_tokens=False).ids
     )
+
+
+@given(st.text("ab \n\u3000\x1c🙂", max_size=40), st.integers(1, 6))
+def test_runs_are_parted_by_their_length(text: str, most: int) -> None:
+    found = parts(text, most)
+    assert "".join(found) == text
+    runs = [(key, len(list(run))) for key, run in groupby(text, key=lambda c: c in " \n\u3000")]
+    ends = list(accumulate(count for _, count in runs))
+    wanted = [end - count + at for (_, count), end in zip(runs, ends, strict=True) for at in range(most, count, most)]
+    assert list(accumulate(map(len, found)))[:-1] == wanted
