@@ -113,8 +113,8 @@ def _fetch(name: str) -> Path:
         return True
 
     # Weights come last: where they are cached, the small files have been asked for before.
-    plain = get("vocab.json") and get("merges.txt")
-    for file in (*(() if plain else ("tokenizer.json",)), *TOKENIZER_EXTRAS, TEMPLATE):
+    plain = () if get("tokenizer.json") else ("vocab.json", "merges.txt")
+    for file in (*plain, *TOKENIZER_EXTRAS, "generation_config.json", TEMPLATE):
         get(file)
     weights = next((file for file in WEIGHT_FILES if get(file)), None)
     shards = sorted(set(weight_map(folder / weights).values())) if weights and weights.endswith(".json") else []

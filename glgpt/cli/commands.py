@@ -82,7 +82,7 @@ def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
         own = model.config.vocab_size == GPT2_VOCAB_SIZE
         why = " files, and GPT-2's own is neither cached nor to be fetched" if own else ""
         raise GlgptError(f"{model.name} has no tokenizer{why}; give token ids with --ids")
-    return model.tokenizer.prompt_prefix + model.tokenizer.encode(text)
+    return model.tokenizer.prompt(text)
 
 
 def report(args: argparse.Namespace, figures: Any, text: str) -> None:

@@ -67,7 +67,7 @@ def _generate(add: Add) -> None:
         help="add B to the logit of token ID, such as 198=-2.5; -inf forbids it (may repeat)",
     )  # fmt: skip
     p.add_argument("--seed", type=count, metavar="S", help="same seed, same text (default: a new one, printed)")
-    p.add_argument("--no-eos", dest="eos", action="store_false", help="continue past the model's end of text")
+    p.add_argument("--no-eos", dest="eos", action="store_false", help="continue past the model's ends of text")
     p.add_argument("--stop", action="append", metavar="TEXT", help="end before this text (may repeat)")
     p.add_argument(
         "--samples", type=positive, default=1, metavar="N", help="continuations side by side, of seeds S, S + 1, ..."

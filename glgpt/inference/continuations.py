@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 from glgpt.errors import GlgptError
 from glgpt.inference.batch import SPARE, BatchDecoder, Text
@@ -34,8 +34,8 @@ class Continuations:
     Each is continued as `Decoder.generate` does it for one prompt, and gives the same tokens.
     """
 
-    def __init__(self, decoder: BatchDecoder, rows: Sequence[Row], context: int, eos: int | None) -> None:
-        self.decoder, self.context, self.eos = decoder, context, eos
+    def __init__(self, decoder: BatchDecoder, rows: Sequence[Row], context: int, ends: Container[int]) -> None:
+        self.decoder, self.context, self.ends = decoder, context, ends
         self._waiting = deque(row for row in rows if not row.ended)
         self._live: list[Row] = []
         needed = sorted(len(row.ids) + self._left(row) for row in self._waiting)[-MOST_ROWS:]
@@ -110,7 +110,7 @@ class Continuations:
         if token is None:
             row.error, row.ended = GlgptError(NOT_FINITE), True
             return
-        if token == self.eos:
+        if token in self.ends:
             row.run.stopped, row.ended = "eos", True
             return
         row.next = token

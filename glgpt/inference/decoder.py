@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
@@ -46,11 +46,11 @@ class Decoder:
         ids: list[int],
         tokens: int,
         sampler: Sampler,
-        eos: int | None,
+        ends: Container[int],
         run: Run,
         begin: Callable[[], None] = lambda: None,
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; ends early at `eos`.
+        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; stops at any of `ends`.
 
         `begin` is called before the caches are refilled.
         """
@@ -73,7 +73,7 @@ class Decoder:
                 self._chosen.drop()  # what another generation left
             return self._next(ids, refilled, wanted, sampler, tokens - wanted), refilled
 
-        return continuation(ids, tokens, eos, self.context, run, ready, following)
+        return continuation(ids, tokens, ends, self.context, run, ready, following)
 
     def first(self, ids: list[int], samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int]:
         """The token behind `ids`, a text's token `step`, for each of some samplers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +43,15 @@ Next = Callable[
 
 
 def continuation(
-    ids: list[int], tokens: int, eos: int | None, context: int, run: Run, ready: Callable[[], None], following: Next
+    ids: list[int],
+    tokens: int,
+    ends: Container[int],
+    context: int,
+    run: Run,
+    ready: Callable[[], None],
+    following: Next,
 ) -> Iterator[int]:
-    """Yields up to `tokens` ids after `ids`, which grow, and slide where the context is full; ends early at `eos`.
+    """Yields up to `tokens` ids after `ids`, which grow, and slide where the context is full; stops at any of `ends`.
 
     `ready` is called before each token, outside its time; `following` gives the token behind `ids`.
     """
@@ -60,7 +66,7 @@ def continuation(
         else:
             run.decode_s += seconds
             run.decode_tokens += 1
-        if token == eos:
+        if token in ends:
             run.stopped = "eos"
             return
         yield token

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Hook = Callable[[Floats], Any]
-Asked = tuple[list[int], int, Sampler, int | None, Run]  # of a generation: see `Decoder.generate`
+Asked = tuple[list[int], int, Sampler, Container[int], Run]  # of a generation: see `Decoder.generate`
 EDITED_KEPT = 2  # players with interventions that are kept for the next generation
 
 
@@ -49,6 +50,7 @@ class GPT2:
     """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object.
 
     It is used in the thread that loaded it, where its GL context is current; elsewhere GlgptError is raised.
+    `eos_ids` are the ids that end a generation: see `checkpoint.end_of_text`.
     """
 
     _batch: BatchDecoder | None = None  # where there is none, several texts take their turns
@@ -69,6 +71,7 @@ class GPT2:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
         self.name, self.path = checkpoint.name, checkpoint.path
+        self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
         self.device, self.choice = (settings or DeviceSettings()).open()
         limits = self.device.limits
         self.config = self.config.with_context(first_context(self.config, limits, context))
@@ -258,7 +261,7 @@ class GPT2:
     ) -> Generation:
         """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
 
-        Ends early at the tokenizer's end of text (unless `eos` is False), or before any text of `stop`. Where the text
+        Stops at any of `eos_ids` (unless `eos` is False), or before any text of `stop`. Where the text
         outgrows the context, the model goes on from its later half (`stats.slides` counts that).
         Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that make up p, min-p those at
         least min_p times as likely as the likeliest. A `repetition_penalty` above 1 makes tokens that the text has less
@@ -295,10 +298,9 @@ class GPT2:
         sampler = Sampler(temperature, top_k, top_p, seed, min_p, repetition_penalty, logit_bias)
         sampler.check_vocabulary(self.config.vocab_size)
         stats = Run(len(ids))
-        end = self.tokenizer.eos if self.tokenizer and eos else None
         self._reserve(len(ids), tokens)
         edits = edits_of(self.config, interventions)
-        return TokenStream(self._generated(edits, (ids, tokens, sampler, end, stats)), stats)
+        return TokenStream(self._generated(edits, (ids, tokens, sampler, self.eos_ids if eos else (), stats)), stats)
 
     def generate_batch(
         self,
@@ -335,16 +337,15 @@ class GPT2:
             settings |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias, "stop": stop, "eos": eos}
             return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
         rows = [Row(i, Sampler(temperature, top_k, top_p, s, min_p), tokens) for i, s in zip(texts, seeds, strict=True)]
-        end = self.tokenizer.eos if self.tokenizer and eos else None
         self._reserve(max(map(len, texts), default=0), tokens)
-        batch = Continuations(self._batch, rows, self.context, end)
+        batch = Continuations(self._batch, rows, self.context, self.eos_ids if eos else ())
         for row in rows if StopText(stop).stops else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
         return [Generation(t, self.tokenizer, s, stop) for t, s in zip(streams, seeds, strict=True)]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, with what the tokenizer puts before one.
+        """Token ids of a prompt, with the special tokens that the tokenizer puts around one.
 
         Raises GlgptError where the model has no tokenizer or the text is empty.
         """
@@ -354,7 +355,7 @@ class GPT2:
             raise GlgptError(f"{self.name} has no tokenizer files; give token ids instead")
         if not text:
             raise GlgptError("the prompt is empty; give at least one character")
-        return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
+        return self.tokenizer.prompt(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids. Raises GlgptError where the model has no tokenizer."""

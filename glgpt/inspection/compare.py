@@ -120,13 +120,9 @@ def _greedy(model: GPT2, case: Case, tolerance: Tolerance) -> tuple[tuple[int, i
         return None, False
     start = shared_start(case.tokens, case.greedy)
     wanted = case.greedy[start:]
-    eos = model.tokenizer.eos if model.tokenizer else None
-    if eos in wanted:
-        wanted = wanted[: wanted.index(eos) + 1]
-    tokens = model.generate_ids(case.greedy[:start], len(wanted), temperature=0.0)
-    got = list(tokens)
-    if eos is not None and tokens.stats.stopped == "eos":
-        got.append(eos)  # `generate_ids` ends at it and does not give it
+    end = next((at for at, token in enumerate(wanted) if token in model.eos_ids), len(wanted))
+    wanted = wanted[: end + 1]
+    got = list(model.generate_ids(case.greedy[:start], len(wanted), temperature=0.0, eos=False))
     same = shared_start(got, wanted)
     tie = same < min(len(got), len(wanted))
     if tie:

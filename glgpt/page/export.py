@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt import ops
+from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
@@ -298,6 +299,7 @@ def _write(
         "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # those that the page has
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
+        "eos": list(end_of_text(checkpoint.path, config.vocab_size, tokenizer)),
         "reference": "reference.json",
         "recorded": "recorded.json" if recorded else None,
         "tuning": TUNING,

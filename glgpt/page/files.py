@@ -86,15 +86,15 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     known = set(ids)
     others = {i: data for i in range(tokenizer.vocab_size) if i not in known and (data := tokenizer.token_bytes(i))}
     return {
-        "schema": 1,
+        "schema": 2,
         "pattern": tokenizer.split.javascript,
         "ranks": " ".join(_b64(data) for data, _ in tokenizer.ranks),
         "ids": None if ids == list(range(len(ids))) else ids,
         "others": {str(i): _b64(data) for i, data in others.items()},
         "special": dict(tokenizer.special),
         "prefix": tokenizer.prompt_prefix,
+        "suffix": tokenizer.prompt_suffix,
         "prefix_space": tokenizer.prefix_space,
-        "eos": tokenizer.eos,
         "vocab_size": tokenizer.vocab_size,
     }
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
-from glgpt.errors import FileError, quoted
-from glgpt.text.tokenizer import LETTER_BYTE, Tokenizer
+from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.text.tokenizer import EOS, Tokenizer, letter_bytes
+from glgpt.text.tokenizer_document import Document, steps
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -16,35 +16,61 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 class EngineTokenizer(Tokenizer):
     """A tokenizer that `tokenizers` runs; a page cannot, since its split is not one of `text.splits`."""
 
-    def __init__(self, path: Path, document: Mapping[str, Any], vocab_size: int | None, eos: str | None) -> None:
+    def __init__(self, document: Document, vocab_size: int | None, named: Mapping[str, str]) -> None:
+        """`named` are the special tokens of the configuration, by role. Raises FileError for a damaged document."""
         from tokenizers import Tokenizer as Engine
 
-        try:
-            self._engine = Engine.from_file(str(path))
-        except Exception as error:  # the library raises Exception itself
-            reason = quoted(str(error), 120)
-            raise FileError(f"{quoted(path, 300)} is damaged: tokenizers cannot read it: {reason}") from None
-        vocab = self._engine.get_vocab(with_added_tokens=True)
-        added = {about["content"]: about["id"] for about in document.get("added_tokens") or []}
-        special = {text: token for text, token in added.items() if text}
-        by_letters = "ByteLevel" in str(document.get("decoder"))
-        tokens = {token: _bytes(text, by_letters and text not in added) for text, token in vocab.items()}
+        self._name = quoted(document.path, 300)
+        with _refused(FileError, f"{self._name} is damaged: tokenizers cannot read it"):
+            self._engine = Engine.from_str(document.for_engine())
+            vocab = self._engine.get_vocab(with_added_tokens=True)
+            self._engine.add_special_tokens([text for text in named.values() if text in vocab])
+            special = {about.content: token for token, about in self._engine.get_added_tokens_decoder().items()}
+        decoded = _decoding(document)
+        tokens = {token: text.encode() if text in special else decoded(text) for text, token in vocab.items()}
         size = vocab_size or 1 + max(tokens, default=0)
-        super().__init__(tokens, special, self._ordinary_ids, size, special.get(eos or ""), split=None)
-        self.prompt_prefix = self._engine.encode("", add_special_tokens=True).ids
+        eos = special.get(named.get("eos_token", EOS))
+        super().__init__(tokens, special, self._ordinary_ids, size, eos, split=None)
+        self.prompt_prefix, self.prompt_suffix = document.around
 
     def _ordinary_ids(self, text: str) -> list[int]:
-        return list(self._engine.encode(text, add_special_tokens=False).ids)
+        with _refused(GlgptError, f"{self._name}: tokenizers cannot encode the text"):
+            return list(self._engine.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`; special tokens written out in it become their one id."""
         return self.checked(self._ordinary_ids(text))
 
 
-def _bytes(token: str, by_letters: bool) -> bytes:
-    """A token's bytes: in the letters of byte-level BPE, or as SentencePiece writes blanks and single bytes."""
-    if by_letters:
-        return bytes(LETTER_BYTE.get(letter, 0x3F) for letter in token)
-    if found := _BYTE.fullmatch(token):
-        return bytes([int(found[1], 16)])
-    return token.replace("\u2581", " ").encode("utf-8", errors="replace")
+@contextlib.contextmanager
+def _refused(kind: type[GlgptError], what: str) -> Iterator[None]:
+    """Raises a `kind` that begins with `what` for any error of the library: a plain Exception, or a panic."""
+    try:
+        yield
+    except GlgptError:
+        raise
+    except BaseException as error:  # a panic of its is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{what}: {quoted(error, 120)}") from None
+
+
+def _decoding(document: Document) -> Callable[[str], bytes]:
+    """Returns what gives the bytes of a token, as the document's decoder has them; a blank is \u2581 without one."""
+    parts = steps(document.whole.decoder)
+    kinds = {part.type for part in parts or steps(document.whole.pre_tokenizer)}
+    single = document.whole.model.byte_fallback or "ByteFallback" in kinds
+    texts = [(part.pattern.String, part.content) for part in parts if part.type == "Replace"]
+    texts += [(part.replacement, " ") for part in parts if part.type == "Metaspace"]
+    texts = texts if parts else [("\u2581", " ")]
+
+    def decoded(token: str) -> bytes:
+        if "ByteLevel" in kinds:
+            return letter_bytes(token)
+        if single and (found := _BYTE.fullmatch(token)):
+            return bytes([int(found[1], 16)])
+        for old, new in texts:
+            token = token.replace(old, new)
+        return token.encode("utf-8", errors="replace")
+
+    return decoded

@@ -14,6 +14,7 @@ from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_regular
 
 BLOCK = 1 << 20  # bytes read together
+MOST_PIECE = 1 << 22  # characters that are tokenized together, where a text has no blanks to part it at
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,16 @@ class Text:
         """The text in pieces of about `block` bytes, each with the bytes read so far.
 
         Split into words one by one, the pieces give the same words as the text: see `cut`, which takes `whole` and
-        `blanks`. Raises GlgptError, with file and offset, for what is no UTF-8.
+        `blanks`. Where it finds no place in `MOST_PIECE` characters, such as in a run of one character, the text is
+        parted there. Raises GlgptError, with file and offset, for what is no UTF-8.
         """
-        held, read = "", 0
+        whole = list(whole)
+        held, read, searched = "", 0, 0
         for text, size in self._decoded(block):
             held, read = held + text, read + size
-            if at := cut(held, whole, blanks):
+            at = cut(held, whole, blanks, searched) or (len(held) if len(held) >= MOST_PIECE else 0)
+            searched = 0 if at else max(0, len(held) - max(map(len, whole), default=0))
+            if at:
                 yield held[:at], read
                 held = held[at:]
         if held:
@@ -139,8 +144,8 @@ class Text:
                 at += len(block)
 
 
-def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n") -> int:
-    """The last place where GPT-2's split into words always parts, whatever follows the text; 0 where there is none.
+def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 0) -> int:
+    """Returns the last place from `start` on where GPT-2's split into words always parts, whatever follows; 0 for none.
 
     No word runs from what is no blank into a blank, and none looks back. `blanks` are those to cut at; `whole` are
     texts never to be cut (special tokens).
@@ -149,8 +154,17 @@ def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n") -> int:
     end = len(text) - max(map(len, special), default=0)
     for blank in blanks:
         at = end
-        while (at := text.rfind(blank, 0, at)) > 0:
-            split = any(text.find(token, max(0, at - len(token) + 1), at + len(token) - 1) >= 0 for token in special)
-            if not split and not text[at - 1].isspace():
+        while (at := text.rfind(blank, start, at)) > 0:
+            if text[at - 1].isspace():  # goes on before the run of blanks
+                at = min(at, _run_start(text, start, at) + 1)
+            elif all(text.find(token, max(0, at - len(token) + 1), at + len(token) - 1) < 0 for token in special):
                 return at
     return 0
+
+
+def _run_start(text: str, start: int, at: int) -> int:
+    """Returns where the whitespace that ends at `at` begins, `start` at the earliest."""
+    while at > start and text[at - 1].isspace():
+        part = text[max(start, at - 64) : at]
+        at -= len(part) - len(part.rstrip())
+    return at

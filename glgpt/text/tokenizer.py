@@ -6,21 +6,24 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tiktoken
 
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import read_json, read_text
 from glgpt.text.merge_order import stray_merge
+from glgpt.text.runs import parts
 from glgpt.text.splits import GPT2, LLAMA3, Split, split_of
+from glgpt.text.token_ids import MOST_IDS, MOST_MERGES, MOST_SPECIAL, added_ids, checked_ids
+
+if TYPE_CHECKING:
+    from glgpt.text.tokenizer_document import Document
 
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-_EOS = "<|endoftext|>"
+EOS = "<|endoftext|>"
+_ROLES = {f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
 GPT2_VOCAB_SIZE = 50257  # of GPT-2's own tokenizer, which a model of this size without files gets
-MOST_IDS = 1 << 24  # of a vocabulary
-MOST_MERGES = 1 << 20
-MOST_SPECIAL = 10_000  # tokens that are never split: each is looked for at every character of a text
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 _LABEL_WIDTH = 14
 
@@ -55,7 +58,7 @@ class Tokenizer:
         merge rank, and how a text is split; None: in a way that only its own engine knows.
         """
         self.ranks, self.split = ranks, split
-        self.prompt_prefix: list[int] = []  # ids that the model expects in front of a prompt
+        self.prompt_prefix, self.prompt_suffix = list[int](), list[int]()  # ids that `prompt` puts around a text
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
         self._tokens, self.special, self._ordinary = tokens, special, ordinary
         longest_first = sorted(special, key=len, reverse=True)
@@ -77,6 +80,13 @@ class Tokenizer:
     def encode_ordinary(self, text: str) -> list[int]:
         """The ids of `text`, in which special tokens are plain text. Raises GlgptError as `encode` does."""
         return self.checked(self._ordinary(text))
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of a prompt: those of `text` between the special tokens that the tokenizer puts around a text.
+
+        Raises GlgptError as `encode` does.
+        """
+        return self.checked(self.prompt_prefix + self.encode(text) + self.prompt_suffix)
 
     def checked(self, ids: list[int]) -> list[int]:
         """The ids, where the model knows them all. Raises GlgptError for one beyond its vocabulary."""
@@ -136,14 +146,14 @@ class _Files(NamedTuple):
     merges: list[tuple[str, str]]
     added: dict[str, int]
     prefix_space: bool
-    eos: str | None
+    named: Mapping[str, str]  # by role: see `_named_tokens`
     source: Path  # the file that holds the merges, for messages
     split: Split = GPT2
-    prefix: Sequence[str] = ()  # tokens that come before a prompt
+    around: tuple[Sequence[int], Sequence[int]] = ((), ())  # ids before and after a prompt
 
 
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
-    """The tokenizer beside a checkpoint: vocab.json and merges.txt, else a BPE in tokenizer.json.
+    """Returns the tokenizer of a checkpoint's folder: a BPE in tokenizer.json, or else vocab.json and merges.txt.
 
     `vocab_size` is the model's; None where there is no model yet: up to the greatest id of the files.
 
@@ -152,13 +162,17 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     """
     halves, combined = [folder / name for name in ("vocab.json", "merges.txt")], folder / "tokenizer.json"
     plain = all(half.exists() for half in halves)
-    if not plain and not combined.exists() and any(half.exists() for half in halves):
+    # tokenizer.json comes first: the other two do not say how SmolLM2 or Qwen2 split a text.
+    if combined.exists():
+        found = _read_combined(combined, vocab_size)
+        if found or not plain:
+            return found
+    if not plain and any(half.exists() for half in halves):
         missing = next(half for half in halves if not half.exists())
         raise FileError(f"{quoted(missing, 300)} is missing; a tokenizer is vocab.json and merges.txt together")
-    if not plain and not combined.exists():
+    if not plain:
         return gpt2_tokenizer() if vocab_size == GPT2_VOCAB_SIZE else None
-    files = _read_plain(folder) if plain else _read_combined(combined)
-    return _build(files, vocab_size) if files else _on_its_engine(combined, vocab_size)
+    return _build(_read_plain(folder), vocab_size)
 
 
 def gpt2_tokenizer() -> Tokenizer | None:
@@ -170,7 +184,12 @@ def gpt2_tokenizer() -> Tokenizer | None:
     end = encoding.eot_token
     tokens = {i: encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab)}
     ranks = [(token, i) for i, token in tokens.items() if i != end]
-    return Tokenizer(tokens, {_EOS: end}, encoding.encode_ordinary, encoding.n_vocab, end, ranks=ranks)
+    return Tokenizer(tokens, {EOS: end}, bounded(encoding), encoding.n_vocab, end, ranks=ranks)
+
+
+def bounded(engine: tiktoken.Encoding) -> Callable[[str], list[int]]:
+    """Returns what encodes a text without special tokens; runs that would make the engine panic are parted."""
+    return lambda text: [token for part in parts(text) for token in engine.encode_ordinary(part)]
 
 
 def _read_plain(folder: Path) -> _Files:
@@ -185,64 +204,69 @@ def _read_plain(folder: Path) -> _Files:
             if len(words) != 2 or not all(words):
                 raise FileError(f"{quoted(source, 300)}, line {number}: {written(line)} is no pair of tokens")
             merges.append((words[0], words[1]))
-    added = dict(_ids(_optional_json(folder / "added_tokens.json"), folder / "added_tokens.json"))
+    numbered = dict(checked_ids(_optional_json(folder / "added_tokens.json"), folder / "added_tokens.json"))
     config = _optional_json(folder / "tokenizer_config.json")
     decoder = config.get("added_tokens_decoder")
     for token, about in decoder.items() if isinstance(decoder, dict) else ():
         if token.isdecimal() and isinstance(about, dict) and isinstance(about.get("content"), str):
-            added[about["content"]] = int(token) if len(token) < 10 else MOST_IDS
+            numbered[about["content"]] = int(token) if len(token) < 10 else MOST_IDS
     prefix_space = config.get("add_prefix_space") is True
-    _ids(added, folder / "tokenizer_config.json")
-    return _Files(_ids(read_json(vocab), vocab), merges, added, prefix_space, _eos_text(folder), source)
+    checked_ids(numbered, folder / "tokenizer_config.json")
+    ids = checked_ids(read_json(vocab), vocab)
+    added = added_ids(ids, sorted(numbered, key=numbered.__getitem__))
+    named, known = _named_tokens(folder), ids | added
+    around = [
+        [known[token]] if config.get(f"add_{role}") is True and (token := named.get(role, EOS)) in known else []
+        for role in ("bos_token", "eos_token")
+    ]
+    return _Files(ids, merges, added, prefix_space, named, source, around=(around[0], around[1]))
 
 
-def _read_combined(path: Path) -> _Files | None:
-    """A tokenizer.json, or None where it is another kind than a byte-level BPE of `text.splits`."""
-    try:
-        whole = read_json(path)
-        model, found = whole["model"], split_of(whole.get("pre_tokenizer"))
-        foreign = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-        if model.get("type", "BPE") != "BPE" or any(model.get(option) for option in foreign):
-            return None
-        if found is None or whole.get("normalizer") or bool(model.get("ignore_merges")) != (found[0] is LLAMA3):
-            return None
-        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
-        merges = [(str(left), str(right)) for left, right in pairs]
-        added = {about["content"]: about["id"] for about in whole.get("added_tokens") or []}
-        names, prefix = (_ids(model["vocab"], path), _ids(added, path)), _prefix(whole.get("post_processor"))
-        return _Files(names[0], merges, names[1], found[1], _eos_text(path.parent), path, found[0], prefix)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, GlgptError):
-            raise
-        raise FileError(f"{quoted(path, 300)} is damaged: it is not laid out as a BPE tokenizer") from None
+def _read_combined(path: Path, vocab_size: int | None) -> Tokenizer | None:
+    """The tokenizer of a tokenizer.json; None for another kind than BPE."""
+    from glgpt.text.engine_tokenizer import EngineTokenizer  # which imports this module
+    from glgpt.text.tokenizer_document import read_document  # it takes pydantic a while
+
+    document = read_document(path)
+    if document is None:
+        return None
+    named = _named_tokens(path.parent)
+    files = _on_tiktoken(document, named)
+    return _build(files, vocab_size) if files else EngineTokenizer(document, vocab_size, named)
+
+
+def _on_tiktoken(document: Document, named: Mapping[str, str]) -> _Files | None:
+    """A tokenizer.json for tiktoken; None where it is another kind than a byte-level BPE of `text.splits`."""
+    whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
+    if found is None or document.dump("normalizer") or whole.model.byte_fallback:
+        return None
+    if whole.model.ignore_merges != (found[0] is LLAMA3) or any(
+        token.lstrip or token.rstrip or token.single_word for token in whole.added_tokens
+    ):
+        return None
+    vocab, added = dict(document.vocab), dict(document.added)
+    return _Files(vocab, document.merges, added, found[1], named, document.path, found[0], document.around)
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def _eos_text(folder: Path) -> str | None:
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        eos = _optional_json(folder / name).get("eos_token")
-        eos = eos.get("content") if isinstance(eos, dict) else eos
-        if isinstance(eos, str):
-            return eos
-    return None
+def _named_tokens(folder: Path) -> dict[str, str]:
+    """The special tokens that the configuration names, by role: `bos_token`, `eos_token` and the like."""
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):  # the later one decides
+        config = _optional_json(folder / name)
+        for role in _ROLES & config.keys():
+            token = config[role]
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str) and token:
+                found[role] = token
+    return found
 
 
-def _ids(vocab: Any, path: Path) -> dict[str, int]:
-    name = quoted(path, 300)
-    if not isinstance(vocab, dict) or any(type(t) is not str or type(i) is not int or i < 0 for t, i in vocab.items()):
-        raise FileError(f"{name} does not map tokens to ids")
-    if max(vocab.values(), default=0) >= MOST_IDS:
-        raise FileError(f"{name} holds an id that is not below {MOST_IDS:,}")
-    if len(set(vocab.values())) != len(vocab):
-        raise FileError(f"{name} gives two tokens the same id")
-    return vocab
-
-
-def _bytes(token: str) -> bytes:
-    """A token's bytes; one with letters outside the byte alphabet was added as plain text."""
+def letter_bytes(token: str) -> bytes:
+    """Returns a token's bytes; one with letters outside the byte alphabet was added as plain text."""
     try:
         return bytes(LETTER_BYTE[letter] for letter in token)
     except KeyError:
@@ -257,58 +281,36 @@ def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
         if not {left, right, left + right} <= files.vocab.keys():
             pair = f"{written(left)} {written(right)}"
             raise FileError(f"{source}: the merge {pair} needs a token that the vocabulary lacks")
-        if (_bytes(left), _bytes(right)) in merges:
+        if (letter_bytes(left), letter_bytes(right)) in merges:
             raise FileError(f"{source}: the merge {written(left)} {written(right)} is there twice")
-        merges[_bytes(left), _bytes(right)] = len(ids)
+        merges[letter_bytes(left), letter_bytes(right)] = len(ids)
         ids.append(files.vocab[left + right])
     if stray := stray_merge(merges):
         pair = " ".join(written(half.decode("utf-8", errors="backslashreplace")) for half in stray)
         raise FileError(f"{source}: {pair} is out of order; BPE training gives no such list")
     # Bytes rank by value and merges by their order, whatever the ids are: tiktoken wants ranks, not ids.
     ranks = {bytes([byte]): byte for byte in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
-    engine = tiktoken.Encoding("bpe", pat_str=files.split.pattern, mergeable_ranks=ranks, special_tokens={})
+    split = files.split.pattern
+    ranked = bounded(tiktoken.Encoding("bpe", pat_str=split, mergeable_ranks=ranks, special_tokens={}))
 
     def ordinary(text: str) -> list[int]:
         if files.prefix_space and text and not text.startswith(" "):
             text = " " + text
-        found = [ids[rank] for rank in engine.encode_ordinary(text)]
+        found = [ids[rank] for rank in ranked(text)]
         if -1 in found:
             absent = next(byte for byte in text.encode("utf-8", errors="replace") if ids[byte] == -1)
             raise GlgptError(f"{source}: the vocabulary has no token for byte 0x{absent:02x} of the text")
         return found
 
-    named = {text: files.vocab[text] for text in {_EOS, files.eos or _EOS} & files.vocab.keys()}
+    named = {text: files.vocab[text] for text in {EOS, *files.named.values()} & files.vocab.keys()}
     special = {text: token for text, token in (named | files.added).items() if text}
     if len(special) > MOST_SPECIAL:
         raise FileError(f"{source}: more than {MOST_SPECIAL:,} added tokens stand beside it")
-    tokens = {token: _bytes(text) for text, token in files.vocab.items()}
+    tokens = {token: letter_bytes(text) for text, token in files.vocab.items()}
     tokens |= {token: text.encode("utf-8", errors="replace") for text, token in special.items()}
     size = vocab_size or 1 + max(tokens, default=0)
-    eos = special.get(files.eos or _EOS)
+    eos = special.get(files.named.get("eos_token", EOS))
     by_rank = list(zip(ranks, ids, strict=True))
     tokenizer = Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, by_rank, files.split)
-    tokenizer.prompt_prefix = [special[text] for text in files.prefix if text in special]
+    tokenizer.prompt_prefix, tokenizer.prompt_suffix = map(list, files.around)
     return tokenizer
-
-
-def _prefix(post_processor: Any) -> list[str]:
-    """The tokens that a tokenizer.json puts before a single text."""
-    steps = post_processor.get("processors", [post_processor]) if isinstance(post_processor, dict) else []
-    found: list[str] = []
-    for step in steps:
-        for piece in step.get("single") or [] if step.get("type") == "TemplateProcessing" else []:
-            if "Sequence" in piece:
-                return found
-            found.append(str(piece["SpecialToken"]["id"]))
-    return []
-
-
-def _on_its_engine(path: Path, vocab_size: int | None) -> Tokenizer | None:
-    """Any other BPE, on the library that it was written for; None for other kinds of tokenizer."""
-    from glgpt.text.engine_tokenizer import EngineTokenizer  # which imports this module
-
-    document = read_json(path)
-    model = document.get("model")
-    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
-        return None
-    return EngineTokenizer(path, document, vocab_size, _eos_text(path.parent))

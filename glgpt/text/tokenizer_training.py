@@ -11,11 +11,13 @@ from pathlib import Path
 
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import read_bytes, written_whole
+from glgpt.text import bpe_process
 from glgpt.text.files import Text
+from glgpt.text.token_ids import MOST_MERGES
 from glgpt.text.tokenizer import (
+    EOS,
     GPT2_VOCAB_SIZE,
     LETTER_BYTE,
-    MOST_MERGES,
     TOKENIZER_EXTRAS,
     Tokenizer,
     gpt2_tokenizer,
@@ -23,7 +25,6 @@ from glgpt.text.tokenizer import (
 )
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
-EOS = "<|endoftext|>"
 SMALLEST = 257  # a BPE vocabulary without merges: the end of text and every byte
 LARGEST = MOST_MERGES
 _PIECE = 1 << 16  # bytes handed to the trainer at a time; it takes in several hundred pieces before it counts them
@@ -116,27 +117,15 @@ def train_bpe(text: Text, size: int, folder: Path, progress: Progress | None = N
     """Trains a byte-level BPE of `size` tokens and writes it in GPT-2's file format.
 
     Id 0 is the end of text, then come the bytes in the order of their letters, then the merges. A pair is merged that
-    occurs at least twice; of equally frequent ones the one with the smaller ids. The same text gives the same files.
-    Raises GlgptError for a size too small, or greater than the text gives.
+    occurs at least twice; of equally frequent ones the one with the smaller ids. A word is learnt from in parts of
+    `bpe_process.MOST_WORD` bytes. The same text gives the same files. Raises GlgptError for a size too small, or
+    greater than the text gives.
     """
-    from tokenizers import Tokenizer as Engine
-    from tokenizers import models, pre_tokenizers, trainers
-
     checked_size(size)
-    engine = Engine(models.BPE())
-    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        min_frequency=2,
-        show_progress=False,
-        special_tokens=[EOS],
-        initial_alphabet=_LETTERS,
-    )
-    engine.train_from_iterator(_counted(text, progress), trainer)
-    got = engine.get_vocab_size()
+    learned = bpe_process.train(_counted(text, progress), size, [EOS], _LETTERS)
+    got = len(learned["vocab"])
     if got < size:
         raise GlgptError(f"a vocabulary of {size} is too large for this text: it gives {got} tokens at most")
-    learned = json.loads(engine.to_str())["model"]  # not by `save`, which fails without an OSError on a full disk
     pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in learned["merges"]]
     merges = [(pair[0], pair[1]) for pair in pairs]
     _write(folder, learned["vocab"], merges, EOS)

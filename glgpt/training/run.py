@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glgpt import __version__
+from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.data.fetching import source_of
 from glgpt.errors import GlgptError, quoted
@@ -148,9 +149,9 @@ def new_run(
             trainer = stack.enter_context(
                 trainer_class(model, context=settings.context, seed=settings.seed, **_options(settings, hooks))
             )
-            write_json(
-                folder / "generation_config.json", dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos)
-            )
+            ends = end_of_text(checkpoint.path if checkpoint else folder, tokenizer.vocab_size, tokenizer)
+            eos = list(ends) if len(ends) > 1 else next(iter(ends), None)
+            write_json(folder / "generation_config.json", {"bos_token_id": tokenizer.eos, "eos_token_id": eos})
             whole = Record(
                 glgpt=__version__,
                 vocab_size=tokenizer.vocab_size,

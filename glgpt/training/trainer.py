@@ -350,7 +350,7 @@ class Trainer:
             raise GlgptError(f"a prompt is 1 to {c.context} ids below {c.vocab_size}, not {ids}")
         sampler = Sampler(temperature, top_k, top_p, seed)
         self._settle()
-        yield from self._decoder.generate(ids, tokens, sampler, None, Run())
+        yield from self._decoder.generate(ids, tokens, sampler, (), Run())
 
     def _prepare(self) -> None:
         if not self._prepared:

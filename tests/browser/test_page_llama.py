@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,3 +39,24 @@ def test_a_llama_passes_parity(
         started = ids[:6]
         text = page.evaluate("(ids) => glgpt.generate({ids, tokens: 8, temperature: 0}).then((r) => r.ids)", started)
         assert text == list(model.generate_ids(started, 8, temperature=0))
+
+
+def test_a_text_ends_at_any_of_several_tokens(
+    goldens: Path, tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any]
+) -> None:
+    """The list of an instruct model's generation_config.json ends a text, and texts side by side, in the page too."""
+    folder = shutil.copytree(goldens / "llama-grouped", tmp_path / "model")
+    ids, path = [2, 5, 9], folder / "generation_config.json"
+    with GPT2.from_pretrained(folder, device="software") as model:
+        made = list(model.generate_ids(ids, 12, temperature=0, eos=False))
+    ends = [*dict.fromkeys(made)][:1:-1]
+    path.write_text(json.dumps({"eos_token_id": ends}))
+    export(folder, tmp_path / "page", device="software")
+    page = browse(serve(tmp_path / "page") + "#tokens=1")
+    page.evaluate("glgpt.ready")
+    options, wanted = {"ids": ids, "tokens": 12, "temperature": 0}, made[: made.index(ends[-1])]
+    text = page.evaluate("(o) => glgpt.generate(o)", options)
+    assert (text["ids"], text["stopped"]) == (wanted, "eos")
+    assert page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", options | {"eos": False}) == made
+    for text in page.evaluate("(o) => glgpt.continuations(o)", options):
+        assert (text["ids"], text["stopped"]) == (wanted, "eos")

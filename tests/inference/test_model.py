@@ -40,7 +40,10 @@ TEXT = (
 
 
 def load(name: Path | None, dtype: str = "f32", **options: Any) -> GPT2:
-    return GPT2.from_pretrained(name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options)
+    model = GPT2.from_pretrained(name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options)
+    if name:
+        model.eos_ids = ()  # the references go on past it
+    return model
 
 
 def reference_of(folder: Path) -> dict[str, Array]:
@@ -185,21 +188,14 @@ def test_beyond_the_context_a_text_goes_on_from_its_later_half(
         assert list(model.generate_ids(ids, 0)) == []
 
 
-class End:
-    """A tokenizer of which only the end of text matters."""
-
-    def __init__(self, eos: int) -> None:
-        self.eos = eos
-
-
 def test_the_end_of_text_ends_generation(goldens: Path) -> None:
     with load(goldens / "wide") as model:
         made = list(model.generate_ids([7, 8], 12, temperature=0))
-        model.tokenizer = End(made[6])  # type: ignore[assignment]
+        model.eos_ids = (made[6],)
         first = made.index(made[6])
         assert list(ended := model.generate_ids([7, 8], 12, temperature=0)) == made[:first]
         assert ended.stats.stopped == "eos" and ended.stats.decode_tokens == first
-        model.tokenizer = End(made[0])  # type: ignore[assignment]
+        model.eos_ids = (129, made[0])
         assert list(ended := model.generate_ids([7, 8], 12, temperature=0)) == [] and ended.stats.stopped == "eos"
 
 

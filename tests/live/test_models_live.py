@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,25 @@ def test_drawn_shapes_agree(config: transformers.GPT2Config, data: st.DataObject
             within(ours.logits(ids), logits(exact, ids), ATOL, RTOL, "logits")
             start = ids[: 1 + length // 2]
             made = greedy(exact, start, 12)
-            assert [*start, *ours.generate_ids(start, len(made) - len(start), temperature=0)] == made
+            assert [*start, *ours.generate_ids(start, len(made) - len(start), temperature=0, eos=False)] == made
+
+
+@pytest.mark.parametrize("generation, config", [(None, 11), ([3], 11), ([3, 11], 29), (11, None), (None, [20, 19])])
+def test_generation_ends_at_the_same_tokens(tmp_path: Path, generation: Any, config: Any) -> None:
+    """The ids of generation_config.json or config.json, numbers or lists, are read in another order."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 30, "n_positions": 40, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, bos_token_id=0)).save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text()) | {"eos_token_id": config}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    (tmp_path / "generation_config.json").unlink()
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
+    model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
+    made = model.generate(torch.tensor([[4, 5]]), max_new_tokens=12, do_sample=False, pad_token_id=0)[0, 2:].tolist()
+    with GPT2.from_pretrained(tmp_path, device="software") as ours:
+        found = list(ours.generate_ids([4, 5], 12, temperature=0))
+    assert len(made) < 12 and found == made[:-1]  # transformers gives the end of text too
 
 
 def test_the_embedded_model_agrees_at_its_full_context() -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizer_layouts import LAYOUTS, layout
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HFTokenizer
-from transformers import GPT2Tokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
 from glgpt.text.tokenizer import load_tokenizer
 
@@ -98,3 +99,67 @@ def test_whole_play(pair):
     text = "\n".join(CORPUS)
     assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
     assert ours.eos == theirs.convert_tokens_to_ids("<|endoftext|>")
+
+
+# tokenizer.json in the layouts of published models
+
+TRUNCATION = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
+PADDING = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0}
+
+
+def loaded(folder, document, **config):
+    """Ours and transformers', of one tokenizer.json."""
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return load_tokenizer(folder, None), AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_prompts_are_neither_truncated_nor_padded(tmp_path, name):
+    pad = layout(name)["added_tokens"][0]["content"]
+    document = layout(name, truncation=TRUNCATION, padding=PADDING | {"pad_token": pad})
+    ours, theirs = loaded(tmp_path, document)
+    for text in (
+        " in 1603  it was 42's\n\n\nYES'LL",
+        " \t\r\n  a\u0085b naïve ☃ e\u0301",
+        "<|end|> x</s>  <|im_end|>y",
+    ):
+        assert ours.prompt(text) == theirs(text).input_ids, text
+
+
+FLAGS = [{}, {"add_bos_token": True, "add_eos_token": True}, {"add_eos_token": False}]
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_a_template_decides_what_stands_around_a_prompt(tmp_path, flags):
+    document = layout("tinyllama")
+    _, text = document["post_processor"]["single"]
+    end = {"SpecialToken": {"id": "</s>", "type_id": 0}}
+    document["post_processor"] |= {"single": [text, end]}
+    document["post_processor"]["special_tokens"] = {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}
+    ours, theirs = loaded(tmp_path, document, bos_token="<s>", eos_token="</s>", **flags)
+    assert ours.prompt("to be") == theirs("to be").input_ids
+
+
+def test_added_tokens_are_renumbered_alike(tmp_path):
+    document = layout("tinyllama")
+    document["added_tokens"].append(document["added_tokens"][0] | {"content": "<end>", "id": 999})
+    ours, theirs = loaded(tmp_path, document, eos_token="<end>")
+    assert ours.eos == theirs.eos_token_id == len(document["model"]["vocab"])
+    assert ours.encode("to<end>be") == theirs.encode("to<end>be", add_special_tokens=False)
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_plain_files_are_read_alike(tmp_path, flags):
+    document = layout("gpt2")
+    vocab = {token: i for token, i in document["model"]["vocab"].items() if token != "<|endoftext|>"}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(document["model"]["merges"]))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<b>": 900, "<a>": 800, "<c>": 700}))
+    config = {"bos_token": "<a>", "eos_token": "<b>", "tokenizer_class": "GPT2Tokenizer", **flags}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours, theirs = load_tokenizer(tmp_path, None), AutoTokenizer.from_pretrained(tmp_path)
+    text = "to<a> be<b><c>"
+    assert ours.encode(text) == theirs.encode(text, add_special_tokens=False) and ours.eos == theirs.eos_token_id
+    assert ours.prompt(text) == theirs(text).input_ids

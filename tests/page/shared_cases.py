@@ -1,6 +1,6 @@
 """What both languages compute, as cases: `shared_cases.json` holds what Python gives, and the page must give the same.
 
-    python tests/page/shared_cases.py    writes the file anew, after a change that both sides make
+    PYTHONPATH=tests python tests/page/shared_cases.py    writes the file anew, after a change that both sides make
 
 `test_shared_cases.py` holds that Python still gives it, `viewer/test/shared.test.ts` that TypeScript does.
 """
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizer_layouts import layout as tokenizer_layout
 
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect
@@ -30,7 +32,8 @@ from glgpt.scoring.samples import copies
 from glgpt.scoring.task import answers, is_task
 from glgpt.text.dataset import batch, fixed_windows, starts
 from glgpt.text.files import Text
-from glgpt.text.tokenizer import load_tokenizer
+from glgpt.text.tokenizer import Tokenizer, load_tokenizer
+from glgpt.text.tokenizer_training import train_bpe
 from glgpt.training.loss_scale import LossScale, OverflowedError
 from glgpt.training.settings import Settings
 from glgpt.wire.client import REPLAYS
@@ -342,18 +345,62 @@ def cleaning() -> list[dict[str, Any]]:
     return found
 
 
-def tokenizers() -> dict[str, Any]:
-    """The embedded model's tokenizer as the page gets it, and the ids of texts."""
+def repeated(runs: list[list[Any]]) -> str:
+    """The text of `[text, times]` one after another."""
+    return "".join(unit * times for unit, times in runs)
+
+
+LONG = [
+    [["a", 5000]],
+    [["x", 1], [" ", 3001], ["y", 1], ["\n", 777], ["🙂é", 500]],
+    [["\u3000\t", 450], ["1", 1], ["the quick ", 100]],
+    [["-", 400_001], [" ", 400_001], ["b", 1]],
+]
+LEARNT = [
+    ([["to be or not to be ", 40], [" ", 5000], ["x", 1]], 270),
+    ([["ab", 3000], [" ", 1], ["abc", 700], ["\n", 2500]], 276),
+    ([["日本語", 1000], [" naïve", 30]], 268),
+]
+
+
+def vocabularies() -> list[dict[str, Any]]:
+    """What is learnt from words beyond the bytes that are learnt from together."""
+    found = []
+    for runs, size in LEARNT:
+        with tempfile.TemporaryDirectory() as folder:
+            train_bpe(Text.of_string(repeated(runs)), size, Path(folder))
+            merges = (Path(folder) / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
+        found.append({"runs": runs, "size": size, "merges": merges})
+    return found
+
+
+def tokenizers() -> list[dict[str, Any]]:
+    """The embedded model's tokenizer and two others as the page gets them, and the ids of texts."""
     from glgpt.checkpoint.opening import Checkpoint
 
     checkpoint = Checkpoint.open(None)
-    tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
-    assert tokenizer
+    folders = [checkpoint.path]
+    with tempfile.TemporaryDirectory() as top:
+        for name in ("smollm", "llama3"):
+            folders.append(Path(top) / name)
+            folders[-1].mkdir()
+            (folders[-1] / "tokenizer.json").write_text(json.dumps(tokenizer_layout(name)), encoding="utf-8")
+        loaded = [load_tokenizer(folder, None) for folder in folders]
+    return [_as_data(tokenizer) for tokenizer in loaded if tokenizer]
+
+
+def _as_data(tokenizer: Tokenizer) -> dict[str, Any]:
+    long = [(runs, np.array(tokenizer.encode(repeated(runs)))) for runs in LONG]
     return {
         "data": tokenizer_json(tokenizer),
         "texts": [
             {"text": text, "ids": tokenizer.encode(text), "again": tokenizer.decode(tokenizer.encode(text))}
             for text in TEXTS
+        ],
+        "prompt": tokenizer.prompt("to be"),
+        # A digest of the ids: their number, and the sum of each times its place.
+        "long": [
+            {"runs": r, "ids": len(ids), "sum": int((ids * (np.arange(len(ids)) % 1000)).sum())} for r, ids in long
         ],
     }
 
@@ -408,7 +455,8 @@ def cases() -> dict[str, Any]:
         "tasks": tasks(),
         "cleaning": cleaning(),
         "tolerances": tolerances(),
-        "tokenizer": tokenizers(),
+        "vocabularies": vocabularies(),
+        "tokenizers": tokenizers(),
     }
     return dict(json.loads(json.dumps(found)))
 

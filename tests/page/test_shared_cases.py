@@ -19,7 +19,9 @@ def made() -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", KEPT)
 def test_python_gives_the_shared_cases(made: dict[str, object], kind: str) -> None:
-    assert same(made[kind], KEPT[kind]), "a change that both sides make: python tests/page/shared_cases.py"
+    assert same(made[kind], KEPT[kind]), (
+        "a change that both sides make: PYTHONPATH=tests python tests/page/shared_cases.py"
+    )
 
 
 def same(ours: Any, theirs: Any) -> bool:

@@ -6,6 +6,10 @@ import errno
 import itertools
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,8 @@ from hypothesis import strategies as st
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.cli import main
 from glgpt.errors import GlgptError
+from glgpt.text import bpe_process
+from glgpt.text.bpe_process import MOST_WORD
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.tokenizer_training import (
@@ -209,3 +215,60 @@ def test_a_full_disk_leaves_no_folder_and_names_the_file(tmp_path: Path, monkeyp
         make_tokenizer("bytes", Text.of_string("x"), tmp_path / "out")
     assert caught.value.filename == str(tmp_path / "out/vocab.json")
     assert not (tmp_path / "out").exists()
+
+
+# Long words, signals
+
+
+def test_a_long_run_of_one_character_is_learnt_from_in_parts(tmp_path: Path) -> None:
+    """80,000 blanks took over a minute, and a million 27 minutes."""
+    train_bpe(Text.of_string("to be " * 40 + " " * 1_000_000 + "x"), 266, tmp_path / "long")
+    lines = (tmp_path / "long/merges.txt").read_text().splitlines()
+    assert lines[1:6] == [f"{'Ġ' * n} {'Ġ' * n}" for n in (1, 2, 4, 8, 16)]
+    train_bpe(
+        Text.of_string("to be " * 40 + " " * (1_000_000 % MOST_WORD + 1000 * MOST_WORD) + "x"), 266, tmp_path / "as"
+    )
+    assert identity(tmp_path / "as") == identity(tmp_path / "long")  # as often in parts of the same length
+
+
+SLOW = """
+import random, sys
+from pathlib import Path
+from glgpt.text.files import Text
+from glgpt.text.tokenizer_training import train_bpe
+
+def show(done, size):
+    print("read" if done == size else "", flush=True)
+
+text = "".join(random.Random(1).choices("abcdefgh", k=4_000_000))
+train_bpe(Text.of_string(text), 20_000, Path(sys.argv[1]), show)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are read from /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_training_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM was ignored until the library had learnt its last merge."""
+    handled = "import signal\nsignal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", handled + SLOW, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout and any(line.strip() == "read" for line in process.stdout)
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        time.sleep(1)  # it learns merges
+        sent = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(60) != 0 and time.monotonic() - sent < 20
+    assert not Path(f"/proc/{child}").exists() and not (tmp_path / "out").exists()
+
+
+def test_a_process_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bpe_process, "_COMMAND", "raise MemoryError('no\\x1b room')")
+    with pytest.raises(GlgptError, match=r"^the tokenizer cannot be trained: MemoryError: no\\x1b room$"):
+        train_bpe(Text.of_string("to be " * 100_000), 260, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_one_stands_in_is_not_imported_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokenizers.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    train_bpe(Text.of_string("to be " * 100), 260, tmp_path / "out")

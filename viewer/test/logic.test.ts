@@ -340,12 +340,13 @@ describe("names", () => {
 describe("the tokenizer", () => {
   const ranks = [...Array(256).keys()].map((i) => btoa(String.fromCharCode(i)));
   const data = {
-    ...{ schema: 1, pattern: "\\S+| +", ranks: [...ranks, btoa("ab")].join(" "), ids: null, others: {} },
-    ...{ special: { "<end>": 300 }, prefix: [], prefix_space: false, eos: 300, vocab_size: 301 },
+    ...{ schema: 2, pattern: "\\S+| +", ranks: [...ranks, btoa("ab")].join(" "), ids: null, others: {} },
+    ...{ special: { "<end>": 300 }, prefix: [300], suffix: [97], prefix_space: false, vocab_size: 301 },
   };
   it("merges by rank, keeps special texts whole, and decodes what it encoded", () => {
     const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
     expect(tokenizer.encode("ab ba<end>")).toEqual([256, 32, 98, 97, 300]);
+    expect(tokenizer.prompt("ab")).toEqual([300, 256, 97]);
     expect(tokenizer.decode([256, 32, 98, 97])).toBe("ab ba");
     expect(tokenizer.label(32)).toBe("·");
   });

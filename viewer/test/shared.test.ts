@@ -18,6 +18,7 @@ import { afterOverflow, afterStep, FIRST, type Scale } from "../src/training/los
 import { baselines, NGRAMS } from "../src/training/ngrams";
 import { chance, figures, noPredictions, ofLogits } from "../src/training/predictions";
 import { answers } from "../src/training/task";
+import { trainBpe } from "../src/training/bpe";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows, type Rates } from "../src/training/batches";
 
 /** Equal, numbers to eleven digits. */
@@ -142,11 +143,23 @@ describe("cases shared with Python", () => {
     near(inspect(text, 0.1), inspected);
   });
 
-  it("the tokenizer", () => {
-    const tokenizer = new Tokenizer(parseTokenizer(shared.tokenizer.data, "tokenizer.json"));
-    for (const { text, ids, again } of shared.tokenizer.texts) {
+  const repeated = (runs: unknown[][]) => runs.map(([unit, times]) => (unit as string).repeat(times as number)).join("");
+
+  it.each(shared.tokenizers)("a tokenizer", ({ data, texts, prompt, long }) => {
+    const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
+    for (const { text, ids, again } of texts) {
       expect(tokenizer.encode(text)).toEqual(ids);
       expect(tokenizer.decode(ids)).toBe(again);
     }
+    expect(tokenizer.prompt("to be")).toEqual(prompt);
+    for (const { runs, ids: count, sum } of long) {
+      const ids = tokenizer.encode(repeated(runs));
+      expect([ids.length, ids.reduce((all, id, at) => all + id * (at % 1000), 0)]).toEqual([count, sum]);
+    }
+  });
+
+  it.each(shared.vocabularies)("a vocabulary of $size tokens", ({ runs, size, merges }) => {
+    const { vocab, merges: learnt } = trainBpe(repeated(runs), size);
+    expect(learnt.map(([left, right]) => `${vocab[left]} ${vocab[right]}`)).toEqual(merges);
   });
 });

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.checkpoint.digest import model_digest
+from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
@@ -66,6 +67,7 @@ class SplitGPT2(GPT2):
     ) -> None:
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
         self.name, self.path = checkpoint.name, checkpoint.path
+        self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
         self._closed, self._captures_of = False, dict[int, Captures]()
         self._limit = options.get("max_texture_memory")
         self._stages: list[Local | RemoteStage] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,8 +90,8 @@ class Pipeline:
         self.held = 0  # rows that every stage has of the text in turn
         self.guessed = self.accepted = 0
 
-    def generate(self, ids: list[int], tokens: int, sampler: Sampler, eos: int | None, run: Run) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; ends early at `eos`."""
+    def generate(self, ids: list[int], tokens: int, sampler: Sampler, ends: Container[int], run: Run) -> Iterator[int]:
+        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; stops at any of `ends`."""
         turn, known, read = object(), deque[int](), 0
 
         def ready() -> None:
@@ -108,7 +108,7 @@ class Pipeline:
                 known.extend(self._next(ids, wanted, sampler, tokens - wanted))
             return known.popleft(), refilled
 
-        return continuation(ids, tokens, eos, self.context, run, ready, following)
+        return continuation(ids, tokens, ends, self.context, run, ready, following)
 
     def _next(self, ids: list[int], wanted: int, sampler: Sampler, draw: int) -> list[int]:
         """The token behind `ids`, and more where guesses were right."""

@@ -109,6 +109,8 @@ export interface Manifest {
   config: Config;
   recordings: Recording[];
   tokenizer: string | null;
+  /** The ids that end a text. */
+  eos?: number[];
   reference: string;
   /** A generation to show until the model can run. */
   recorded?: string | null;
@@ -205,10 +207,10 @@ export interface TokenizerData {
   ids: number[] | null;
   others: Record<string, string>;
   special: Record<string, number>;
-  /** Ids that the model expects before a prompt. */
+  /** Ids that the tokenizer puts before and after a prompt. */
   prefix: number[];
+  suffix: number[];
   prefix_space: boolean;
-  eos: number | null;
   vocab_size: number;
 }
 

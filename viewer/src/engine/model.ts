@@ -523,6 +523,11 @@ export class Model {
     if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${vocab_size}.`);
   }
 
+  /** True if a text ends with this token. */
+  private ends(id: number): boolean {
+    return this.manifest.eos?.includes(id) ?? false;
+  }
+
   /**
    * Continues `ids`, of which what was generated before may be longer than the model's context, and goes on beyond it
    * (`windowStart`); a token comes as soon as it is known. Resumes if the graphics context is lost and restored.
@@ -546,7 +551,7 @@ export class Model {
           ? this.crossing(read, room, run, sampler, drawn)
           : this.stream(read, room, run, sampler, drawn)) {
           left--;
-          if (run.eos !== false && token.id === this.tokenizer?.eos) return;
+          if (run.eos !== false && this.ends(token.id)) return;
           yield token;
           text.push(token.id);
           read.push(token.id);
@@ -613,14 +618,13 @@ export class Model {
           if (step > 0) several.take(i);
           token = await this.fromRow(text.ids, false, text.sampler, step);
         }
-        if (run.eos !== false && token?.id === this.tokenizer?.eos) token = null;
+        if (run.eos !== false && token && this.ends(token.id)) token = null;
         if (token) text.ids.push(token.id);
         else text.ended = true;
         tokens.push(token);
       }
-      if (tokens.every((token) => !token)) return;
       yield tokens;
-      if (run.signal?.aborted) return;
+      if (run.signal?.aborted || tokens.every((token) => !token)) return;
     }
   }
 

@@ -1,16 +1,14 @@
-// Text to ids and back: js-tiktoken's engine with the exported ranks; same ids as the desktop.
+// Text to ids and back, by the exported ranks; same ids as the desktop.
 
-import { Tiktoken } from "js-tiktoken/lite";
 import { damaged as damagedFile, type TokenizerData } from "./manifest";
 import { PageError, reason } from "../gl/errors";
 import { fromBase64 } from "./base64";
+import { merge } from "./merging";
 
 const SHOWN: Record<string, string> = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
 
 /** What a model's text is made of. */
 export abstract class Vocabulary {
-  /** The id of the end of a text; null: none. */
-  abstract readonly eos: number | null;
   /** The ids of a text. */
   abstract encode(text: string): number[];
   abstract tokenBytes(id: number): Uint8Array;
@@ -78,39 +76,79 @@ function checkPattern(pattern: string): void {
   }
 }
 
+const MOST_RUN = 400_000; // as on the desktop (glgpt.text.runs)
+const PAIR = 2 ** 22; // more than any vocabulary
+const MOST_PAIRS = 2 ** 20; // whose ranks are held
+const BLANK = /^\p{White_Space}$/u;
+
+/** A text parted within each run of blanks, or of other characters, after every `most` of its characters. */
+export function parts(text: string, most = MOST_RUN): string[] {
+  if (text.length <= most) return [text];
+  const found: string[] = [];
+  let start = 0;
+  let at = 0;
+  let length = 0;
+  let blanks: boolean | null = null;
+  for (const char of text) {
+    const blank = BLANK.test(char);
+    if (blank !== blanks) length = 0;
+    blanks = blank;
+    if (length === most) {
+      found.push(text.slice(start, at));
+      start = at;
+      length = 0;
+    }
+    length++;
+    at += char.length;
+  }
+  return [...found, text.slice(start)];
+}
+
 export class Tokenizer extends Vocabulary {
-  readonly eos: number | null;
-  private readonly engine: Tiktoken;
-  private readonly bytes = new Map<number, Uint8Array>();
+  private readonly words: RegExp;
   private readonly specials: RegExp | null;
+  private readonly encoder = new TextEncoder();
+  /** The bytes of each rank's token, as characters up to 0xff, and the ranks by them. */
+  private readonly tokens: string[];
+  private readonly ranks: Map<string, number>;
+  private readonly longest: number;
+  /** The rank of a pair of ranks, -1 for none, as far as it was needed. */
+  private readonly pairs = new Map<number, number>();
+  /** The rank of each id, and the bytes of ids that have none. */
+  private readonly rankOf = new Map<number, number>();
+  private readonly others = new Map<number, Uint8Array>();
 
   /** Raises PageError for data that no exporter writes. */
   constructor(private readonly data: TokenizerData) {
     super();
-    this.eos = data.eos;
     checkPattern(data.pattern);
+    this.words = new RegExp(data.pattern, "gu");
     const tokens = data.ranks.split(" ");
     if (data.ids && data.ids.length !== tokens.length) {
       throw damaged(`it has ${data.ids.length} ids of ${tokens.length} tokens`);
     }
     try {
-      this.engine = new Tiktoken({ pat_str: data.pattern, special_tokens: {}, bpe_ranks: `! 0 ${data.ranks}` });
-      tokens.forEach((token, rank) => {
-        const id = data.ids ? data.ids[rank]! : rank;
-        if (id >= 0) this.bytes.set(id, fromBase64(token));
-      });
-      for (const [id, token] of Object.entries(data.others)) this.bytes.set(Number(id), fromBase64(token));
+      this.tokens = tokens.map((token) => atob(token));
+      for (const [id, token] of Object.entries(data.others)) this.others.set(Number(id), fromBase64(token));
     } catch (error) {
       throw damaged(`a token is not base64 (${reason(error)})`);
     }
+    this.ranks = new Map(this.tokens.map((token, rank) => [token, rank]));
+    this.longest = this.tokens.reduce((most, token) => Math.max(most, token.length), 0);
+    for (const rank of this.tokens.keys()) if (this.id(rank) >= 0) this.rankOf.set(this.id(rank), rank);
     const longestFirst = Object.keys(data.special).sort((a, b) => b.length - a.length);
     const escaped = longestFirst.map((text) => text.replace(/[\\^$*+?.()|[\]{}]/g, "\\$&"));
     this.specials = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
   }
 
-  /** The ids of a prompt, with those that the model expects before one. */
+  /** The id of a rank; -1: none. */
+  private id(rank: number): number {
+    return this.data.ids ? (this.data.ids[rank] ?? -1) : rank;
+  }
+
+  /** The ids of a prompt: those of a text between the special tokens that the tokenizer puts around one. */
   override prompt(text: string): number[] {
-    return [...this.data.prefix, ...this.encode(text)];
+    return [...this.data.prefix, ...this.encode(text), ...this.data.suffix];
   }
 
   /** The ids of a text; special tokens written out in it become their one id. */
@@ -118,24 +156,59 @@ export class Tokenizer extends Vocabulary {
     const ids: number[] = [];
     let start = 0;
     for (const match of this.specials ? text.matchAll(this.specials) : []) {
-      ids.push(...this.encodeOrdinary(text.slice(start, match.index)), this.data.special[match[0]]!);
+      this.ordinary(text.slice(start, match.index), ids);
+      ids.push(this.data.special[match[0]]!);
       start = match.index + match[0].length;
     }
-    ids.push(...this.encodeOrdinary(text.slice(start)));
+    this.ordinary(text.slice(start), ids);
     return ids;
   }
 
   override encodeOrdinary(text: string): number[] {
-    if (!text) return [];
+    const ids: number[] = [];
+    this.ordinary(text, ids);
+    return ids;
+  }
+
+  /** Appends the ids of a text without special tokens. */
+  private ordinary(text: string, ids: number[]): void {
+    if (!text) return;
     if (this.data.prefix_space && !text.startsWith(" ")) text = " " + text;
-    return this.engine.encode(text, [], []).map((rank) => {
-      const id = this.data.ids ? (this.data.ids[rank] ?? -1) : rank;
-      if (id < 0) throw new PageError("The model's vocabulary lacks a character of this text.");
-      return id;
-    });
+    for (const part of parts(text)) {
+      for (const [word] of part.matchAll(this.words)) {
+        for (const rank of this.encodeWord(word)) {
+          const id = this.id(rank);
+          if (id < 0) throw new PageError("The model's vocabulary lacks a character of this text.");
+          ids.push(id);
+        }
+      }
+    }
+  }
+
+  private encodeWord(word: string): readonly number[] {
+    const bytes = this.encoder.encode(word);
+    const whole = bytes.length <= this.longest ? this.ranks.get(String.fromCharCode(...bytes)) : undefined;
+    if (whole !== undefined) return [whole];
+    const letters = Array.from(bytes, (byte) => this.ranks.get(String.fromCharCode(byte))!);
+    return merge(letters, (left, right) => this.pair(left, right), (rank) => rank);
+  }
+
+  /** The rank of two tokens together; -1: none. */
+  private pair(left: number, right: number): number {
+    const key = left * PAIR + right;
+    let rank = this.pairs.get(key);
+    if (rank === undefined) {
+      const [a, b] = [this.tokens[left]!, this.tokens[right]!];
+      rank = a.length + b.length <= this.longest ? (this.ranks.get(a + b) ?? -1) : -1;
+      if (this.pairs.size >= MOST_PAIRS) this.pairs.clear();
+      this.pairs.set(key, rank);
+    }
+    return rank;
   }
 
   tokenBytes(id: number): Uint8Array {
-    return this.bytes.get(id) ?? new Uint8Array();
+    const rank = this.rankOf.get(id);
+    if (rank === undefined) return this.others.get(id) ?? new Uint8Array();
+    return Uint8Array.from(this.tokens[rank]!, (byte) => byte.charCodeAt(0));
   }
 }

@@ -1,7 +1,12 @@
 // A byte-level BPE trained on a text: the merges that `glgpt tokenizer train` finds in the same text.
 
+import { Heap } from "../engine/heap";
+import { merge } from "../engine/merging";
+
 export const EOS = "<|endoftext|>";
 export const SMALLEST = 257;
+/** Bytes that are learnt from together, as on the desktop: longer words are parted. */
+const MOST_WORD = 1024;
 const WORDS =
   /'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 
@@ -39,40 +44,6 @@ function before(a: Candidate, b: Candidate): boolean {
   return a.count !== b.count ? a.count > b.count : a.left !== b.left ? a.left < b.left : a.right < b.right;
 }
 
-class Heap {
-  private readonly list: Candidate[] = [];
-
-  push(item: Candidate): void {
-    const { list } = this;
-    let at = list.push(item) - 1;
-    while (at > 0) {
-      const up = (at - 1) >> 1;
-      if (!before(item, list[up]!)) break;
-      list[at] = list[up]!;
-      at = up;
-    }
-    list[at] = item;
-  }
-
-  pop(): Candidate | undefined {
-    const { list } = this;
-    const top = list[0];
-    const last = list.pop();
-    if (!top || !last || top === last) return top;
-    let at = 0;
-    for (;;) {
-      let down = 2 * at + 1;
-      if (down >= list.length) break;
-      if (down + 1 < list.length && before(list[down + 1]!, list[down]!)) down++;
-      if (!before(list[down]!, last)) break;
-      list[at] = list[down]!;
-      at = down;
-    }
-    list[at] = last;
-    return top;
-  }
-}
-
 const PAIR = 2 ** 22; // more than any vocabulary
 type OnProgress = (done: number, total: number) => void;
 
@@ -105,8 +76,11 @@ export function trainBpe(text: string, size: number, progress: OnProgress = () =
   const words: number[][] = [];
   const counts: number[] = [];
   for (const [word, count] of countWords(text, (n, all) => progress(0.5 * n, all))) {
-    words.push(Array.from(encoder.encode(word), (byte) => byteId[byte]!));
-    counts.push(count);
+    const bytes = encoder.encode(word);
+    for (let start = 0; start < bytes.length; start += MOST_WORD) {
+      words.push(Array.from(bytes.subarray(start, start + MOST_WORD), (byte) => byteId[byte]!));
+      counts.push(count);
+    }
   }
   const pairCounts = new Map<number, number>();
   const places = new Map<number, Set<number>>();
@@ -119,7 +93,7 @@ export function trainBpe(text: string, size: number, progress: OnProgress = () =
       else places.set(key, new Set([w]));
     }
   });
-  const heap = new Heap();
+  const heap = new Heap(before);
   const queue = (key: number, at: Set<number>) => {
     const count = pairCounts.get(key)!;
     if (count > 0) heap.push({ left: Math.floor(key / PAIR), right: key % PAIR, count, words: at });
@@ -172,7 +146,7 @@ function mergeWord(
   left: number,
   right: number,
   id: number,
-  change: (a: number, b: number, by: number) => void = () => {},
+  change: (a: number, b: number, by: number) => void,
 ): void {
   let size = 0;
   for (let i = 0; i < word.length; i++) {
@@ -200,8 +174,9 @@ export function encodeText(text: string, bpe: Bpe | null, progress: OnProgress =
   if (!bpe) return Uint16Array.from(encoder.encode(text));
   const idOf = new Map(bpe.vocab.map((token, id) => [token, id]));
   const byteId = LETTERS.map((letter) => idOf.get(letter)!);
-  const ranks = new Map<number, [number, number]>(); // pair -> (rank, id)
-  bpe.merges.forEach(([a, b], rank) => ranks.set(a * PAIR + b, [rank, idOf.get(bpe.vocab[a]! + bpe.vocab[b]!)!]));
+  const ranks = new Map(bpe.merges.map(([a, b], rank) => [a * PAIR + b, rank]));
+  const rank = (left: number, right: number) => ranks.get(left * PAIR + right) ?? -1;
+  const made = bpe.merges.map(([a, b]) => idOf.get(bpe.vocab[a]! + bpe.vocab[b]!)!);
   const known = new Map<string, number[]>();
   let out = new Uint16Array(1 << 16);
   let size = 0;
@@ -223,10 +198,8 @@ export function encodeText(text: string, bpe: Bpe | null, progress: OnProgress =
     for (const { 0: word } of part.matchAll(WORDS)) {
       let ids = known.get(word);
       if (!ids) {
-        ids = encodeWord(
-          Array.from(encoder.encode(word), (byte) => byteId[byte]!),
-          ranks,
-        );
+        const bytes = Array.from(encoder.encode(word), (byte) => byteId[byte]!);
+        ids = merge(bytes, rank, (at) => made[at]!);
         known.set(word, ids);
       }
       push(ids);
@@ -235,23 +208,6 @@ export function encodeText(text: string, bpe: Bpe | null, progress: OnProgress =
     }
   });
   return out.slice(0, size);
-}
-
-/** Merges in the order of their ranks; every place of the first before the next. */
-function encodeWord(word: number[], ranks: ReadonlyMap<number, [number, number]>): number[] {
-  for (;;) {
-    let best: [number, number] | undefined;
-    let at = 0;
-    for (let i = 0; i + 1 < word.length; i++) {
-      const found = ranks.get(word[i]! * PAIR + word[i + 1]!);
-      if (found && (!best || found[0] < best[0])) {
-        best = found;
-        at = i;
-      }
-    }
-    if (!best) return word;
-    mergeWord(word, word[at]!, word[at + 1]!, best[1]);
-  }
 }
 
 /** The vocabulary after its first `count` merges alone. */

@@ -32,12 +32,10 @@ export function tokenBytes(bpe: Bpe | null): Uint8Array[] {
 
 /** The vocabulary of a model that was trained here: bytes, or what `bpe` learnt. */
 export class TrainedVocabulary extends Vocabulary {
-  readonly eos: number | null;
   private readonly bytes: Uint8Array[];
 
   constructor(private readonly bpe: Bpe | null) {
     super();
-    this.eos = bpe ? 0 : null;
     this.bytes = tokenBytes(bpe);
   }
 

@@ -225,7 +225,7 @@ export class Training {
     const recording = { kernel: name, draw_buffers, generate: chosen.generate, capture: chosen.capture, cut, rows: "strided", product: "", row: "" } as const;
     const config = { ...offer.config, ...offer.shape };
     const about = { model, dtype: "f32", parameters: offer.count, trained_on: null, recorded: null, split: null, chat: null, head: null, config, recordings: [recording] } as const;
-    const manifest: Manifest = { ...page, ...about, recordings: [recording], activations: offer.activations, family: offer.family };
+    const manifest: Manifest = { ...page, ...about, eos: bpe ? [0] : [], recordings: [recording], activations: offer.activations, family: offer.family };
     return { manifest, programs: { generate, capture }, recording, tokenizer: new TrainedVocabulary(bpe), weights };
   }
 

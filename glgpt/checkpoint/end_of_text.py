@@ -1,0 +1,42 @@
+"""Which tokens end a text, by the files of a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from glgpt.errors import FileError, quoted, written
+from glgpt.system.files import read_json
+from glgpt.text.tokenizer import GPT2_VOCAB_SIZE, Tokenizer
+
+FILES = ("generation_config.json", "config.json")  # the first that has the field decides, as in transformers
+MOST_ENDS = 64
+_UNCHOSEN = GPT2_VOCAB_SIZE - 1  # what transformers writes into the config of a GPT-2 of any vocabulary
+
+
+def end_of_text(folder: Path, vocab_size: int, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """Returns the ids after which a generation stops: `eos_token_id` of the folder's files, or else the tokenizer's.
+
+    generation_config.json takes precedence over config.json; either may have a number or a list. Raises FileError,
+    naming the file, for anything but ids of the vocabulary.
+    """
+    for name in FILES:
+        path = folder / name
+        value = read_json(path).get("eos_token_id") if path.exists() else None
+        if value not in (None, []) and not (value == _UNCHOSEN and vocab_size <= _UNCHOSEN):
+            return _checked(value, vocab_size, path)
+    own = tokenizer.eos if tokenizer else None
+    return (own,) if own is not None and own < vocab_size else ()
+
+
+def _checked(value: Any, vocab_size: int, path: Path) -> tuple[int, ...]:
+    ids = value if isinstance(value, list) else [value]
+    name = f"{quoted(path, 300)}: eos_token_id"
+    if len(ids) > MOST_ENDS:
+        raise FileError(f"{name} has {len(ids):,} ids; at most {MOST_ENDS} are supported")
+    for i in ids:
+        if type(i) is not int or not 0 <= i < vocab_size:
+            raise FileError(
+                f"{name} is {written(i)}; it must be an id of the vocabulary, 0 to {vocab_size - 1}, or a list of ids"
+            )
+    return tuple(dict.fromkeys(ids))

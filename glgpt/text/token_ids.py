@@ -1,0 +1,38 @@
+"""Tokens and their ids, as the files of a tokenizer give them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from glgpt.errors import FileError, quoted
+
+MOST_IDS = 1 << 24  # of a vocabulary
+MOST_MERGES = 1 << 20
+MOST_SPECIAL = 10_000  # tokens that are never split: each is looked for at every character of a text
+
+
+def checked_ids(vocab: Any, path: Path) -> dict[str, int]:
+    """Returns `vocab`, which maps tokens to ids of their own. Raises FileError, naming the file, for anything else."""
+    name = quoted(path, 300)
+    if not isinstance(vocab, dict) or any(type(t) is not str or type(i) is not int or i < 0 for t, i in vocab.items()):
+        raise FileError(f"{name} does not map tokens to ids")
+    if max(vocab.values(), default=0) >= MOST_IDS:
+        raise FileError(f"{name} holds an id that is not below {MOST_IDS:,}")
+    if len(set(vocab.values())) != len(vocab):
+        raise FileError(f"{name} gives two tokens the same id")
+    return vocab
+
+
+def added_ids(vocab: Mapping[str, int], contents: Iterable[str]) -> dict[str, int]:
+    """The id of each added token: its id in `vocab`, or else the next one after the vocabulary.
+
+    The ids that the file itself gives are not used: `tokenizers` renumbers such tokens when it loads them.
+    """
+    following = itertools.count(len(vocab))
+    return {
+        content: vocab[content] if content in vocab else next(following)
+        for content in filter(None, dict.fromkeys(contents))
+    }

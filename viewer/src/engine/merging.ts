@@ -1,0 +1,40 @@
+// Byte-pair encoding of one word, in n log n time: a word may be a million characters long.
+
+import { Heap } from "./heap";
+
+const PLACES = 2 ** 32; // more than the parts of any word; times a rank, still a whole number
+
+/**
+ * Merges neighbours of a word, those of the lowest rank first, of equal ones the first, until none has a rank. `rank` gives
+ * that of two neighbours (-1: none), `merged` what a merge of a rank makes of them.
+ */
+export function merge(
+  word: readonly number[],
+  rank: (left: number, right: number) => number,
+  merged: (rank: number) => number,
+): number[] {
+  const parts = Int32Array.from(word); // -1: merged into the part before
+  const next = Int32Array.from(word, (_, i) => i + 1);
+  const previous = Int32Array.from(word, (_, i) => i - 1);
+  const heap = new Heap<number>((a, b) => a < b);
+  const queue = (at: number) => {
+    if (at < 0 || next[at]! >= parts.length) return;
+    const found = rank(parts[at]!, parts[next[at]!]!);
+    if (found >= 0) heap.push(found * PLACES + at);
+  };
+  for (let at = 0; at < parts.length; at++) queue(at);
+  for (let top = heap.pop(); top !== undefined; top = heap.pop()) {
+    const at = top % PLACES;
+    const right = next[at]!;
+    const known = (top - at) / PLACES;
+    if (parts[at] === -1 || right >= parts.length || rank(parts[at]!, parts[right]!) !== known) continue; // merged since
+    const after = next[right]!;
+    parts[at] = merged(known);
+    parts[right] = -1;
+    next[at] = after;
+    if (after < parts.length) previous[after] = at;
+    queue(previous[at]!);
+    queue(at);
+  }
+  return Array.from(parts.filter((part) => part !== -1));
+}
