@@ -13,8 +13,8 @@ from typing import Any
 
 from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
 from glgpt.errors import FileError, GlgptError, quoted, written
-from glgpt.text.chat import TEMPLATE
 from glgpt.text.tokenizer import TOKENIZER_EXTRAS
+from glgpt.text.untrusted.chat import TEMPLATE
 
 HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)  # gpt2, owner/name
 

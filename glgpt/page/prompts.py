@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import read_text
-from glgpt.text.chat import Chat, load_chat
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
+from glgpt.text.untrusted.chat import Chat, load_chat
 from glgpt.training.records import validated
 
 FILE = "page.json"  # in a model's folder

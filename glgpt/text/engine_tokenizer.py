@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.text.tokenizer import EOS, Tokenizer, letter_bytes
-from glgpt.text.tokenizer_document import Document, steps
+from glgpt.text.untrusted.tokenizer_document import Document, steps
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 

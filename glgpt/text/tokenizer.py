@@ -18,7 +18,7 @@ from glgpt.text.splits import GPT2, LLAMA3, Split, split_of
 from glgpt.text.token_ids import MOST_IDS, MOST_MERGES, MOST_SPECIAL, added_ids, checked_ids
 
 if TYPE_CHECKING:
-    from glgpt.text.tokenizer_document import Document
+    from glgpt.text.untrusted.tokenizer_document import Document
 
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 EOS = "<|endoftext|>"
@@ -225,7 +225,7 @@ def _read_plain(folder: Path) -> _Files:
 def _read_combined(path: Path, vocab_size: int | None) -> Tokenizer | None:
     """The tokenizer of a tokenizer.json; None for another kind than BPE."""
     from glgpt.text.engine_tokenizer import EngineTokenizer  # which imports this module
-    from glgpt.text.tokenizer_document import read_document  # it takes pydantic a while
+    from glgpt.text.untrusted.tokenizer_document import read_document  # it takes pydantic a while
 
     document = read_document(path)
     if document is None:

@@ -104,7 +104,10 @@ def test_text_where_ids_are_wanted_is_named(model: GPT2) -> None:
     assert said == "prompts is 'To be'; it must be a list of texts or of lists of token ids"
 
 
-@pytest.mark.parametrize("bad", [None, 1.5, b"ab", ["a"], [[1, 2]], object(), np.zeros((2, 2))], ids=["none", "float", "bytes", "texts", "rows", "object", "array"])
+BAD = [None, 1.5, b"ab", ["a"], [[1, 2]], object(), np.zeros((2, 2))]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=["none", "float", "bytes", "texts", "rows", "object", "array"])
 def test_interventions_of_another_type_are_refused(model: GPT2, bad: Any) -> None:
     direction, values = np.zeros(256), np.zeros((1, 1024))
     made = [

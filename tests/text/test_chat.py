@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from glgpt.errors import GlgptError
-from glgpt.text import chat as module
-from glgpt.text.chat import Chat, load_chat
 from glgpt.text.tokenizer import Tokenizer
+from glgpt.text.untrusted import chat as module
+from glgpt.text.untrusted.chat import Chat, load_chat
 
 CHATML = "{% for m in messages %}{{ bos_token }}{{ m['role'] }}\n{{ m['content'] }}{{ eos_token }}{% endfor %}"
 CONFIG = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}

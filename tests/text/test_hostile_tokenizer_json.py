@@ -16,11 +16,11 @@ from tokenizer_layouts import LAYOUTS, layout
 
 from glgpt.cli import main
 from glgpt.errors import GlgptError
-from glgpt.text.patterns import checked_pattern
 from glgpt.text.runs import MOST_RUN, parts
 from glgpt.text.splits import DIGITS, GPT2, LLAMA3
 from glgpt.text.token_ids import MOST_SPECIAL
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
+from glgpt.text.untrusted.patterns import checked_pattern
 
 
 def load(folder: Path, document: dict[str, Any]) -> Tokenizer:

@@ -91,7 +91,7 @@ def _damaged(file: Path) -> str:
 
 def _rendered(source: str, variables: Mapping[str, Any], file: Path) -> str:
     """Renders in a process with limits on time and memory, since a template is a program from the checkpoint."""
-    command = [sys.executable, "-m", "glgpt.text.render_template"]
+    command = [sys.executable, "-m", "glgpt.text.untrusted.render_template"]
     asked = json.dumps({"template": source, "variables": variables})
     try:
         done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=TIMEOUT_S, check=False)

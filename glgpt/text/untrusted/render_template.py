@@ -1,6 +1,6 @@
 """Renders a Jinja template in a sandbox, with limits on time and memory: JSON on stdin, the text on stdout.
 
-A process of its own, which `glgpt.text.chat` starts: the template is a program that comes with a checkpoint.
+A process of its own, which `glgpt.text.untrusted.chat` starts: the template is a program that comes with a checkpoint.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from glgpt.errors import FileError, quoted
 from glgpt.system.files import read_json
-from glgpt.text.patterns import checked_pattern
 from glgpt.text.token_ids import MOST_IDS, MOST_MERGES, MOST_SPECIAL, added_ids, checked_ids
+from glgpt.text.untrusted.patterns import checked_pattern
 
 MOST_STEPS = 16  # of a sequence of parts
 MOST_GROWTH = 8  # characters that the replacements of a normalizer may make of one
