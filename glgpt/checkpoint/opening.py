@@ -127,7 +127,7 @@ def embedded_weights() -> Path:
 
 
 def model_name(name_or_path: str | Path | None, folder: Path, fields: Mapping[str, Any]) -> str:
-    """What to call a checkpoint: the name on the Hub, else one that its `config.json` gives, else its folder's.
+    """Returns what to call a checkpoint: its name on the Hub, else one in its `config.json`, else its folder's.
 
     A `_name_or_path` that is a path says where somebody's copy was, and no name.
     """

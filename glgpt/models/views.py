@@ -20,7 +20,7 @@ class Stage(NamedTuple):
 
 
 def stages(config: ModelConfig, block: int) -> list[Stage]:
-    """A block's cells from the top, as the page has them."""
+    """Returns the cells of a block from the top, as the page has them."""
     names = [name for name in config.activations if name.startswith(in_block(block, ""))]
     kinds = {kind: [n for n in names if config.activations[n].kind == kind] for kind in ("cache", "heads")}
     added = [name for name in names if config.activations[name].added]
@@ -36,7 +36,7 @@ def stages(config: ModelConfig, block: int) -> list[Stage]:
 
 
 def family_json(config: ModelConfig, states: Sequence[str] = ()) -> dict[str, Any]:
-    """Names, groups and explanations of a model, as a manifest holds them; {} in a name is a block's number.
+    """Returns names, groups and explanations as a manifest holds them; {} in a name is a block's number.
 
     `states` are what the names of states begin with that belong to an activation, before its name. The order of `names`
     is that in which a view lists them: activations as they are computed, parameters as they are used, then others.
@@ -62,6 +62,6 @@ def family_json(config: ModelConfig, states: Sequence[str] = ()) -> dict[str, An
 
 
 def described(config: ModelConfig, part: Part | None = None) -> list[dict[str, Any]]:
-    """The activations of a model, or of a part of it, in the order in which they are computed."""
+    """Lists the activations of a model, or of a part of it, in the order in which they are computed."""
     found = config.activations if part is None else part.activations(config)
     return [{"name": a.name, "kind": a.kind, "heads": a.heads, "width": a.width} for a in found.values()]

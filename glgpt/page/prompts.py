@@ -68,7 +68,7 @@ class Prompts:
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, given: Sequence[str]) -> Prompts:
-        """`given`, else those of the folder's `page.json`, else neutral ones, where the vocabulary has their letters.
+        """Takes `given`, else those of the folder's `page.json`, else neutral ones, where the vocabulary has their letters.
 
         Raises GlgptError for a given prompt that the model cannot take, and FileError for a damaged file.
         """
@@ -86,18 +86,18 @@ class Prompts:
         return replace(found, prompts=[p for p in found.prompts if found._fits(p.text, config)])
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a prompt, in the chat format where there is one. Raises GlgptError as `Tokenizer.encode`."""
+        """Encodes a prompt, in the chat format where there is one. Raises GlgptError as `Tokenizer.encode`."""
         assert self.tokenizer
         if self.chat:
             return self.chat.encode(self.tokenizer, text)
         return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
 
     def opening(self) -> list[int] | None:
-        """The ids that the page opens with; None where there is no prompt."""
+        """Returns the ids that the page opens with; None where there is no prompt."""
         return self.ids(self.prompts[0].text) if self.prompts else None
 
     def manifest(self) -> dict[str, Any]:
-        """What the manifest says about them."""
+        """Returns the manifest's fields about prompts."""
         return {
             "prompts": [p.model_dump() for p in self.prompts],
             "chat": list(self.chat.pieces) if self.chat else None,

@@ -32,7 +32,7 @@ class Chat:
     pieces: tuple[int | str | None, ...]
 
     def encode(self, tokenizer: Tokenizer, message: str) -> list[int]:
-        """The ids of a turn; special tokens that the message spells out are plain text.
+        """Encodes a turn; special tokens that the message spells out are plain text.
 
         Raises GlgptError when the vocabulary lacks a byte of it.
         """
@@ -49,7 +49,7 @@ class Chat:
 
 
 def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
-    """The chat template of a checkpoint's folder; None where it has none.
+    """Reads the chat template of a checkpoint's folder; None where it has none.
 
     Raises FileError, naming the file, for a template that cannot be rendered or leaves the message out.
     """
@@ -69,7 +69,7 @@ def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
 
 
 def _default(template: Any) -> str | None:
-    """The template of tokenizer_config.json: a text, or a list of named ones."""
+    """Returns the template of tokenizer_config.json, a text or a list of named ones; None where there is none."""
     if isinstance(template, list):
         named = {str(t.get("name")): t.get("template") for t in template if isinstance(t, Mapping)}
         template = named.get("default")
