@@ -195,7 +195,7 @@ export const machine = signal(true);
 /** The browser has taken the graphics context away. */
 export const lost = signal(false);
 /** Tokens of the prompt as it stands in its field. */
-export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? knownIds(prompt.value).length : 0));
+export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? known(promptIds).length : 0));
 export const ids = computed(() => tokens.value.map((t) => t.id));
 /** The part of the text that the model reads, all of it up to the length of the context: where it begins, and its ids. */
 export const readFrom = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.readFrom(tokens.value.length) : 0));
@@ -377,17 +377,15 @@ export function label(id: number): string {
   return glgpt.model.tokenizer?.label(id) ?? String(id);
 }
 
-function idsOf(text: string): number[] {
-  if (glgpt.model.tokenizer) return glgpt.model.promptIds(text);
-  return (text.match(/\d+/g) ?? []).map(Number);
+function promptIds(): number[] {
+  if (glgpt.model.tokenizer) return glgpt.model.promptIds(prompt.value);
+  return (prompt.value.match(/\d+/g) ?? []).map(Number);
 }
 
-const promptIds = () => idsOf(prompt.value);
-
-/** The ids of a text; none where the vocabulary lacks a character of it, which generating then reports. */
-function knownIds(text: string): number[] {
+/** What `ids` returns; none of a text with a character that the vocabulary lacks, which generating then reports. */
+function known(ids: () => number[]): number[] {
   try {
-    return idsOf(text);
+    return ids();
   } catch {
     return [];
   }
@@ -675,7 +673,7 @@ function another(): void {
 
 /** The last lines of a prompt, within half the context, so that there is room to write. */
 function shorter(text: string): string {
-  const ids = knownIds(text);
+  const ids = known(() => glgpt.encode(text));
   const most = Math.max(1, Math.floor(glgpt.model.manifest.config.n_positions / 2));
   return ids.length > most ? glgpt.decode(ids.slice(-most)).replace(/^[^\n]*\n+(?=.)/, "") : text;
 }
