@@ -68,7 +68,7 @@ class Prompts:
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, given: Sequence[str]) -> Prompts:
-        """Takes `given`, else those of the folder's `page.json`, else neutral ones, where the vocabulary has their letters.
+        """Takes `given`, else what the model can take of the folder's `page.json`, else of neutral ones.
 
         Raises GlgptError for a given prompt that the model cannot take, and FileError for a damaged file.
         """
