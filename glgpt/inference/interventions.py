@@ -131,10 +131,10 @@ class Attend(Intervention):
 
     def edits(self, config: ModelConfig) -> list[Edit]:
         """One edit."""
-        if self.pattern not in ops.PATTERNS:
-            raise GlgptError(f"pattern {quoted(self.pattern)} is not one of {', '.join(ops.PATTERNS)}")
+        if not isinstance(self.pattern, str) or self.pattern not in ops.PATTERNS:
+            raise GlgptError(f"pattern {written(self.pattern)} is not one of {', '.join(ops.PATTERNS)}")
         known = config.activations
-        own = [a for a in known.values() if a.kind == "pattern" and a.name.startswith(self.name + ".")]
+        own = [a for a in known.values() if a.kind == "pattern" and a.name.startswith(f"{self.name}.")]
         (activation,) = own if len(own) == 1 else _parts(config, self.name, False)
         if activation.kind != "pattern":
             raise GlgptError(f"{activation.name} is no attention pattern")

@@ -149,6 +149,8 @@ def test_hooks_of_another_type_are_refused(model: GPT2) -> None:
         ({"rest": "ws://127.0.0.1:1", "blocks": 5}, "blocks is 5; it must be two integers"),
         ({"rest": "ws://127.0.0.1:1", "wire": "f64"}, "wire 'f64' is not one of f32, f16, int8"),
         ({"wire": "f16"}, "wire goes with rest or plan"),
+        ({"context": "8k"}, "context is '8k'; it must be an integer"),
+        ({"contxt": 64}, "'contxt' is not an option of loading a model; did you mean context?"),
     ],
     ids=str,
 )

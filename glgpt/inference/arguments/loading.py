@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from glgpt.errors import ArgumentError, written
@@ -13,6 +14,7 @@ from glgpt.wire import hidden
 
 DEVICE = ("device", "kernel", "fetch", "storage")
 SPLIT = ("blocks", "wire", "token", "speculate")  # options of a model in several places
+OPTIONS = (*DEVICE, "context", "max_texture_memory", "progress", "rest", "plan", *SPLIT)
 
 
 def check_loading(name: Any, dtype: Any, options: Mapping[str, Any]) -> None:
@@ -21,12 +23,18 @@ def check_loading(name: Any, dtype: Any, options: Mapping[str, Any]) -> None:
         raise ArgumentError(f"{written(name)} is not a model; give a folder, a Hub name or None")
     if not isinstance(dtype, str) or dtype not in FORMATS:
         raise ArgumentError(f"dtype {written(dtype)} is not one of {', '.join(FORMATS)}")
+    if unknown := [option for option in options if option not in OPTIONS]:
+        close = get_close_matches(unknown[0], OPTIONS, 1)
+        hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(OPTIONS)}"
+        raise ArgumentError(f"{written(unknown[0])} is not an option of loading a model{hint}")
     given = {option: value for option, value in options.items() if value is not None}
     for option in DEVICE:
         if not isinstance(given.get(option, ""), (str, int)):
             raise ArgumentError(f"{option} is {written(given[option])}; it must be a name or a number of glgpt info")
     if "max_texture_memory" in given:
         integer("max_texture_memory", given["max_texture_memory"])
+    if "context" in given:
+        integer("context", given["context"], 1)
     if not callable(given.get("progress", print)):
         raise ArgumentError(f"progress is {written(given['progress'])}; it must be a function of two numbers")
     _check_split(given)
