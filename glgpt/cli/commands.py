@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.bench import engine as bench
+from glgpt.cli.format_check import check_format
 from glgpt.cli.options import device_options
-from glgpt.cli.progress import progress
+from glgpt.cli.progress import Phases, progress
 from glgpt.cli.split import client_options, render_split, split_figures, split_page
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.model import GPT2
@@ -110,6 +111,7 @@ def run_generate(args: argparse.Namespace) -> int:
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
+        check_format(args, args.dtype, model)
         if args.samples > 1:
             return _samples(args, model, ids, start, sampling)
         run = model.generate(ids, args.tokens, seed=args.seed, **sampling)
@@ -312,10 +314,13 @@ def run_export(args: argparse.Namespace) -> int:
     wanted["split"] = split_page(args)
     options = wanted | device_options(args)  # the page's context among them
     options["dtype"] = args.dtype or ("f32" if args.model or wanted["split"] else "f16")  # a server stores f32 too
-    with progress("exporting", "B") as show:
-        manifest = export(args.model, args.out, progress=show, **options)
+    with Phases("B") as phases:
+        phases.begin("exporting")
+        manifest = export(args.model, args.out, progress=phases.show, phase=phases.begin, **options)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
     figures = {key: manifest[key] for key in ("model", "dtype")}
+    cost = check_format(args, options["dtype"])
+    figures |= {"kl": cost.kl} if cost else {}
     hint = f"open {out}" if args.single_file else f"see it with: glgpt serve {out}"
     report(
         args,

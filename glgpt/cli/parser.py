@@ -8,6 +8,7 @@ from typing import Any
 
 from glgpt import __version__
 from glgpt.cli import commands, data, federate, split, train
+from glgpt.cli.format_check import add_check_option
 from glgpt.cli.options import (
     Parser,
     above_zero,
@@ -73,6 +74,7 @@ def _generate(add: Add) -> None:
         "--samples", type=positive, default=1, metavar="N", help="continuations side by side, of seeds S, S + 1, ..."
     )
     _figures(p)
+    add_check_option(p)
     split.add_client_options(p)
 
 
@@ -245,6 +247,7 @@ def _export(add: Add) -> None:
     p.add_argument("--fetch-from", action="append", metavar="URL", help=hosts)
     text = "tokens of the page's context (default: the model's positions, 2048 at most): fewer take less memory"
     _figures(p, memory=False, dtype=None, context=text)
+    add_check_option(p)
     split.add_page_options(p)
 
 

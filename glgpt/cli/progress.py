@@ -46,3 +46,28 @@ def progress(label: str, unit: str = "it", delay: float = 1.0) -> Iterator[Calla
             yield show
         finally:
             unsay()
+
+
+class Phases:
+    """A progress bar for each part of a long task, one after another; used as a context manager."""
+
+    def __init__(self, unit: str = "it") -> None:
+        self._unit = unit
+        self._stack = contextlib.ExitStack()
+        self._show: Callable[[int, int], None] | None = None
+
+    def __enter__(self) -> Phases:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def begin(self, label: str) -> None:
+        """Ends the bar before and begins one with this label."""
+        self._stack.close()
+        self._show = self._stack.enter_context(progress(label, self._unit))
+
+    def show(self, done: int, total: int) -> None:
+        """Advances the present bar."""
+        if self._show:
+            self._show(done, total)

@@ -12,7 +12,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,7 @@ def export(
     source: str | None = None,
     context: int | None = None,
     progress: Progress | None = None,
+    phase: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
@@ -118,6 +119,7 @@ def export(
 
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
+    `progress` is called with (bytes written, bytes in all) of the weights, `phase` with what begins, in a few words.
     `options` are those of `GPT2.from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
     step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
     something else, a viewer that was not built, or a model that cannot be loaded.
@@ -154,7 +156,9 @@ def export(
             reading, held = reading or Reading(), _shortened(checkpoint, context)
             texts = Prompts.load(held.path, held.config, prompts)
             about, name = trained_on or texts.page.trained_on, name or checkpoint.name
-            wishes = _Wishes(dtype, shard_size, name, texts, train, precision, about, reading, split, site, source)
+            wishes = _Wishes(
+                dtype, shard_size, name, texts, train, precision, about, reading, phase, split, site, source
+            )
             manifest = _write(held, folder, wishes, progress, options)
             if train and not embed:
                 reading.allow(folder / "index.html")
@@ -245,6 +249,7 @@ class _Wishes:
     precision: str
     trained_on: str | None
     reading: Reading
+    phase: Callable[[str], None]
     split: SplitPage | None = None
     site: str | None = None
     source: str | None = None
@@ -258,12 +263,15 @@ def _write(
     split = wishes.split
     part = split.part(config) if split else Part.whole(config)
     names, prompts, tokenizer = list(config.activations), wishes.prompts, wishes.prompts.tokenizer
+    wishes.phase("recording programs")
     programs, listed = _recordings(config, dtype, part, split)  # before anything takes time: limits may forbid them
     documents = {"tokenizer.json": _json(tokenizer_json(tokenizer))} if tokenizer else {}
     settings, opening = DeviceSettings.taken_from(options), prompts.opening()
     short = checkpoint.shortened(max(CONTEXT, 2 * len(opening or ())))
+    wishes.phase("running the reference")
     with GPT2(short, tokenizer, dtype, settings=settings, **options) as model:
         documents["reference.json"] = _json(reference_json(model, opening, names))
+        wishes.phase("generating the opening text")
         recorded = recorded_json(model, prompts)
         if wishes.site:
             write_preview(model, folder, wishes.site, wishes.name, prompts)
@@ -276,6 +284,7 @@ def _write(
         trained, texts, index = training_files(train, wishes.reading, wishes.precision)
         packed |= trained
         documents["training.json"] = _json(index)
+    wishes.phase("writing programs")
     programs |= packed
     documents |= {name: program.to_json() for name, program in programs.items()}
     files = {}
@@ -288,6 +297,7 @@ def _write(
         data = gzip.compress(_json(text).encode(), 9, mtime=0)
         (folder / name).write_bytes(data)
         files[name] = _digest(data)
+    wishes.phase("writing weights")
     manifest = {
         "schema": SCHEMA,
         "glgpt": _version(),

@@ -137,6 +137,13 @@ def test_the_device_of_the_reference_run_is_ones_choice(goldens: Path, tmp_path:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dist", "out"]
 
 
+def test_what_takes_long_is_announced(goldens: Path, tmp_path: Path) -> None:
+    """An export is silent for minutes."""
+    begun: list[str] = []
+    export(goldens / "vocab3-untied", tmp_path / "out", phase=begun.append)
+    assert [text.split()[-1] for text in begun] == ["programs", "reference", "text", "programs", "weights"]
+
+
 @pytest.mark.parametrize(("more", "dtype"), [([], "f16"), (["--dtype", "f32"], "f32"), (["--model", "m"], "f32")])
 def test_the_embedded_model_is_exported_as_halves(
     more: list[str], dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,140 @@
+"""What a narrow format costs a model: how far its predictions are from f32's, measured once and remembered."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glgpt.checkpoint.digest import model_digest
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.inference.model import GPT2
+from glgpt.program.tolerance import kl_divergence
+from glgpt.system.files import cache_path, read_json, write_json
+from glgpt.system.memory import available_memory
+from glgpt.text.tokenizer import Tokenizer, load_tokenizer
+from glgpt.tuning.choice import DeviceSettings
+
+WINDOW = 256  # tokens of the text at most
+LEAST = 16  # tokens that a text must have; with fewer the model writes its own
+SPARE = 1.2  # of the memory that f32's weights take: caches, scratch and logits
+VERSION = 1  # of what a remembered cost means
+MOST_CACHE = 1 << 20  # bytes: thousands of models
+
+# Plain prose with names, numbers and quotation marks, which stands for what models are asked to continue.
+TEXT = """\
+Rivers begin as small streams in hills and mountains, where rain and melting snow run together. On its way to the \
+sea a river grows, because other streams join it, and it becomes slower as the land becomes flat. Towns were often \
+built next to rivers: people needed water to drink, and boats could carry grain, wood and stone long before there \
+were good roads. In 1850 a journey of forty miles by cart took two days, while a barge needed only one. Today most \
+goods travel by lorry or by train, but the bridges, the mills and the names of many streets still remember the \
+older way.
+
+"You should see it in April," said Anna, who had lived near the harbour all her life. "The water is so high that \
+the lower path disappears, and the children sail paper boats across the square." She pointed at a line of white \
+paint on the wall of the post office, about 1.2 metres above the ground. "That was the flood of 1974. My father \
+carried my grandmother out of the house on his back." If you walk along the bank early in the morning, you may see \
+a heron standing in the shallow water, waiting without a sound for a fish to come close enough. Nobody has counted \
+them since the new lock was opened, but the fishermen think that there are more than there used to be.
+"""
+
+
+@dataclass(frozen=True)
+class FormatCost:
+    """The mean KL divergence from f32's predictions, in nats a token, over this many tokens."""
+
+    kl: float
+    tokens: int
+
+
+class NotMeasuredError(GlgptError):
+    """Why a format could not be compared with f32 here."""
+
+
+def cache_file() -> Path:
+    """Where costs are remembered: `$XDG_CACHE_HOME/glgpt/format-costs.json`."""
+    return cache_path() / "format-costs.json"
+
+
+def remembered_cost(checkpoint: Checkpoint, dtype: str) -> FormatCost | None:
+    """The cost that was measured before of these weights in this format, on whichever device."""
+    found = _known().get(_key(checkpoint, dtype))
+    try:
+        return FormatCost(float(found["kl"]), int(found["tokens"])) if isinstance(found, dict) else None
+    except (KeyError, TypeError, ValueError):  # of a damaged file
+        return None
+
+
+def measure_cost(
+    checkpoint: Checkpoint,
+    dtype: str,
+    model: GPT2 | None = None,
+    *,
+    settings: DeviceSettings | None = None,
+    **options: Any,
+) -> FormatCost:
+    """Compares a format with f32 on some English text, or one that the model writes, and remembers the result.
+
+    `model` is the checkpoint in this format, where it is loaded already. `options` are those of `GPT2`. Raises
+    NotMeasuredError where f32 does not fit into memory.
+    """
+    settings, tokenizer = settings or DeviceSettings(), load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
+    short = checkpoint.shortened(WINDOW)
+    _check_memory(short, settings)
+    try:
+        with GPT2(short, tokenizer, "f32", settings=settings, **options) as plain:
+            ids = _ids(plain, tokenizer)
+            wanted = plain.logits(ids)
+    except GlgptError as error:
+        raise NotMeasuredError(f"f32 does not run here: {error}") from error
+    if model is None:
+        with GPT2(short, tokenizer, dtype, settings=settings, **options) as narrow:
+            found = narrow.logits(ids)
+    else:
+        found = model.logits(ids)
+    cost = FormatCost(float(kl_divergence(wanted, found).mean()), len(ids))
+    known = _known() | {_key(checkpoint, dtype): {"kl": cost.kl, "tokens": cost.tokens}}
+    with contextlib.suppress(OSError):  # a home that cannot be written only means measuring again
+        cache_file().parent.mkdir(parents=True, exist_ok=True)
+        write_json(cache_file(), known)
+    return cost
+
+
+def _key(checkpoint: Checkpoint, dtype: str) -> str:
+    return f"{VERSION} {model_digest(checkpoint)} {dtype}"
+
+
+def _known() -> dict[str, Any]:
+    try:
+        return read_json(cache_file(), MOST_CACHE)
+    except (GlgptError, OSError):
+        return {}
+
+
+def _check_memory(checkpoint: Checkpoint, settings: DeviceSettings) -> None:
+    """Raises NotMeasuredError where the weights in f32 are more than the memory that software GL draws in."""
+    needed, free = SPARE * 4 * checkpoint.config.parameter_count, available_memory()
+    if free is not None and needed > free and settings.open()[0].software:
+        raise NotMeasuredError(f"f32 takes {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
+
+
+def _ids(plain: GPT2, tokenizer: Tokenizer | None) -> list[int]:
+    """`TEXT` without the characters that the model has no tokens for; where few are left, a text of its own."""
+    most = min(WINDOW, plain.config.n_positions)
+    if tokenizer:
+        known = {c for c in set(TEXT) if _encodes(tokenizer, c)}
+        text = "".join(c for c in TEXT if c in known)
+        ids = plain.encode(text)[:most] if text else []
+        if len(ids) >= min(LEAST, most):
+            return ids
+    start = [0]
+    return [*start, *plain.generate_ids(start, most - 1, temperature=1.0, seed=0, eos=False)]
+
+
+def _encodes(tokenizer: Tokenizer, text: str) -> bool:
+    try:
+        return bool(tokenizer.encode(text))
+    except GlgptError:
+        return False
