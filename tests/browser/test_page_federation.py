@@ -53,7 +53,7 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     reloaded.wait_for_function("globalThis.glgpt?.federation?.status === 'training'", timeout=240_000)
     assert reloaded.evaluate(SAID)["member"] == member  # the same member, by its key
     dashboard.wait_for_function("document.querySelectorAll('.devices tr:is(.training, .sent)').length")
-    assert dashboard.locator(".devices tbody tr").count() == 4
+    dashboard.wait_for_function("document.querySelectorAll('.devices tbody tr').length === 4", timeout=240_000)
     for page in pages:
         page.wait_for_function("glgpt.federation.status === 'over'", timeout=400_000)
         said = page.evaluate(SAID)
