@@ -200,6 +200,16 @@ def test_turns_keep_their_order_and_jobs_that_wait_run_together() -> None:
         turns.submit(gate.wait)
 
 
+def test_a_run_with_too_few_results_fails_its_jobs_and_not_the_thread() -> None:
+    """The thread ended, and everybody waited for ever."""
+    turns: Turns[str] = Turns("test", lambda jobs: ["one"] * (len(jobs) - 1), lambda: 3)
+    try:
+        assert isinstance(turns._add(_Turn(job="a", whose="a")).exception(10), RuntimeError)
+        assert turns.submit(lambda: "on").result(10) == "on"
+    finally:
+        turns.close()
+
+
 def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, serve: Any) -> None:
     """Four clients at once: each text is the unsplit one, and passes were shared."""
     folder = goldens / "llama-grouped"
