@@ -58,7 +58,7 @@ def _plays() -> str:
 
 def _code() -> str:
     """The modules of this package that a reader would start with."""
-    files = sorted(path for room in ("models", "ops", "program", "text") for path in (PACKAGE / room).rglob("*.py"))
+    files = sorted(path for room in ("models", "ops", "program") for path in (PACKAGE / room).rglob("*.py"))
     text = "\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
     return re.sub(r"\n{3,}", "\n\n", text)  # as cleaning up leaves it
 
