@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
     """
     try:
         _ready_streams()
-        from glgpt.cli.log import log_on_stderr  # here, since an interrupt may come while it loads
+        from glgpt.cli.operation.log import log_on_stderr  # here, since an interrupt may come while it loads
         from glgpt.cli.parser import build_parser
 
         args = build_parser().parse_args(argv)

@@ -57,7 +57,7 @@ def test_one_name_may_be_a_string(goldens: Path) -> None:
 def test_what_are_no_ids_is_refused(goldens: Path, ids: object) -> None:
     with (
         GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model,
-        pytest.raises(GlgptError, match="is not an integer|token ids are expected"),
+        pytest.raises(GlgptError, match=r"is not an integer|token ids are expected"),
     ):
         model.logits(ids)  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from glgpt.cli.log import log_on_stderr
+from glgpt.cli.operation.log import log_on_stderr
 from glgpt.cli.operation.options import operated
 from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.model import GPT2

@@ -7,8 +7,8 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from glgpt.cli.log import log_elsewhere
 from glgpt.cli.operation.config_file import OPTION
+from glgpt.cli.operation.log import log_elsewhere
 from glgpt.errors import ArgumentError, written
 from glgpt.system.logs import LEVELS, STYLES, logging_to
 
