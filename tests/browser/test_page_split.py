@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from websockets.sync.client import connect
 from glgpt.inference.model import GPT2
 from glgpt.page.export import export
 from glgpt.page.split import SplitPage
-from glgpt.wire import messages
+from glgpt.wire import hidden, messages
 
 REPEATED = "To be, or not to be, or not to be, or not to be, or not"
 PROMPT = "First Citizen:\nBefore we"
@@ -210,12 +212,28 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
 def test_a_full_server_is_tried_again(
     server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
-    process = server("--sessions", "1")
+    """Connections that are in use make way for no other."""
+    process, width, ended = server("--sessions", "1"), 256, threading.Event()
+
+    def use(others: list[Any]) -> None:
+        for seq in itertools.count():
+            for other in others:
+                look = messages.Look(seq=seq, n=1)
+                other.send(messages.encode(look, hidden.pack(np.ones((1, width), np.float32), "f32")))
+                other.recv(timeout=60)
+            if ended.wait(1):
+                return
+
     with contextlib.ExitStack() as stack:
+        others = []
         for _ in range(20):  # as many as it takes
-            other = stack.enter_context(connect(process.url, compression=None, proxy=None))
-            other.send(messages.encode(messages.Open(protocol=messages.PROTOCOL)))
-            other.recv(timeout=20)
+            others.append(stack.enter_context(connect(process.url, compression=None, proxy=None)))
+            others[-1].send(messages.encode(messages.Open(protocol=messages.PROTOCOL)))
+            others[-1].recv(timeout=20)
+        user = threading.Thread(target=use, args=(others,))
+        user.start()
+        stack.callback(user.join)
+        stack.callback(ended.set)
         page = browse(split_page(process.url) + "#tokens=2", provokes=LOST)
         page.evaluate("glgpt.ready")
         page.wait_for_function("document.querySelector('.split .said').innerText.includes('as many as it takes')")
