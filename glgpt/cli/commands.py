@@ -115,6 +115,7 @@ def run_generate(args: argparse.Namespace) -> int:
         if args.samples > 1:
             return _samples(args, model, ids, start, sampling)
         run = model.generate(ids, args.tokens, seed=args.seed, **sampling)
+        check_format(args, args.dtype, model)
 
         def show(piece: str) -> None:
             if not args.json:
@@ -145,9 +146,10 @@ def run_generate(args: argparse.Namespace) -> int:
 def _samples(args: argparse.Namespace, model: GPT2, ids: list[int], start: str, sampling: dict[str, Any]) -> int:
     """Several continuations of one prompt, each of them printed under a heading when all before it are complete."""
     first = secrets.randbelow(2**32) if args.seed is None else args.seed
-    begun = time.perf_counter()
     seeds = range(first, first + args.samples)
     runs = model.generate_batch([ids] * args.samples, args.tokens, seeds=seeds, **sampling)
+    check_format(args, args.dtype, model)
+    begun = time.perf_counter()
     shown = "" if args.prompt is None and args.ids is None else start
     for i, run in enumerate(runs, 1):
         with progress(f"continuing {args.samples} times", "token") as show:

@@ -1,4 +1,4 @@
-"""Warning of a format that changes a model's predictions."""
+"""Warns of a format that changes a model's predictions."""
 
 from __future__ import annotations
 

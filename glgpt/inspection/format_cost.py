@@ -80,8 +80,9 @@ def measure_cost(
     `model` is the checkpoint in this format, where it is loaded already. `options` are those of `GPT2`. Raises
     NotMeasuredError where f32 does not fit into memory.
     """
-    settings, tokenizer = settings or DeviceSettings(), load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
-    short = checkpoint.shortened(WINDOW)
+    settings = settings or DeviceSettings()
+    short = checkpoint.shortened(min(WINDOW, model.max_context if model else WINDOW))
+    tokenizer = model.tokenizer if model else load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
     _check_memory(short, settings)
     try:
         with GPT2(short, tokenizer, "f32", settings=settings, **options) as plain:
@@ -122,7 +123,7 @@ def _check_memory(checkpoint: Checkpoint, settings: DeviceSettings) -> None:
 
 def _ids(plain: GPT2, tokenizer: Tokenizer | None) -> list[int]:
     """`TEXT` without the characters that the model has no tokens for; where few are left, a text of its own."""
-    most = min(WINDOW, plain.config.n_positions)
+    most = plain.config.n_positions
     if tokenizer:
         known = {c for c in set(TEXT) if _encodes(tokenizer, c)}
         text = "".join(c for c in TEXT if c in known)

@@ -80,6 +80,14 @@ def test_a_close_format_is_not_warned_of(outliers: Path, dtype: str, capsys: pyt
     assert cache_file().is_file() == (dtype != "f32")
 
 
+def test_a_short_context_and_several_samples_are_measured(outliers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The text is longer than the context that was asked for."""
+    assert generate(outliers, "q4", "--context", "20", "--samples", "2") == 0
+    assert CHANGES in capsys.readouterr().err
+    (cost,) = json.loads(cache_file().read_text()).values()
+    assert cost["tokens"] == 20
+
+
 def test_an_export_measures_too(
     outliers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,12 +164,14 @@ class Letters:
     eos = None
 
     def __init__(self, known: str) -> None:
-        self.known, self.prompt_prefix = known, list[int]()
+        self.known = known
 
     def encode(self, text: str) -> list[int]:
         if unknown := set(text) - set(self.known):
             raise GlgptError(f"no token for {unknown}")
         return [self.known.index(c) for c in text]
+
+    prompt = encode
 
 
 @pytest.mark.parametrize(("known", "own"), [("aeiou", False), ("#", True), ("", True)])
