@@ -173,6 +173,8 @@ class Letters:
 
     prompt = encode
 
+    prompt = encode
+
 
 @pytest.mark.parametrize(("known", "own"), [("aeiou", False), ("#", True), ("", True)])
 def test_the_text_has_the_models_own_characters(
