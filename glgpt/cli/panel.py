@@ -104,7 +104,7 @@ def planning(plan: Plan) -> str:
 
 
 class Log:
-    """Lines on a stream that is no terminal: the first step, one every few seconds, each validation, the last.
+    """Prints lines where there is no terminal: the first step, one every few seconds, each validation, the last.
 
     What else takes long has a line after `TASK_AFTER` seconds, and one every few seconds.
     """

@@ -122,7 +122,7 @@ def name_of(node: int) -> str:
 
 @dataclass(frozen=True)
 class SupernodeClaims:
-    """What a supernode reports of its steps."""
+    """Returns what a supernode reports about its steps."""
 
     tokens: int
     steps: int

@@ -391,7 +391,7 @@ class Gateway:
                 self.rounds.disconnected(client.member)
 
     def _origin_fits(self, socket: WebSocket) -> bool:
-        """True for a page of this gateway, and for programs that are no browser."""
+        """True for a page of this gateway, and for programs that are not browsers."""
         origin = socket.headers.get("origin")
         if origin is None or origin in self.origins:
             return True
@@ -433,7 +433,7 @@ class Gateway:
         await client.socket.close(code, why)
 
     def _turn_out_unwanted(self) -> None:
-        """Closes the sockets of all who may not be connected, and drops unfinished uploads of theirs."""
+        """Closes the sockets of all who may not be connected, and drops their unfinished uploads."""
         for client in [client for client in self.clients if self._unwanted(client.member)]:
             self.clients.discard(client)
             self._spawn(self._turn_out(client))

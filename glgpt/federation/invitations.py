@@ -18,7 +18,7 @@ from glgpt.system.files import read_json, write_json
 LIFE = 7 * 24 * 3600.0  # seconds
 DASHBOARD_LIFE = 30 * 24 * 3600.0
 HOST, HOST_LINK, COMMANDS = "host", "host link", "host commands"  # of a dashboard's tab, of its link, of this machine
-HOST_KINDS = (HOST, HOST_LINK, COMMANDS)  # the host's tokens, beside "member"
+HOST_KINDS = (HOST, HOST_LINK, COMMANDS)  # the host's tokens, as well as "member"
 
 
 def _text(data: bytes) -> str:

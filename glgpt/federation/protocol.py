@@ -132,7 +132,7 @@ class Ready(_FromHost):
 
 
 class Answer(_FromHost):
-    """What became of an update."""
+    """The outcome of an update."""
 
     type: Literal["accepted", "rejected"]
     attempt: Attempt | None = None

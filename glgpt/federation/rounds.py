@@ -258,7 +258,7 @@ class Rounds:
         return min(self.session.members * self.session.gateways, self.session.shards)
 
     def _gives_way(self, member: Member) -> int | None:
-        """How readily a member's seat is given to another (0: first); None for one that keeps it.
+        """Returns how readily a member's seat is given to another (0: first); None for one that keeps it.
 
         First those that were set aside, then those offline that never trained, then those connected that let some
         rounds pass, and last those that trained and are offline for long.
@@ -662,7 +662,7 @@ class Rounds:
 
 
 def _struck_out(strikes: int, why: str) -> str:
-    """Why a member with so many rejected updates is set aside; empty if it is not."""
+    """Returns why a member with this many rejected updates is set aside; empty if it is not."""
     return f"{strikes} rejected updates, the last one: {why}" if strikes >= rules.STRIKES else ""
 
 

@@ -47,7 +47,7 @@ def shard_starts(seed: int, step: int, rows: int, count: int, shard: tuple[int, 
 
 
 class Claims(Protocol):
-    """What a client reports of its steps: an `Update`, or the same of a spooled update or a supernode's reply."""
+    """Claims of a client about its steps: of an `Update`, a spooled update or a supernode's reply."""
 
     @property
     def tokens(self) -> int: ...  # noqa: D102
@@ -84,7 +84,7 @@ def check_claims(claims: Claims, bounds: Bounds) -> None:
 
 @dataclass(frozen=True)
 class NormLimits:
-    """How large a change of the weights may be: by the parameters' norm, and by the changes of recent rounds."""
+    """Limits how large a change of the weights may be: by the parameters' norm and the changes of recent rounds."""
 
     parameters: float  # the norm of the parameters before the round
     recent: tuple[tuple[float, int], ...] = ()  # norm and steps of changes that were accepted in recent rounds

@@ -102,7 +102,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Operation:
-    """What an operator sees of the gateways: where each serves its metrics, if anywhere, and how they log."""
+    """Options of the gateways for operators: where each serves its metrics, if anywhere, and how they log."""
 
     metrics: Sequence[Place] = ()
     log_level: str = "info"

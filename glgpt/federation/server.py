@@ -1,4 +1,4 @@
-"""How the gateway listens: uvicorn's settings, limits on connections, and the flow control that its WebSockets lack."""
+"""Listens for the gateway: uvicorn's settings, limits on connections, and the flow control that its WebSockets lack."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class RawTexture:
     start: int
 
 
-KEPT = 2  # programs that stay beside a new one, such as that of the plain model while interventions are compared
+KEPT = 2  # programs retained next to a new one, such as the plain model's while interventions are compared
 SHORTEST = 16  # positions of the caches at least
 ONE_CAPTURED = 16  # what a chunk of one token costs when every name is kept: as much as the smallest chunk
 

@@ -88,7 +88,7 @@ class _Changes:
 
 
 class Sites:
-    """Where a program applies edits: the activations of some kinds in every block; and what is there at present.
+    """Places where a program applies edits: activations of some kinds in every block, and their present changes.
 
     For each of these activations, a state says which row of a table of gains and shifts each position and head takes;
     activations of one width share a table. `rows` is the number of rows of each table, by width.
@@ -131,7 +131,7 @@ class Sites:
 
 
 class Edits:
-    """What some interventions change in a model of this configuration, whose context is that of the program."""
+    """Changes that interventions make in a model of this configuration, whose context is that of the program."""
 
     def __init__(self, config: ModelConfig, edits: Iterable[Edit]) -> None:
         self.config, self._changes = config, dict[str, _Changes]()
@@ -172,7 +172,7 @@ class Edits:
         return {width: max(SMALLEST_TABLE, 1 << (len(t) - 1).bit_length()) for width, t in self._tables.items()}
 
     def sites(self) -> Sites:
-        """What a program must be recorded for."""
+        """Returns the sites that a program must be recorded for."""
         return Sites(self.config, self._kinds, self._rows)
 
     def states(self, sites: Sites) -> dict[str, Floats]:

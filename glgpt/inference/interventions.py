@@ -145,9 +145,9 @@ class Attend(Intervention):
 
 
 def edits_of(config: ModelConfig, interventions: Interventions) -> Edits:
-    """What the interventions change together, each after those before it, in programs of the configuration's context.
+    """Returns the changes of all interventions, composed in order, for programs of the configuration's context.
 
-    Raises GlgptError for what is no intervention, or a part that the model lacks.
+    Raises GlgptError for anything but an intervention, and for a part that the model lacks.
     """
     wanted = "an intervention (Ablate, Scale, Steer, Patch, Attend), or a list of them"
     one = isinstance(interventions, Intervention)
@@ -179,7 +179,7 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
 
 
 def _of_head(activation: Activation, head: int | None) -> NDArray[np.bool_]:
-    """Where a head has its values (None: everywhere): rows and columns of a gain, as `Edit` has them."""
+    """Returns where a head has its values (None: everywhere), as rows and columns of an `Edit`'s gain."""
     if head is not None and integer("head", head) >= activation.heads:
         raise GlgptError(f"head {head} is not one of the {activation.heads} of {activation.name}")
     chosen = np.ones(activation.heads, bool) if head is None else np.arange(activation.heads) == head

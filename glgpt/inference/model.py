@@ -221,7 +221,7 @@ class GPT2:
         return self.run_with_cache(ids, names, interventions=applied)
 
     def _generated(self, edits: Edits, how: Asked) -> Iterator[int]:
-        """What a decoder generates whose player makes these edits; the last few are kept."""
+        """Yields ids from a decoder whose player makes these edits; the last few decoders are retained."""
         if not edits:
             return self._decoder.generate(*how)
         if edits.key not in self._edited:
@@ -421,7 +421,7 @@ class GPT2:
     def _reserve(self, prompt: int, tokens: int) -> None:
         """Grows the context to what a prompt and the tokens after it need, as far as limits and memory go.
 
-        Raises GlgptError where there is no memory for the prompt.
+        Raises GlgptError if there is not enough memory for the prompt.
         """
         needed = min(prompt + max(0, tokens - 1), self.max_context)  # the last token is not read
         if needed <= self.context or not isinstance(self._decoder, Decoder):

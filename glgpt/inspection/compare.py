@@ -17,7 +17,7 @@ from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
 
 @dataclass(frozen=True)
 class Worst:
-    """An array beside its reference: the value furthest off, the relative error, and the multiple of the tolerance."""
+    """An array compared with its reference: the value furthest off, the relative error, its share of the tolerance."""
 
     name: str
     index: tuple[int, ...]

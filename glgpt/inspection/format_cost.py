@@ -1,4 +1,4 @@
-"""What a narrow format costs a model: how far its predictions are from f32's, measured once and remembered."""
+"""Measures how far a narrow format's predictions are from f32's, once for each model, and remembers it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NotMeasuredError(GlgptError):
 
 
 def cache_file() -> Path:
-    """Where costs are remembered: `$XDG_CACHE_HOME/glgpt/format-costs.json`."""
+    """Returns the file that costs are remembered in: `$XDG_CACHE_HOME/glgpt/format-costs.json`."""
     return cache_path() / "format-costs.json"
 
 

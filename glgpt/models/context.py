@@ -1,4 +1,4 @@
-"""How many positions a model's caches hold (its context), of the `n_positions` that it was made for."""
+"""Chooses how many positions a model's caches hold (its context), of the `n_positions` that it was made for."""
 
 from __future__ import annotations
 

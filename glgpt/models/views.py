@@ -1,4 +1,4 @@
-"""What views show of a model: the stages of a block, and names, groups and words as a page's manifest holds them."""
+"""Describes a model for views: stages of a block, and names, groups and words as a page's manifest holds them."""
 
 from __future__ import annotations
 

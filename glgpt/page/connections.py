@@ -44,7 +44,7 @@ def available_descriptors() -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """How many connections may be open, and how long a client may take (in seconds)."""
+    """Limits on open connections, and on the seconds that a client may take."""
 
     total: int = field(default_factory=available_descriptors)
     address: int = 256  # of one address

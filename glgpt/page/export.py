@@ -73,7 +73,7 @@ WRITTEN = re.compile(  # by any export, directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|(capture|probe|program)-[\w-]+\.json|(cut|several|training|weights)-[\w-]+\.bin"
 )
-OTHERS = ("embed", "dashboard")  # folders of the built page that are no part of an export
+OTHERS = ("embed", "dashboard")  # folders of the built page that an export leaves out
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
 
 

@@ -49,7 +49,7 @@ class Head(_Record):
 
 
 class ModelPage(_Record):
-    """What a model's folder may say about its page; `picture` is the prompt of the picture that links show."""
+    """The contents of `page.json` in a model's folder; `picture` is the prompt of the picture that links show."""
 
     trained_on: str | None = None
     prompts: list[Prompt] = []
@@ -93,7 +93,7 @@ class Prompts:
         return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
 
     def opening(self) -> list[int] | None:
-        """Returns the ids that the page opens with; None where there is no prompt."""
+        """Returns the ids that the page opens with; None if there is no prompt."""
         return self.ids(self.prompts[0].text) if self.prompts else None
 
     def manifest(self) -> dict[str, Any]:

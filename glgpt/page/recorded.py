@@ -32,7 +32,7 @@ PICTURES = 6  # of the recorded run
 def recorded_json(model: GPT2, prompts: Prompts) -> dict[str, Any] | None:
     """The opening prompt, its continuation with alternatives, attention over the first tokens, pictures of the machine.
 
-    None where there is no prompt.
+    None if there is no prompt.
     """
     given, tokenizer = prompts.opening(), prompts.tokenizer
     if given is None or tokenizer is None:
@@ -87,7 +87,7 @@ def _weighed(tokenizer: Tokenizer, logits: Any, sampler: Sampler, chosen: int) -
 
 
 def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats:
-    """What token `t` has of these activations, `[rows, columns]`: of heads a row each, of scores those up to itself."""
+    """Returns token `t`'s values of these activations, `[rows, columns]`: a row for each head, scores up to itself."""
 
     def of(name: str) -> Floats:
         values = found[name]

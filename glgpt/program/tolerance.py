@@ -1,8 +1,8 @@
-"""How far numbers may be from a reference: one rule, which the page's `engine/parity.ts` follows as well.
+"""Decides how far numbers may be from a reference: one rule, which the page's `engine/parity.ts` follows as well.
 
 Errors are relative to the root mean square (RMS) of what a token has of a tensor: activations grow with depth, and an
 error relative to them hardly does. Measured on SmolLM2-135M, 30 blocks: sums in another order, other fused passes and
-another rounding of halves are up to 8 roundings of f16 from each other (6 blocks: 3), while a weight's row that is
+another rounding to f16 are up to 8 roundings of f16 from each other (6 blocks: 3), while a weight's row that is
 zero, a head with the wrong rotation, swapped heads or a skipped block are 20 to 10,000 away, where they occur.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from glgpt.program.formats import FORMATS
 
-SINGLE = 8.0  # a single value may be off by so many times more than the RMS of all may, relative to RMS plus itself
+SINGLE = 8.0  # a single value may be off by this many times more than the RMS of all may, relative to RMS plus itself
 FLOOR = 2.0**-14  # added to an RMS, in squares: the smallest normal half, below which relative errors mean nothing
 OWN = 4  # blocks whose roundings count as much as those of the tensor itself
 KL_LIMIT = 0.05  # nats a token: generated text is then hard to tell from the reference's
@@ -25,7 +25,7 @@ KL_LIMIT = 0.05  # nats a token: generated text is then hard to tell from the re
 
 @dataclass(frozen=True)
 class Measured:
-    """What a tensor `[tokens, values]` is from its reference.
+    """The distance of a tensor `[tokens, values]` from its reference.
 
     `relative` is the RMS over tokens of each one's relative error, `excess` the multiple of the tolerance, `at` the
     (token, value) that is furthest off.
@@ -38,10 +38,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What may differ: the relative error of a tensor, the mean KL divergence of logits (nats), greedy tokens.
+    """Limits on differences: the relative error of a tensor, the mean KL divergence of logits (nats), greedy tokens.
 
     With `absolute` = (atol, rtol), each value may be off by `atol + rtol * |reference|` instead. Without `greedy`,
-    other greedy tokens are no fault: weights rounded to few bits choose others now and then.
+    other greedy tokens are not a fault: weights rounded to few bits choose others now and then.
     """
 
     relative: float
@@ -51,7 +51,9 @@ class Tolerance:
 
     @classmethod
     def of(cls, dtype: str, blocks: int, same_weights: bool = False, **others: Any) -> Tolerance:
-        """That of a model of so many blocks; with `same_weights`, the reference has them rounded to the format too.
+        """Returns the tolerance of a model of this many blocks.
+
+        With `same_weights`, the reference has the weights rounded to the format too.
 
         Roundings of blocks add up as their squares do, so that the tolerance grows with the root of their number.
         """
@@ -96,7 +98,7 @@ class Tolerance:
         return f"relative error {self.relative:.1e}"
 
     def as_json(self) -> dict[str, float]:
-        """What a page needs to know of it."""
+        """Returns the fields that a page needs."""
         return {"relative": self.relative, "single": SINGLE, "floor": FLOOR, "kl": self.kl}
 
 

@@ -69,7 +69,7 @@ class Fed:
 def look_bytes(look_: Look, part: Part, config: ModelConfig) -> int:
     """Returns how many bytes the answer to a look takes.
 
-    Raises GlgptError for a name that is no activation of the part, or an answer that is too large.
+    Raises GlgptError for a name that is not an activation of the part, or an answer that is too large.
     """
     known, n = part.activations(config), look_.n
     for name in look_.names:

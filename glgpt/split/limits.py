@@ -84,7 +84,7 @@ class Connections:
         return len(self._open)
 
     def admit(self, client: str) -> Place | None:
-        """Adds the connection that the current task serves. Returns None where there is no place for it.
+        """Adds the connection that the current task serves. Returns None if there is no place for it.
 
         The task of a connection that loses its place is cancelled.
         """

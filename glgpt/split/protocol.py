@@ -1,4 +1,4 @@
-"""How the bytes of a connection are sent: an answer counts as sent once the client has taken it."""
+"""Sends the bytes of a connection: an answer counts as sent once the client has taken it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidState
 SLOW = 30.0  # seconds in which a client must take an answer,
 SLOWEST = 1 << 20  # and a second more for as many bytes of it
 PIECE = 1 << 18  # bytes of a message that are buffered at a time
-PONGS = 16  # answers to pings that may wait behind an answer
+PONGS = 16  # answers to pings that may wait after an answer
 
 
 class BoundedProtocol(WebSocketsSansIOProtocol):

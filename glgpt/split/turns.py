@@ -123,7 +123,7 @@ class Turns(Generic[J]):
             self._used = {c: used for c, used in self._used.items() if c in waiting or used > self._floor}
 
     def _next(self) -> list[_Turn[J]]:
-        """What runs next: one piece of work, or jobs that run together; nothing once it is closed and all is done."""
+        """Returns what runs next: one piece of work, or jobs that run together; nothing once closed and all is done."""
         with self._change:
             self._change.wait_for(lambda: self._queue or self._closed)
             if not self._queue:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a server, on an address of their own: whoever may use the server need not see them."""
+"""Serves Prometheus metrics on a separate address: users of the server need not see them."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Text:
 
         Split into words one by one, the pieces give the same words as the text: see `cut`, which takes `whole` and
         `blanks`. Where it finds no place in `MOST_PIECE` characters, such as in a run of one character, the text is
-        parted there. Raises GlgptError, with file and offset, for what is no UTF-8.
+        parted there. Raises GlgptError, with file and offset, for bytes that are not UTF-8.
         """
         whole = list(whole)
         held, read, searched = "", 0, 0

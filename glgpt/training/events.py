@@ -21,7 +21,7 @@ class DivergedError(GlgptError):
 
 @dataclass(frozen=True)
 class Start:
-    """What is about to be trained: told before the first step, when the run folder is there."""
+    """Announces a training before its first step, once the run folder exists."""
 
     folder: Path
     config: ModelConfig

@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training is about to take: bytes of textures by role, and an estimate of a step's seconds."""
+    """Resources that a training needs: bytes of textures by role, and an estimate of a step's seconds."""
 
     recipe: Recipe
     memory: Mapping[str, int]

@@ -1,1 +1,1 @@
-"""What servers have for operators: options in a file, logs, metrics. It never knows what a server does."""
+"""Options in a file, logs and metrics for those who operate a server. It never knows what a server does."""

@@ -1,4 +1,4 @@
-"""What the library logs of models and pages, as lines on stderr."""
+"""Prints what the library logs about models and pages, as lines on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a desktop asks a host for, and accepts from it. Hosts are not trusted: all sizes have bounds."""
+"""Requests of a desktop to a host, and checks of its answers. Hosts are not trusted: all sizes have bounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Link:
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """Raises GlgptError for what is no invitation's link; takes the browsers' link too."""
+        """Raises GlgptError unless the text is an invitation's link; takes the browsers' link too."""
         split = urlsplit(text)
         token = split.fragment.rpartition("together=")[2].partition("&")[0]
         if split.scheme not in ("http", "https") or not split.hostname or "." not in token:

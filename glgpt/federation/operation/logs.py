@@ -10,7 +10,7 @@ from pathlib import Path
 
 from glgpt.system.logs import MAX_LOG_BYTES, start_logging
 
-BURST, PERIOD = 20, 60.0  # records of one place in the code, in so many seconds
+BURST, PERIOD = 20, 60.0  # records of one place in the code, in this many seconds
 
 
 class Throttle(logging.Filter):

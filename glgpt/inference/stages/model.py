@@ -124,7 +124,7 @@ class SplitGPT2(GPT2):
         return found
 
     def _generated(self, edits: Edits, how: Asked) -> Iterator[int]:
-        """What the pipeline generates. Raises GlgptError where there are edits."""
+        """Yields ids from the pipeline. Raises GlgptError if there are edits."""
         self._refuse(edits)
         return self.decoder.generate(*how)
 

@@ -50,7 +50,7 @@ class _Group:
 
 
 class _Seen:
-    """What of a regular expression has been read, and what one of its alternatives can cost."""
+    """The unread rest of a regular expression, and the cost of the alternative being read."""
 
     def __init__(self) -> None:
         self.groups: list[_Group] = []

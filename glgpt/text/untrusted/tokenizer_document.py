@@ -326,7 +326,7 @@ def read_document(path: Path) -> Document | None:
 
 
 def _problem(error: ValidationError) -> str:
-    """What is wrong with a file, and in which field, to follow its name."""
+    """Returns what is wrong with a file, and in which field, to follow its name."""
     errors = error.errors(include_url=False, include_input=False)
     first = min(errors, key=lambda e: e["type"] == "missing")  # a pattern that is wrong is no text either
     field = quoted(".".join(str(at) for at in first["loc"] if not str(at).startswith("_")), 120)

@@ -80,7 +80,7 @@ function Host() {
   );
 }
 
-/** What is wrong: the server does not answer, or an action failed. */
+/** Shows what is wrong: the server does not answer, or an action failed. */
 function Messages() {
   const silent = (state.now.value - state.heard.value) / 1000;
   return (

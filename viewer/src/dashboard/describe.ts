@@ -1,4 +1,4 @@
-// What the dashboard derives from a gateway's status, and how it words it.
+// Derives texts and numbers of the dashboard from a gateway's status.
 
 import type { Device, Invitation, RoundMetrics, Status } from "./gateway";
 
@@ -28,7 +28,7 @@ export interface Headline {
 
 const devices = (count: number) => `${count} device${count === 1 ? "" : "s"}`;
 
-/** What the session is doing now, and what it waits for. */
+/** Returns what the session is doing now, and what it waits for. */
 export function headline(status: Status): Headline {
   const { done, rounds, round, quorum, members } = status;
   if (done >= rounds) return { phase: "over", title: "Done", text: `All ${rounds} rounds are done.` };
@@ -58,7 +58,7 @@ export interface DeviceState {
   progress?: number;
 }
 
-/** What a device is doing. */
+/** Returns what a device is doing. */
 export function deviceState(device: Device, { round, local_steps, paused }: Status): DeviceState {
   if (device.aside === "removed") return { kind: "removed", text: "Removed" };
   if (device.aside) return { kind: "aside", text: "Set aside" };
@@ -129,7 +129,7 @@ export function links(base: string, token: string): { browser: string; desktop: 
   };
 }
 
-/** Whether an address reaches this machine alone. */
+/** True if an address reaches this machine alone. */
 export function isLocal(base: string): boolean {
   return /^(localhost|127(\.\d+){3}|\[::1\])$/.test(new URL(base).hostname);
 }

@@ -13,7 +13,7 @@ export interface Device {
   connections: number;
   /** Of the open round. */
   step: number;
-  /** Whether the open round has its update. */
+  /** True if the open round has its update. */
   answered: boolean;
   loss: number | null;
   norm: number | null;
@@ -56,7 +56,7 @@ export interface Status {
   parameters: number;
   epsilon?: number;
   delta?: number;
-  /** Whether there is a page for browsers to join with. */
+  /** True if there is a page for browsers to join with. */
   page: boolean;
   round: Round | null;
   members: Device[];

@@ -1,4 +1,4 @@
-// What the session is doing now, and the buttons for all of it.
+// Shows what the session is doing now, and the buttons for the whole session.
 
 import type { ComponentChildren } from "preact";
 import { Facts } from "../ui/facts";
@@ -25,7 +25,7 @@ export function Now({ status }: { status: Status }) {
   );
 }
 
-/** How far the session is, and the open round. */
+/** Shows how far the session is, and the open round. */
 function Meters({ status, ended }: { status: Status; ended: boolean }) {
   const { done, rounds, round, quorum, paused } = status;
   const left = secondsLeft(status);

@@ -1,4 +1,4 @@
-// What the dashboard knows of the session, and what its host can do.
+// The state of the session as the dashboard knows it, and the actions of its host.
 
 import { batch, computed, signal } from "@preact/signals";
 import { hostToken, open, readFragment, type Access } from "./describe";
@@ -43,7 +43,7 @@ export interface Question {
 }
 export const question = signal<Question | null>(null);
 
-/** Whether an action can reach the server. */
+/** True if an action can reach the server. */
 export const reachable = computed(() => status.value !== null && !lost.value && !over.value);
 
 let gateway: Gateway | null = null;
@@ -265,7 +265,7 @@ export function save(): Promise<void> {
 /** What an invited device may know of the session. Raises Denied and Unreachable. */
 export const terms = (token: string) => new Gateway(base, token).terms();
 
-/** Whether the host serves the page with which browsers join. */
+/** True if the host serves the page with which browsers join. */
 export async function hasPage(): Promise<boolean> {
   return fetch(new URL("train/", base), { method: "HEAD" }).then(
     ({ ok }) => ok,

@@ -3,7 +3,7 @@
 
 import type { Activation, Family, Manifest, Stage } from "./manifest";
 
-/** Where a name belongs: its block (-1: none), what it begins with, and the rest. */
+/** The place of a name: its block (-1: none), what it begins with, and the rest. */
 export interface Place {
   block: number;
   prefix: string;
@@ -38,7 +38,7 @@ export class Names {
     );
   }
 
-  /** Where the name of an activation, a parameter, a state or a pass belongs. */
+  /** Returns the place of the name of an activation, a parameter, a state or a pass. */
   place(name: string): Place {
     let found = this.places.get(name);
     if (!found) this.places.set(name, (found = this.parsed(name)));
@@ -91,13 +91,13 @@ export class Names {
     return prefix && block >= 0 ? this.filled(prefix, block) + part : null;
   }
 
-  /** The residual stream's names, after the embedding and after each of so many blocks. */
+  /** Returns the residual stream's names, after the embedding and after each of this many blocks. */
   stream(blocks: number): string[] {
     const [first, each] = this.family.stream;
     return [first, ...Array.from({ length: blocks }, (_, i) => this.filled(each, i))];
   }
 
-  /** What the parts of a block add to the residual stream, in order: the part, and the activation that it adds. */
+  /** Returns what the parts of a block add to the residual stream, in order: the part, and the activation that it adds. */
   added(block: number): { part: string; out: string }[] {
     return this.family.adds.map(({ part, out }) => ({ part: this.inBlock(block, part), out: this.inBlock(block, out) }));
   }

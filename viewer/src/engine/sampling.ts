@@ -114,7 +114,7 @@ export function alternatives(logits: Float32Array, count: number, chosen: number
   return { top: best.map((id) => ({ id, ...both(id) })), ...both(chosen) };
 }
 
-/** Whether a setting is a number: in JavaScript, text compares with numbers too. */
+/** True if a setting is a number: in JavaScript, text compares with numbers too. */
 const isNumber = (value: unknown): value is number => typeof value === "number" && !Number.isNaN(value);
 
 export class Sampler {

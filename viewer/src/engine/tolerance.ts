@@ -1,9 +1,9 @@
-// How far numbers may be from a reference. The rule of `glgpt/program/tolerance.py`, which says where its numbers come from.
+// Decides how far numbers may be from a reference, by the rule of `glgpt/program/tolerance.py`, which says where its numbers come from.
 
 export interface Tolerance {
   /** The error of a tensor that is allowed, relative to the root mean square (RMS) of what a token has of it. */
   relative: number;
-  /** A single value may be off by so many times that, relative to RMS plus itself. */
+  /** A single value may be off by this many times that, relative to RMS plus itself. */
   single: number;
   /** Added to an RMS, in squares. */
   floor: number;
@@ -11,7 +11,7 @@ export interface Tolerance {
   kl: number;
 }
 
-/** A tensor beside its reference: its relative error, the multiple of the tolerance, and the value that is furthest off. */
+/** A tensor compared with its reference: its relative error, the multiple of the tolerance, and the value that is furthest off. */
 export interface Measured {
   relative: number;
   excess: number;

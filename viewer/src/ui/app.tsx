@@ -97,7 +97,7 @@ function skip(): void {
   (main?.querySelector<HTMLElement>(".prompt textarea") ?? main)?.focus();
 }
 
-/** What a link sets that this page does not know: an older or newer page may have made it. */
+/** Names what a link sets that this page does not know: an older or newer page may have made it. */
 function UnknownLink() {
   const unknown = state.unknown.value;
   if (!unknown.length) return null;

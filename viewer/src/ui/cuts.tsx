@@ -184,7 +184,7 @@ function useWeighed(whole: readonly state.Tok[] | null): void {
   }, [still, whole, state.applied.value, state.view.value]);
 }
 
-/** Where the texts of the whole and of the changed model part, in words, on the views that do not show them. */
+/** Shows where the texts of the whole and of the changed model part, in words, on the views that do not show them. */
 function Parting() {
   const [whole, now] = [state.before.value, state.tokens.value];
   useWeighed(whole);

@@ -1,7 +1,7 @@
 // The machine: the whole model as it computes, a column a block, a cell a stage, each the texture that its pass wrote.
 
 import { useSignal, type Signal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { fromBase64 } from "../engine/base64";
 import { BLUE, ORANGE } from "./drawing/palettes";
 import { Strip, stages, type Stage } from "./drawing/strip";
@@ -114,7 +114,7 @@ function Cells() {
 
 /** The machine before it runs: its cells as they were recorded, and the recorded words, one after the other. */
 export function RecordedMachine({ at }: { at: Signal<number> }) {
-  const [width] = recordedSize();
+  const [width] = useMemo(recordedSize, []);
   const columns = width / state.recorded.value!.machine.cell[0]; // of a split model too, whose other blocks are elsewhere
   const all = recordedStages();
   return (
@@ -150,7 +150,7 @@ function RecordedPicture({ at }: { at: number }) {
   const { machine } = state.recorded.value!;
   const canvas = useRef<HTMLCanvasElement>(null);
   const newest = Math.max(0, machine.at.findLastIndex((t) => t <= at));
-  const [width, height] = recordedSize();
+  const [width, height] = useMemo(recordedSize, []);
   useLayoutEffect(() => {
     const bytes = fromBase64(machine.pictures[newest]!);
     canvas.current?.getContext("2d")?.putImageData(recordedPicture(bytes, width, height), 0, 0);

@@ -3,7 +3,7 @@
 import { headIn, parseChange } from "../engine/cuts";
 import type { Names } from "../engine/names";
 
-/** What a pass does, in a word or two. */
+/** Returns what a pass does, in one or two words. */
 export function caption(names: Names, label: string): string {
   return names.title(label) || label.replace(/^.*\./, "");
 }

@@ -382,7 +382,7 @@ function promptIds(): number[] {
   return (prompt.value.match(/\d+/g) ?? []).map(Number);
 }
 
-/** What `ids` returns; none of a text with a character that the vocabulary lacks, which generating then reports. */
+/** Returns the ids of a text; none of a text with a character that the vocabulary lacks, which generating then reports. */
 function known(ids: () => number[]): number[] {
   try {
     return ids();
@@ -516,7 +516,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
   }
 }
 
-/** How the recorded text goes on after these tokens: it stays in sight until the model has written as much; else nothing. */
+/** Returns how the recorded text continues after these tokens: it stays in sight until the model has written as much; else nothing. */
 function recordedAfter(list: readonly Tok[]): readonly Tok[] {
   const all = recorded.value?.tokens ?? [];
   return list.every((tok, i) => tok.id === all[i]?.id) ? all.slice(list.length).map((tok) => ({ ...tok, given: false })) : [];

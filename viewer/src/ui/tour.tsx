@@ -42,7 +42,7 @@ function lineEnd(): number | null {
   return at < 0 ? null : at;
 }
 
-/** Whether the embedding holds the position of a token, too. */
+/** True if the embedding also holds the position of a token. */
 const addsPositions = () => state.engine().model.names.positions === "absolute";
 
 const middle = (count: number) => Math.floor(count / 2);

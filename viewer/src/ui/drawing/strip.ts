@@ -52,7 +52,7 @@ export function stages(model: Model, entry: Entry): Stage[] {
   return found.sort((a, b) => a.pass - b.pass);
 }
 
-/** Whether a pass computes an activation, changes it, or writes it into a cache of its name. */
+/** True if a pass computes an activation, changes it, or writes it into a cache of its name. */
 function computes({ label, outputs }: Pass, name: string): boolean {
   return label === name || label === `${name}.edit` || outputs.some(([texture]) => texture === name);
 }
