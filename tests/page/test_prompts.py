@@ -52,8 +52,10 @@ def test_the_embedded_model_has_prompts_of_its_own() -> None:
 
 
 def test_a_prompt_that_the_model_cannot_take_is_refused(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "dist").mkdir()
+    monkeypatch.setattr("glgpt.page.export.built_page", lambda: tmp_path / "dist")
     for prompt, why in (("", "--prompt is empty"), ("a" * 64, "has 64 tokens; this page takes 1 to 63")):
         assert main(["export", "--model", str(folder), "--prompt", prompt, "--out", str(tmp_path / "out")]) == 2
         assert why in capsys.readouterr().err
