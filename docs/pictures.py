@@ -204,7 +204,7 @@ def page_cut(studio: Studio) -> None:
     """A layer that looks at the token before alone: both texts, and what became of each word."""
     with studio.page("#tokens=60&layer=2&head=mean", 700, "Attention") as page:
         page.get_by_label("Looks at").select_option("previous")
-        page.wait_for_function("document.querySelector('.cut-bar .parting')")
+        page.wait_for_function("document.querySelector('.intervention-bar .parting')")
         page.get_by_role("button", name="Compare the texts").click()
         page.wait_for_function(f"{WRITTEN} && document.querySelector('.compared .verdict')")
         page.evaluate("scrollTo(0, 0)")

@@ -14,7 +14,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from glgpt import GPT2
+from glgpt import LanguageModel
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     args = parser.parse_args()
 
     name = f"h.{args.layer}.attn.pattern"
-    with GPT2.from_pretrained(args.model) as model:
+    with LanguageModel.from_pretrained(args.model) as model:
         ids = model.encode(args.sentence)
         _, cache = model.run_with_cache(ids, name)
         pattern = cache[name][args.head]  # (T, T): row = the token that looks, column = the one looked at

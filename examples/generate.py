@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from glgpt import GPT2
+from glgpt import LanguageModel
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int)
     args = parser.parse_args()
 
-    with GPT2.from_pretrained(args.model) as model:
+    with LanguageModel.from_pretrained(args.model) as model:
         stream = model.generate(args.prompt, args.tokens, temperature=0.7, top_p=0.9, seed=args.seed, stop="\n\n\n")
         print(args.prompt, end="", flush=True)
         for text in stream:

@@ -12,10 +12,10 @@ import argparse
 
 import numpy as np
 
-from glgpt import GPT2
+from glgpt import LanguageModel
 
 
-def final_norm(model: GPT2, x: np.ndarray) -> np.ndarray:
+def final_norm(model: LanguageModel, x: np.ndarray) -> np.ndarray:
     """GPT-2's last layer norm, or Llama's last RMS norm, of one row."""
     epsilon, parameters = model.config.layer_norm_epsilon, model.parameters()
     if "ln_f.weight" in parameters:
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=4, help="tokens to show")
     args = parser.parse_args()
 
-    with GPT2.from_pretrained(args.model) as model:
+    with LanguageModel.from_pretrained(args.model) as model:
         ids = model.encode(args.prompt)
         _, stream = model.run_with_cache(ids, model.config.stream())
         head = model.parameter(model.config.output).astype(np.float64)  # (vocab, n_embd)

@@ -52,7 +52,7 @@ def main() -> None:
     axes.legend()
     figure.savefig(done.folder / "losses.png", dpi=150)
 
-    with glgpt.GPT2.from_pretrained(done.folder) as model:
+    with glgpt.LanguageModel.from_pretrained(done.folder) as model:
         print("".join(model.generate("\n", 40, temperature=0.8, seed=1)))
     print(done.folder / "losses.png")
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glgpt.errors import ArgumentError, DeviceError, FileError, GlgptError
     from glgpt.inference.capture import RawTexture
-    from glgpt.inference.generation import Generation, Run, TokenStream
+    from glgpt.inference.generation import Generation, GenerationStats, TokenStream
     from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
-    from glgpt.inference.model import GPT2
+    from glgpt.inference.model import GPT2, LanguageModel
     from glgpt.models.gpt2.config import GPT2Config
     from glgpt.models.spec import ModelConfig
     from glgpt.text.tokenizer import StreamDecoder
     from glgpt.training.run import train
     from glgpt.training.trainer import StepResult, Trainer, TrainerSettings
-    from glgpt.tuning.choice import DeviceSettings
+    from glgpt.tuning.kernel_selection import DeviceSettings
 
 __all__ = [
     "GPT2",
@@ -28,11 +28,12 @@ __all__ = [
     "FileError",
     "GPT2Config",
     "Generation",
+    "GenerationStats",
     "GlgptError",
+    "LanguageModel",
     "ModelConfig",
     "Patch",
     "RawTexture",
-    "Run",
     "Scale",
     "Steer",
     "StepResult",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_ROOMS = {
+_PACKAGES = {
     "Steer": "inference.interventions",
     "Scale": "inference.interventions",
     "Patch": "inference.interventions",
@@ -52,15 +53,16 @@ _ROOMS = {
     "Ablate": "inference.interventions",
     "ArgumentError": "errors",
     "DeviceError": "errors",
-    "DeviceSettings": "tuning.choice",
+    "DeviceSettings": "tuning.kernel_selection",
     "FileError": "errors",
     "GPT2": "inference.model",
+    "LanguageModel": "inference.model",
     "GPT2Config": "models.gpt2.config",
     "Generation": "inference.generation",
     "GlgptError": "errors",
     "ModelConfig": "models.spec",
     "RawTexture": "inference.capture",
-    "Run": "inference.generation",
+    "GenerationStats": "inference.generation",
     "StepResult": "training.trainer",
     "StreamDecoder": "text.tokenizer",
     "TokenStream": "inference.generation",
@@ -77,6 +79,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first asked for, so that the command starts, and stops, at once."""
-    if name not in _ROOMS:
+    if name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_PACKAGES[name]}"), name)

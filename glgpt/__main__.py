@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from glgpt.system.arrivals import first, record
+from glgpt.system.signal_log import first, record
 
 LINES: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _leaving = False

@@ -26,13 +26,13 @@ from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.chunks import Chunk, plan
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.programs import recorded_sizes
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
-from glgpt.tuning.choice import FETCHES, DeviceSettings, as_dict, product_program
+from glgpt.tuning.kernel_selection import FETCHES, DeviceSettings, as_dict, product_program
 
 SHAPE = (768, 3072)  # K, N of the products: into GPT-2 124M's MLP
 ROWS = (64, 256, 1024)
@@ -159,13 +159,18 @@ def product_player(
     return player
 
 
-def _load(name: str | None, dtype: str, settings: DeviceSettings, context: int | None) -> GPT2:
+def _load(name: str | None, dtype: str, settings: DeviceSettings, context: int | None) -> LanguageModel:
     checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.family(models.DEFAULT)())
-    return GPT2(checkpoint, None, dtype, settings=settings, context=context)
+    return LanguageModel(checkpoint, None, dtype, settings=settings, context=context)
 
 
 def model_bench(
-    loading: Callable[[], GPT2], peaks: dict[str, float], rate: float, rounds: int, clock: Clock, report: Report
+    loading: Callable[[], LanguageModel],
+    peaks: dict[str, float],
+    rate: float,
+    rounds: int,
+    clock: Clock,
+    report: Report,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Prefill and decode of a model, and what it takes in memory and passes."""
     gc.collect()

@@ -13,7 +13,7 @@ from glgpt.gl.player import Player
 from glgpt.program.layout import Layout, in_panels
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
-from glgpt.tuning.choice import FETCHES
+from glgpt.tuning.kernel_selection import FETCHES
 
 SECONDS = 120.0  # that a bench should take at most
 

@@ -20,7 +20,7 @@ from glgpt.gl.player import Player
 from glgpt.program.spec import Entry, Program
 from glgpt.training.settings import PRESETS
 from glgpt.training.trainer import Trainer
-from glgpt.tuning.choice import as_dict, product_program
+from glgpt.tuning.kernel_selection import as_dict, product_program
 
 SHAPES = {"nano": 256, "small": 1024}  # preset: vocabulary
 

@@ -21,7 +21,7 @@ from glgpt.cli.options import device_options
 from glgpt.cli.progress import Phases, progress
 from glgpt.cli.split import client_options, render_split, split_figures, split_page
 from glgpt.errors import GlgptError, quoted
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.inspection import info
 from glgpt.inspection.compare import compare, render
@@ -41,10 +41,10 @@ SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
 
 
 @contextmanager
-def open_model(args: argparse.Namespace) -> Iterator[GPT2]:
+def open_model(args: argparse.Namespace) -> Iterator[LanguageModel]:
     """The model that the arguments name, with a progress bar while it loads."""
     with progress("loading", "B") as show:
-        model = GPT2.from_pretrained(args.model, progress=show, **device_options(args), **client_options(args))
+        model = LanguageModel.from_pretrained(args.model, progress=show, **device_options(args), **client_options(args))
     with model:
         yield model
 
@@ -75,7 +75,7 @@ def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | N
     return text
 
 
-def encode(model: GPT2, text: str | None, ids: list[int] | None) -> list[int]:
+def encode(model: LanguageModel, text: str | None, ids: list[int] | None) -> list[int]:
     """The ids of `text`, or else `ids`."""
     if text is None:
         return ids or []
@@ -143,7 +143,9 @@ def run_generate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _samples(args: argparse.Namespace, model: GPT2, ids: list[int], start: str, sampling: dict[str, Any]) -> int:
+def _samples(
+    args: argparse.Namespace, model: LanguageModel, ids: list[int], start: str, sampling: dict[str, Any]
+) -> int:
     """Several continuations of one prompt, each of them printed under a heading when all before it are complete."""
     first = secrets.randbelow(2**32) if args.seed is None else args.seed
     seeds = range(first, first + args.samples)

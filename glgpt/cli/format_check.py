@@ -10,11 +10,11 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli.options import Parser, device_options
 from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inspection.format_cost import FormatCost, measure_cost, remembered_cost
 from glgpt.program.formats import FORMATS
 from glgpt.program.tolerance import KL_LIMIT
-from glgpt.tuning.choice import DeviceSettings
+from glgpt.tuning.kernel_selection import DeviceSettings
 
 LARGE = 400_000_000  # parameters; more take minutes on software GL
 
@@ -25,7 +25,7 @@ def add_check_option(parser: Parser) -> None:
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, help=text)
 
 
-def check_format(args: argparse.Namespace, dtype: str, model: GPT2 | None = None) -> FormatCost | None:
+def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | None = None) -> FormatCost | None:
     """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05; returns what was measured or remembered.
 
     It is measured once, and without `--check` only of models whose loading in f32 takes seconds, or without a `model`,
@@ -49,7 +49,9 @@ def check_format(args: argparse.Namespace, dtype: str, model: GPT2 | None = None
     return cost
 
 
-def _cost(args: argparse.Namespace, checkpoint: Checkpoint, dtype: str, model: GPT2 | None) -> FormatCost | None:
+def _cost(
+    args: argparse.Namespace, checkpoint: Checkpoint, dtype: str, model: LanguageModel | None
+) -> FormatCost | None:
     if cost := remembered_cost(checkpoint, dtype):
         return cost
     if model and not args.check and checkpoint.config.parameter_count > LARGE:

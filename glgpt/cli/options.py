@@ -240,6 +240,6 @@ def add_device_options(
 
 
 def device_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of `GPT2.from_pretrained` that `add_device_options` filled in."""
+    """The keyword arguments of `LanguageModel.from_pretrained` that `add_device_options` filled in."""
     names = ("device", "dtype", "kernel", "fetch", "storage", "context", "max_texture_memory")
     return {name: getattr(args, name) for name in names if hasattr(args, name)}

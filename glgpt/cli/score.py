@@ -10,7 +10,7 @@ from glgpt.cli.commands import open_model, report
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.scoring.suite import Texts, as_csv, render, score, texts_of_run
 from glgpt.text.files import Text
 
@@ -22,7 +22,10 @@ def run_suite(args: argparse.Namespace) -> int:
     if args.window is not None:
         raise GlgptError("--window goes without --suite, which takes the model's whole context (--context)")
     texts = _texts(args)
-    with open_model(args) as model, GPT2.from_pretrained(None, **device_options(args) | {"context": None}) as embedded:
+    with (
+        open_model(args) as model,
+        LanguageModel.from_pretrained(None, **device_options(args) | {"context": None}) as embedded,
+    ):
         other = None if model.path == embedded.path else embedded
         with progress("scoring") as show:
             found = score(

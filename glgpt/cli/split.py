@@ -19,9 +19,9 @@ from glgpt.system.files import named_errors
 from glgpt.wire import hidden
 
 if TYPE_CHECKING:
-    from glgpt.inference.model import GPT2
+    from glgpt.inference.model import LanguageModel
     from glgpt.page.split import SplitPage
-    from glgpt.split.engine import Front
+    from glgpt.split.engine import EngineBase
 
 TOKEN = "GLGPT_SPLIT_TOKEN"  # the environment variable that gives --token where the option is absent
 
@@ -91,7 +91,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of `GPT2.from_pretrained` that say what is split; none where nothing is."""
+    """The keyword arguments of `LanguageModel.from_pretrained` that say what is split; none where nothing is."""
     if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
         for name in ("token", "speculate", "wire"):
             if getattr(args, name, None):
@@ -126,7 +126,7 @@ def split_page(args: argparse.Namespace) -> SplitPage | None:
     return SplitPage(args.split, args.server, args.wire or "f32", args.head == "page")
 
 
-def split_figures(model: GPT2) -> list[dict[str, Any]]:
+def split_figures(model: LanguageModel) -> list[dict[str, Any]]:
     """What each stage of a split model did; none where the model is whole."""
     traffic = getattr(model, "traffic", None)
     return traffic() if traffic else []
@@ -161,7 +161,7 @@ def run_split_serve(args: argparse.Namespace) -> int:
     kind, more = _engine(args)
     with progress("loading", "B") as show:
         options = {"sessions": args.sessions, "age": args.idle, **more, **device_options(args)}
-        engine: Front = kind(args.model, args.blocks, progress=show, **options)
+        engine: EngineBase = kind(args.model, args.blocks, progress=show, **options)
     try:
         with operated(args):
             server = StageServer(engine, Access(_token(args), tuple(args.origin)), host, port, args.tls, args.idle)
@@ -172,7 +172,7 @@ def run_split_serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _engine(args: argparse.Namespace) -> tuple[Callable[..., Front], dict[str, Any]]:
+def _engine(args: argparse.Namespace) -> tuple[Callable[..., EngineBase], dict[str, Any]]:
     """What runs the blocks, and what it takes beside the rest. Raises ArgumentError where Ray is missing."""
     if args.engine == "embedded":
         for name in ("stages", "replicas"):
@@ -188,7 +188,7 @@ def _engine(args: argparse.Namespace) -> tuple[Callable[..., Front], dict[str, A
     return RayEngine, {"stages": args.stages or 1, "replicas": args.replicas or 1}
 
 
-def _announce(args: argparse.Namespace, engine: Front, url: str) -> None:
+def _announce(args: argparse.Namespace, engine: EngineBase, url: str) -> None:
     """Says where the server listens, what it holds, and what a token and a session take."""
     width, takes = engine.config.n_embd, engine.takes()
     about = {"model": engine.name, "holds": str(engine.part), "dtype": engine.dtype}

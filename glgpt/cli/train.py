@@ -76,7 +76,7 @@ def _add(p: Any, name: str, kind: Any, text: str, metavar: str = "N") -> None:
 
 def run_train(args: argparse.Namespace) -> int:
     """`glgpt train`: 1 when the run diverged."""
-    from glgpt.cli.panel import watcher
+    from glgpt.cli.training_dashboard import watcher
     from glgpt.training.events import DivergedError
     from glgpt.training.run import train
     from glgpt.training.run_folder import check_new

@@ -40,8 +40,8 @@ from glgpt.federation.operation import metrics
 from glgpt.federation.operation.logs import log_to_stderr
 from glgpt.federation.protocol import Join, Ping, Progress, Update
 from glgpt.federation.rounds import REMOVED, Member, Refused, Rejected, Rounds, RunOver
-from glgpt.federation.server import configuration
 from glgpt.federation.session import ENDED, ROUNDS, Files
+from glgpt.federation.uvicorn_settings import configuration
 from glgpt.page.built import built_dashboard
 from glgpt.page.connections import RESERVED, Limits, available_descriptors
 from glgpt.page.serve import Files as PageFiles

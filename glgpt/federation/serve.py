@@ -29,10 +29,10 @@ import numpy as np
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
 from glgpt.federation.invitations import COMMANDS, HOST_LINK, digest
-from glgpt.federation.keeper import Keeper
 from glgpt.federation.member.supernode import terms_of
 from glgpt.federation.operation.logs import rotate
 from glgpt.federation.session import ENDED, Files, Session, recipe_of
+from glgpt.federation.session_evaluator import SessionEvaluator
 from glgpt.system.files import read_json, write_json
 from glgpt.system.locks import lock_folder
 from glgpt.system.network import in_address
@@ -293,7 +293,7 @@ class Supervisor:
                 f"{quoted(files.run, 300)}: the last checkpoint is not finite; --rollback 1 undoes its round"
             )
         self.places, self.operation = places(place, urls, self.session.gateways), operation or Operation()
-        self.keeper = Keeper(files, device)
+        self.evaluator = SessionEvaluator(files, device)
         self.superlink_port = fleet_place(fleet_port, self.places).port
         self._serverapp = files.folder / "serverapp.pid"
         self._serverapp.unlink(missing_ok=True)
@@ -421,7 +421,7 @@ class Supervisor:
                     ready(links)
                     said = True
                 done = self.files.round_of()
-                for figures in self.keeper.catch_up(done):
+                for figures in self.evaluator.catch_up(done):
                     self.tell({"event": "round", **figures})
                     for process in self.processes:
                         process.forgive()
@@ -437,7 +437,7 @@ class Supervisor:
                 process.end()
             (self.files.folder / PROCESSES).unlink(missing_ok=True)
             flower.shrink_database(self.database)
-            self.keeper.close()
+            self.evaluator.close()
             self._unlock()
 
     def _listening(self) -> bool:

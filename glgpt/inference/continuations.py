@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 from glgpt.errors import GlgptError
 from glgpt.inference.batch import SPARE, BatchDecoder, Text
-from glgpt.inference.generation import Run, StopText
+from glgpt.inference.generation import GenerationStats, StopText
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 from glgpt.ops import MOST_ROWS
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
@@ -19,7 +19,7 @@ class Row:
 
     def __init__(self, ids: list[int], sampler: Sampler, tokens: int) -> None:
         self.ids, self.sampler, self.wanted = ids, sampler, tokens
-        self.run, self.drawn = Run(len(ids)), 0
+        self.run, self.drawn = GenerationStats(len(ids)), 0
         self.text: Text | None = None
         self.next = -1  # the token that was chosen last
         self.ready: deque[int] = deque()

@@ -10,7 +10,7 @@ from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference import programs
 from glgpt.inference.chunks import plan, upload_ids, upload_token
-from glgpt.inference.generation import Run, continuation
+from glgpt.inference.generation import GenerationStats, continuation
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 from glgpt.program.spec import Program
 
@@ -47,7 +47,7 @@ class Decoder:
         tokens: int,
         sampler: Sampler,
         ends: Container[int],
-        run: Run,
+        run: GenerationStats,
         begin: Callable[[], None] = lambda: None,
     ) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; stops at any of `ends`.

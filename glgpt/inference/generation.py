@@ -14,7 +14,7 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 
 @dataclass
-class Run:
+class GenerationStats:
     """How a generation went so far; seconds are wall time, `stopped` is why it ended: tokens, eos or text.
 
     `slides` counts how often the text outgrew the context and its later part was read anew (`window_start`); those
@@ -47,7 +47,7 @@ def continuation(
     tokens: int,
     ends: Container[int],
     context: int,
-    run: Run,
+    run: GenerationStats,
     ready: Callable[[], None],
     following: Next,
 ) -> Iterator[int]:
@@ -79,7 +79,7 @@ def continuation(
 class TokenStream(Iterator[int]):
     """Token ids as they are generated; `stats` says how it went."""
 
-    def __init__(self, ids: Iterator[int], stats: Run) -> None:
+    def __init__(self, ids: Iterator[int], stats: GenerationStats) -> None:
         self._ids, self.stats = ids, stats
 
     def __next__(self) -> int:

@@ -25,7 +25,7 @@ PER_HEAD = ("heads", "cache", "scores", "pattern")  # kinds of activations
 
 
 class Intervention(ABC):
-    """A change of a model while it runs; see `GPT2.generate` and `GPT2.run_with_cache`."""
+    """A change of a model while it runs; see `LanguageModel.generate` and `LanguageModel.run_with_cache`."""
 
     @abstractmethod
     def edits(self, config: ModelConfig) -> list[Edit]:
@@ -93,7 +93,7 @@ class Steer(Intervention):
 
 @dataclass(frozen=True, eq=False)
 class Patch(Intervention):
-    """Replaces an activation by `values`, in its natural shape (`GPT2.run_with_cache`), from position `first` on.
+    """Replaces an activation by `values`, in its natural shape (`LanguageModel.run_with_cache`), from position `first` on.
 
     Positions beyond the values stay as they are. Of scores and a pattern, `[n_head, T, T]`, `first` must be 0; what
     scores are above the diagonal does not count.

@@ -25,7 +25,7 @@ from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.edits import Edits, Sites
-from glgpt.inference.generation import Generation, Run, StopText, TokenStream
+from glgpt.inference.generation import Generation, GenerationStats, StopText, TokenStream
 from glgpt.inference.interventions import Intervention, Interventions, Patch, edits_of
 from glgpt.inference.programs import Parameters
 from glgpt.inference.sampling import Sampler, check_finite
@@ -35,18 +35,18 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.program.spec import Program
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
-from glgpt.tuning.choice import DeviceSettings, as_dict
+from glgpt.tuning.kernel_selection import DeviceSettings, as_dict
 
 if TYPE_CHECKING:
     from glgpt.inference.stages.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 Hook = Callable[[Floats], Any]
-Asked = tuple[list[int], int, Sampler, Container[int], Run]  # of a generation: see `Decoder.generate`
+Asked = tuple[list[int], int, Sampler, Container[int], GenerationStats]  # of a generation: see `Decoder.generate`
 EDITED_KEPT = 2  # players with interventions that are kept for the next generation
 
 
-class GPT2:
+class LanguageModel:
     """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object.
 
     It is used in the thread that loaded it, where its GL context is current; elsewhere GlgptError is raised.
@@ -93,7 +93,9 @@ class GPT2:
             raise
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any) -> GPT2:
+    def from_pretrained(
+        cls, name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any
+    ) -> LanguageModel:
         """Loads a checkpoint: a folder, a Hub name such as "gpt2", or None for the embedded Shakespeare model.
 
         `context=N`: how many positions the caches hold; text beyond them slides. By default they hold 2,048 at most
@@ -113,9 +115,9 @@ class GPT2:
         with Checkpoint.open(name_or_path) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
             if options.get("rest") is not None or options.get("plan") is not None:
-                from glgpt.inference.stages.model import SplitGPT2
+                from glgpt.inference.stages.model import SplitLanguageModel
 
-                return SplitGPT2(checkpoint, tokenizer, dtype, **options)
+                return SplitLanguageModel(checkpoint, tokenizer, dtype, **options)
             settings = DeviceSettings.taken_from(options)
             return cls(checkpoint, tokenizer, dtype, settings=settings, **options)
 
@@ -297,7 +299,7 @@ class GPT2:
         tokens, eos = integer("tokens", tokens), flag("eos", eos)
         sampler = Sampler(temperature, top_k, top_p, seed, min_p, repetition_penalty, logit_bias)
         sampler.check_vocabulary(self.config.vocab_size)
-        stats = Run(len(ids))
+        stats = GenerationStats(len(ids))
         self._reserve(len(ids), tokens)
         edits = edits_of(self.config, interventions)
         return TokenStream(self._generated(edits, (ids, tokens, sampler, self.eos_ids if eos else (), stats)), stats)
@@ -472,7 +474,7 @@ class GPT2:
             decoder.player.close()
         self.player.close()
 
-    def __enter__(self) -> GPT2:
+    def __enter__(self) -> LanguageModel:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -493,3 +495,6 @@ def _losses(logits: Floats, targets: Sequence[int]) -> Floats:
     rows = logits.astype(np.float64)
     found: Floats = (np.logaddexp.reduce(rows, axis=1) - rows[np.arange(len(rows)), targets]).astype(np.float32)
     return found
+
+
+GPT2 = LanguageModel  # the name in examples that load GPT-2

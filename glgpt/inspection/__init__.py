@@ -1,5 +1,5 @@
 """Looking into a model and judging it: dumps (attention patterns and other activations as PNG), comparison with
 references, evaluation, what a device would need.
 
-It knows `GPT2` and files of results; it never knows training. `plots` draws the pictures.
+It knows `LanguageModel` and files of results; it never knows training. `plots` draws the pictures.
 """

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inspection.reference import Case, shared_start
 from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
 
@@ -82,7 +82,7 @@ class CaseResult:
         return asdict(self) | {"within": self.within, "first_off": first and asdict(first)}
 
 
-def compare(model: GPT2, case: Case, tolerance: Tolerance, activations: bool = False) -> CaseResult:
+def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations: bool = False) -> CaseResult:
     """Runs one case; with `activations`, also every intermediate that the reference holds."""
     known = list(model.config.activations)
     unknown = sorted(set(case.arrays) - set(known))
@@ -114,7 +114,7 @@ def compare(model: GPT2, case: Case, tolerance: Tolerance, activations: bool = F
     )
 
 
-def _greedy(model: GPT2, case: Case, tolerance: Tolerance) -> tuple[tuple[int, int] | None, bool]:
+def _greedy(model: LanguageModel, case: Case, tolerance: Tolerance) -> tuple[tuple[int, int] | None, bool]:
     """(how many greedy tokens agree, of how many), and whether the first that differs is a tie."""
     if case.greedy is None:
         return None, False

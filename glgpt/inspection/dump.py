@@ -13,7 +13,7 @@ import numpy as np
 
 from glgpt.errors import GlgptError
 from glgpt.inference.arguments.names import selected
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.spec import EMBED, PATTERN, RESID_POST, in_block
 from glgpt.program.formats import Format
 from glgpt.system.files import holds_manifest, staged_folder, written_whole
@@ -44,7 +44,7 @@ def parse_range(text: str | None, count: int, what: str) -> list[int]:
 class Dump:
     """One call of `dump`: where it writes, what it has written."""
 
-    model: GPT2
+    model: LanguageModel
     ids: list[int]
     out: Path
     layers: list[int]
@@ -183,7 +183,7 @@ def texel_image(texels: np.ndarray, fmt: Format, floor: float | None = None) -> 
 
 
 def dump(
-    model: GPT2,
+    model: LanguageModel,
     ids: Sequence[int],
     out: str | Path,
     what: Sequence[str] = ("attention",),
@@ -216,7 +216,7 @@ def checked_out(out: str | Path) -> Path:
 
 
 def _draw(
-    model: GPT2,
+    model: LanguageModel,
     ids: Sequence[int],
     out: Path,
     what: Sequence[str],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Evaluation:
 
 
 def evaluate(
-    model: GPT2, text: str, window: int | None = None, progress: Callable[[int, int], None] | None = None
+    model: LanguageModel, text: str, window: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
     """Predicts every token of `text` but the first, each once.
 
-    The text is read in consecutive windows of `window` tokens (default: `GPT2.context`); a token's context is what
+    The text is read in consecutive windows of `window` tokens (default: `LanguageModel.context`); a token's context is what
     stands before it in its window. `bits_per_byte` spreads the loss over all bytes of the text.
     """
     if model.tokenizer is None:

@@ -10,12 +10,12 @@ from typing import Any
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.program.tolerance import kl_divergence
 from glgpt.system.files import cache_path, read_json, write_json
 from glgpt.system.memory import available_memory
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
-from glgpt.tuning.choice import DeviceSettings
+from glgpt.tuning.kernel_selection import DeviceSettings
 
 WINDOW = 256  # tokens of the text at most
 LEAST = 16  # tokens that a text must have; with fewer the model writes its own
@@ -70,14 +70,14 @@ def remembered_cost(checkpoint: Checkpoint, dtype: str) -> FormatCost | None:
 def measure_cost(
     checkpoint: Checkpoint,
     dtype: str,
-    model: GPT2 | None = None,
+    model: LanguageModel | None = None,
     *,
     settings: DeviceSettings | None = None,
     **options: Any,
 ) -> FormatCost:
     """Compares a format with f32 on some English text, or one that the model writes, and remembers the result.
 
-    `model` is the checkpoint in this format, where it is loaded already. `options` are those of `GPT2`. Raises
+    `model` is the checkpoint in this format, where it is loaded already. `options` are those of `LanguageModel`. Raises
     NotMeasuredError where f32 does not fit into memory.
     """
     settings = settings or DeviceSettings()
@@ -85,13 +85,13 @@ def measure_cost(
     tokenizer = model.tokenizer if model else load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
     _check_memory(short, settings)
     try:
-        with GPT2(short, tokenizer, "f32", settings=settings, **options) as plain:
+        with LanguageModel(short, tokenizer, "f32", settings=settings, **options) as plain:
             ids = _ids(plain, tokenizer)
             wanted = plain.logits(ids)
     except GlgptError as error:
         raise NotMeasuredError(f"f32 does not run here: {error}") from error
     if model is None:
-        with GPT2(short, tokenizer, dtype, settings=settings, **options) as narrow:
+        with LanguageModel(short, tokenizer, dtype, settings=settings, **options) as narrow:
             found = narrow.logits(ids)
     else:
         found = model.logits(ids)
@@ -121,7 +121,7 @@ def _check_memory(checkpoint: Checkpoint, settings: DeviceSettings) -> None:
         raise NotMeasuredError(f"f32 takes {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
 
 
-def _ids(plain: GPT2, tokenizer: Tokenizer | None) -> list[int]:
+def _ids(plain: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
     """`TEXT` without the characters that the model has no tokens for; where few are left, a text of its own."""
     most = plain.config.n_positions
     if tokenizer:

@@ -10,7 +10,7 @@ from glgpt.gl.device import Device, list_devices
 from glgpt.inference.programs import describe as describe_program
 from glgpt.inference.programs import fitting_program
 from glgpt.models.context import first_context
-from glgpt.tuning.choice import COLUMNS, DeviceSettings, as_dict
+from glgpt.tuning.kernel_selection import COLUMNS, DeviceSettings, as_dict
 
 
 def describe(

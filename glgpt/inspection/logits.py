@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.system.files import written_whole
 from glgpt.system.outputs import output_file
 
@@ -26,7 +26,7 @@ def _holds_logits(file: Path) -> bool:
         return False
 
 
-def save_logits(model: GPT2, ids: Sequence[int], path: Path) -> tuple[int, ...]:
+def save_logits(model: LanguageModel, ids: Sequence[int], path: Path) -> tuple[int, ...]:
     """Writes `tokens` int32 [T] and `logits` float32 [T, vocab]; returns the shape of the latter."""
     logits = model.logits(ids)
     with written_whole(path) as file:

@@ -24,7 +24,7 @@ from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gl.player import DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.context import first_context, largest_context
 from glgpt.models.part import Part
@@ -34,9 +34,9 @@ from glgpt.page.built import built_page
 from glgpt.page.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.preview import checked_site, checked_source, write_preview
 from glgpt.page.programs import (
-    CUT,
+    EDIT,
     SEVERAL,
-    Cuts,
+    PageEdits,
     capture_recording,
     generate_program,
     page_recordings,
@@ -52,7 +52,7 @@ from glgpt.program.formats import FORMATS
 from glgpt.program.spec import Limits, Program
 from glgpt.system.files import data_path, holds_manifest, named_errors, written_whole
 from glgpt.system.outputs import output_file, output_folder
-from glgpt.tuning.choice import PANELS_PAY, STEADY, DeviceSettings
+from glgpt.tuning.kernel_selection import PANELS_PAY, STEADY, DeviceSettings
 
 logger = logging.getLogger(__name__)
 SCHEMA = 3  # of manifest.json
@@ -71,7 +71,7 @@ CONTEXT = 256  # positions of the reference run: the caches of all that a large 
 LARGEST_FILE = 100_000_000  # what a plain static host takes
 WRITTEN = re.compile(  # by any export, directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
-    r"|(capture|probe|program)-[\w-]+\.json|(cut|several|training|weights)-[\w-]+\.bin"
+    r"|(capture|probe|program)-[\w-]+\.json|(interventions|several|training|weights)-[\w-]+\.bin"
 )
 OTHERS = ("embed", "dashboard")  # folders of the built page that an export leaves out
 SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
@@ -120,7 +120,7 @@ def export(
     With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
 
     `progress` is called with (bytes written, bytes in all) of the weights, `phase` with what begins, in a few words.
-    `options` are those of `GPT2.from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
+    `options` are those of `LanguageModel.from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
     step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
     something else, a viewer that was not built, or a model that cannot be loaded.
     """
@@ -156,10 +156,10 @@ def export(
             reading, held = reading or Reading(), _shortened(checkpoint, context)
             texts = Prompts.load(held.path, held.config, prompts)
             about, name = trained_on or texts.page.trained_on, name or checkpoint.name
-            wishes = _Wishes(
+            export_options = ExportOptions(
                 dtype, shard_size, name, texts, train, precision, about, reading, phase, split, site, source
             )
-            manifest = _write(held, folder, wishes, progress, options)
+            manifest = _write(held, folder, export_options, progress, options)
             if train and not embed:
                 reading.allow(folder / "index.html")
             if split:
@@ -238,7 +238,7 @@ def _swap(new: Path, out: Path, old: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Wishes:
+class ExportOptions:
     """What `export` was asked for, of the files in the folder."""
 
     dtype: str
@@ -256,35 +256,39 @@ class _Wishes:
 
 
 def _write(
-    checkpoint: Checkpoint, folder: Path, wishes: _Wishes, progress: Progress | None, options: dict[str, Any]
+    checkpoint: Checkpoint,
+    folder: Path,
+    export_options: ExportOptions,
+    progress: Progress | None,
+    options: dict[str, Any],
 ) -> dict[str, Any]:
     """Fills the folder and returns its manifest."""
-    config, dtype, train = checkpoint.config, wishes.dtype, wishes.train
-    split = wishes.split
+    config, dtype, train = checkpoint.config, export_options.dtype, export_options.train
+    split = export_options.split
     part = split.part(config) if split else Part.whole(config)
-    names, prompts, tokenizer = list(config.activations), wishes.prompts, wishes.prompts.tokenizer
-    wishes.phase("recording programs")
+    names, prompts, tokenizer = list(config.activations), export_options.prompts, export_options.prompts.tokenizer
+    export_options.phase("recording programs")
     programs, listed = _recordings(config, dtype, part, split)  # before anything takes time: limits may forbid them
     documents = {"tokenizer.json": _json(tokenizer_json(tokenizer))} if tokenizer else {}
     settings, opening = DeviceSettings.taken_from(options), prompts.opening()
     short = checkpoint.shortened(max(CONTEXT, 2 * len(opening or ())))
-    wishes.phase("running the reference")
-    with GPT2(short, tokenizer, dtype, settings=settings, **options) as model:
+    export_options.phase("running the reference")
+    with LanguageModel(short, tokenizer, dtype, settings=settings, **options) as model:
         documents["reference.json"] = _json(reference_json(model, opening, names))
-        wishes.phase("generating the opening text")
+        export_options.phase("generating the opening text")
         recorded = recorded_json(model, prompts)
-        if wishes.site:
-            write_preview(model, folder, wishes.site, wishes.name, prompts)
-    packed = {r[kind]: programs[r[kind]] for r in listed for kind in ("cut", "several") if kind in r}
+        if export_options.site:
+            write_preview(model, folder, export_options.site, export_options.name, prompts)
+    packed = {r[kind]: programs[r[kind]] for r in listed for kind in ("interventions", "several") if kind in r}
     layouts = weight_layouts(programs[listed[0]["generate"]], config)
     if recorded:
         documents["recorded.json"] = _json(recorded)
     texts: dict[str, str] = {}
     if train:
-        trained, texts, index = training_files(train, wishes.reading, wishes.precision)
+        trained, texts, index = training_files(train, export_options.reading, export_options.precision)
         packed |= trained
         documents["training.json"] = _json(index)
-    wishes.phase("writing programs")
+    export_options.phase("writing programs")
     programs |= packed
     documents |= {name: program.to_json() for name, program in programs.items()}
     files = {}
@@ -297,15 +301,15 @@ def _write(
         data = gzip.compress(_json(text).encode(), 9, mtime=0)
         (folder / name).write_bytes(data)
         files[name] = _digest(data)
-    wishes.phase("writing weights")
+    export_options.phase("writing weights")
     manifest = {
         "schema": SCHEMA,
         "glgpt": _version(),
-        "model": wishes.name,
+        "model": export_options.name,
         "dtype": dtype,
         "parameters": checkpoint.whole.parameter_count,
-        "trained_on": wishes.trained_on,
-        "source": wishes.source,
+        "trained_on": export_options.trained_on,
+        "source": export_options.source,
         "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # those that the page has
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
@@ -314,13 +318,13 @@ def _write(
         "recorded": "recorded.json" if recorded else None,
         "tuning": TUNING,
         "activations": split.activations(config) if split else described(config, part),
-        "family": family_json(config, [CUT]),
+        "family": family_json(config, [EDIT]),
         **prompts.manifest(),
         "patterns": list(ops.PATTERNS),
         "split": split.manifest(checkpoint) if split else None,
         "training": "training.json" if train else None,
         "files": dict(sorted(files.items())),
-        "shards": write_weights(checkpoint, layouts, folder, wishes.shard_size, progress),
+        "shards": write_weights(checkpoint, layouts, folder, export_options.shard_size, progress),
     }
     validate("manifest", manifest, "manifest.json")
     (folder / "manifest.json").write_text(_json(manifest), encoding="utf-8")
@@ -346,8 +350,8 @@ def _recordings(
         programs[files["generate"]] = generate_program(config, recording, dtype, part, taps=taps, tail=tail)
         programs[files["capture"]] = capture_recording(config, recording, dtype, part, tail)
         if whole:
-            files["cut"] = f"cut-{recording.name}.bin"
-            programs[files["cut"]] = generate_program(config, recording, dtype, part, Cuts(config))
+            files["interventions"] = f"interventions-{recording.name}.bin"
+            programs[files["interventions"]] = generate_program(config, recording, dtype, part, PageEdits(config))
             files["several"] = f"several-{recording.name}.bin"
             programs[files["several"]] = several_program(config, recording, dtype, programs[files["generate"]])
         probes = probe_programs(recording, dtype)

@@ -12,7 +12,7 @@ import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.spec import LOGITS
 from glgpt.program.formats import Floats
 from glgpt.program.layout import Layout
@@ -99,7 +99,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def reference_json(model: GPT2, prompt: list[int] | None, names: list[str]) -> dict[str, Any]:
+def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[str]) -> dict[str, Any]:
     """A prompt's ids, their greedy continuation, their logits, and the last token's row of every intermediate.
 
     Without a prompt, some ids.

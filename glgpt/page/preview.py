@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.spec import EMBED, LOGITS
 from glgpt.models.views import stages
 from glgpt.page.prompts import Prompts
@@ -42,7 +42,7 @@ def checked_source(source: str) -> str:
     return source
 
 
-def write_preview(model: GPT2, folder: Path, site: str, name: str, prompts: Prompts) -> None:
+def write_preview(model: LanguageModel, folder: Path, site: str, name: str, prompts: Prompts) -> None:
     """Writes the picture of a model's token into a page's folder, and the tags that lead to it into its index.html.
 
     They name whole addresses, as those who fetch a picture for a link want them: hence `site`.
@@ -81,7 +81,7 @@ def count_in_words(count: int) -> str:
     return f"{int(float(f'{count:.3g}')):,}"
 
 
-def _picture(model: GPT2, path: Path, about: str, prompts: Prompts) -> Word:
+def _picture(model: LanguageModel, path: Path, about: str, prompts: Prompts) -> Word:
     config, tokenizer = model.config, prompts.tokenizer
     shown = prompts.page.picture or (prompts.prompts[0].text if prompts.prompts else "")
     ids = prompts.ids(shown) if shown else list(range(min(8, config.vocab_size)))

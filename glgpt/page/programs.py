@@ -17,12 +17,12 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
-from glgpt.tuning.choice import product_program, row_product_program, variants
+from glgpt.tuning.kernel_selection import product_program, row_product_program, variants
 
 LEAST = Limits(max_draw_buffers=4)  # of every WebGL2 device: recordings of all draw buffers share the probe of one row
 CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
 SEVERAL = 4  # continuations of a prompt that a page writes side by side
-CUT = "cut."  # what the names of the states of `Cuts` begin with
+EDIT = "edit."  # what the names of the states of `PageEdits` begin with
 OWN_ROWS = 256  # tokens that each of them may have at least, where the context holds so many
 
 
@@ -35,7 +35,7 @@ class Recording:
 
     @property
     def rows(self) -> str:
-        """How its one-row products take their columns (`tuning.choice.COLUMNS`)."""
+        """How its one-row products take their columns (`tuning.kernel_selection.COLUMNS`)."""
         return "contiguous" if self.kernel.contiguous else "strided"
 
     @property
@@ -67,11 +67,11 @@ def page_recordings(dtype: str) -> list[Recording]:
     return list(own.values())
 
 
-class Cuts:
+class PageEdits:
     """Edits of every part that a page can change, by states that it writes.
 
-    `cut.NAME.gain`, `cut.NAME.shift` `[2, columns]` and `cut.NAME.at` (`ops.edit_one`) of the heads of each layer, of
-    what attention and MLP add to the residual stream, and of the stream after each block; `cut.NAME.how`
+    `edit.NAME.gain`, `edit.NAME.shift` `[2, columns]` and `edit.NAME.at` (`ops.edit_one`) of the heads of each layer, of
+    what attention and MLP add to the residual stream, and of the stream after each block; `edit.NAME.how`
     (`ops.set_pattern`) of attention's patterns.
     """
 
@@ -87,11 +87,11 @@ class Cuts:
         rec = network.rec
         if x.name in self.heads:
             heads = self.heads[x.name]
-            return ops.set_pattern(rec, x, rec.fixed(f"{CUT}{x.name}.how", Layout(1, 4 * heads), "state"), heads)
+            return ops.set_pattern(rec, x, rec.fixed(f"{EDIT}{x.name}.how", Layout(1, 4 * heads), "state"), heads)
         if x.name not in self.rows:
             return x
-        gain, shift = (rec.fixed(f"{CUT}{x.name}.{part}", Layout(2, x.cols), "state") for part in ("gain", "shift"))
-        return ops.edit_one(rec, x, gain, shift, rec.fixed(f"{CUT}{x.name}.at", Layout(1, 4), "state"))
+        gain, shift = (rec.fixed(f"{EDIT}{x.name}.{part}", Layout(2, x.cols), "state") for part in ("gain", "shift"))
+        return ops.edit_one(rec, x, gain, shift, rec.fixed(f"{EDIT}{x.name}.at", Layout(1, 4), "state"))
 
 
 def generate_program(
@@ -99,7 +99,7 @@ def generate_program(
     recording: Recording,
     dtype: str,
     part: Part | None = None,
-    cuts: Cuts | None = None,
+    edits: PageEdits | None = None,
     *,
     taps: bool = False,
     tail: bool = False,
@@ -115,9 +115,9 @@ def generate_program(
     """
     rec = Recorder(recording.limits)
     names = {in_block(i, Q) for i in range(config.n_layer)}
-    names |= cuts.names if cuts else set()
+    names |= edits.names if edits else set()
     network = config.network(rec, recording.kernel, dtype, names, part=part)
-    network.edits, network.taps = cuts, taps
+    network.edits, network.taps = edits, taps
     head = config.network(rec, recording.kernel, dtype, names, part=Part.head_of(config)) if tail else None
     sizes = record_generation(network, head, FEW_SIZES)
     network.taps = False
@@ -129,7 +129,7 @@ def generate_program(
             with rec.entry(f"attention_{i}_{size}"):
                 scores = rec.output(ops.scores(rec, q, k, *form, in_block(i, SCORES)))
                 pattern = ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN))
-                rec.output(cuts.apply(network, pattern) if cuts else pattern)
+                rec.output(edits.apply(network, pattern) if edits else pattern)
             with rec.entry(f"ahead_{i}_{size}"):
                 rec.output(ops.scores(rec, k, q, *form, in_block(i, "attn.ahead")))
     if network.part.head:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import EMBED, LOGITS, PATTERN, SCORES, in_block, part_of
 from glgpt.models.views import stages
@@ -29,7 +29,7 @@ BLOCKS_AT_ONCE = 12  # whose activations are in memory together
 PICTURES = 6  # of the recorded run
 
 
-def recorded_json(model: GPT2, prompts: Prompts) -> dict[str, Any] | None:
+def recorded_json(model: LanguageModel, prompts: Prompts) -> dict[str, Any] | None:
     """The opening prompt, its continuation with alternatives, attention over the first tokens, pictures of the machine.
 
     None if there is no prompt.
@@ -98,7 +98,7 @@ def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats
     return np.concatenate([of(name) for name in names])
 
 
-def recorded_machine(model: GPT2, ids: Sequence[int], given: int, logits: Floats) -> dict[str, Any]:
+def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logits: Floats) -> dict[str, Any]:
     """Pictures of the machine while some of the tokens behind the first `given` came out, spread over all of them.
 
     `logits` are those of all `ids`. A picture is a byte a texel, 127 for zero, rows from above; a column of cells for

@@ -11,7 +11,7 @@ from glgpt.errors import GlgptError
 from glgpt.models.network import Batch
 from glgpt.models.spec import ModelConfig, Parameter
 from glgpt.models.views import described, family_json
-from glgpt.page.programs import CUT, Cuts, Recording, capture_recording, generate_program, page_recordings
+from glgpt.page.programs import EDIT, PageEdits, Recording, capture_recording, generate_program, page_recordings
 from glgpt.page.reading import Reading
 from glgpt.program.kernel import Kernel
 from glgpt.program.recorder import Recorder
@@ -19,13 +19,13 @@ from glgpt.program.spec import Limits, Program
 from glgpt.text.tokenizer_training import bpe_size
 from glgpt.training.program import Recipe, program_digest, record_predictions, record_training
 from glgpt.training.settings import PRESETS, Settings, settings_for
-from glgpt.tuning.choice import COLUMNS
+from glgpt.tuning.kernel_selection import COLUMNS
 
 SCHEMA = 6  # of training.json
 OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
-VIEWED = ("generate", "capture", "cut")  # as in a recording of the manifest
+VIEWED = ("generate", "capture", "interventions")  # as in a recording of the manifest
 STEPS = 1000  # at most, unless a visitor asks for more: minutes, not hours
 
 
@@ -124,7 +124,7 @@ def _offer(size: Size, files: dict[str, Program]) -> dict[str, Any]:
         "config": config.fields(),
         "shape": config.shape(),
         "activations": described(config),
-        "family": family_json(config, [CUT]),
+        "family": family_json(config, [EDIT]),
         "checkpoint": config.to_dict(),
         "recipe": asdict(recipe),
         "settings": {name: getattr(size.settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
@@ -168,7 +168,7 @@ def view_programs(config: ModelConfig, recording: Recording) -> dict[str, Progra
     return {
         "generate": generate_program(config, plain, "f32"),
         "capture": capture_recording(config, plain, "f32"),
-        "cut": generate_program(config, plain, "f32", cuts=Cuts(config)),
+        "interventions": generate_program(config, plain, "f32", edits=PageEdits(config)),
     }
 
 

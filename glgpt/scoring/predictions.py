@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.text.dataset import Ids
 
 BINS = 10  # of the reliability diagram, equally wide
@@ -88,7 +88,7 @@ def targets_of(first: Sequence[int] | NDArray[Any], context: int) -> NDArray[np.
 
 
 def predict(
-    model: GPT2, ids: Ids, first: Sequence[int] | NDArray[Any], context: int, progress: Progress | None = None
+    model: LanguageModel, ids: Ids, first: Sequence[int] | NDArray[Any], context: int, progress: Progress | None = None
 ) -> Predictions:
     """What `model` gives every target of the windows that start at `first`. Raises GlgptError as its `logits` do."""
     found = Predictions.empty(len(first) * context)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import FileError, GlgptError, quoted
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.scoring.ngrams import baselines
 from glgpt.scoring.predictions import Figures, Predictions, chance, figures, predict, targets_of
 from glgpt.scoring.samples import Copies, copies
@@ -74,11 +74,16 @@ def texts_of_run(folder: Path) -> Texts:
 
 
 def score(
-    model: GPT2, texts: Texts, *, tokens: int = TOKENS, embedded: GPT2 | None = None, progress: Progress | None = None
+    model: LanguageModel,
+    texts: Texts,
+    *,
+    tokens: int = TOKENS,
+    embedded: LanguageModel | None = None,
+    progress: Progress | None = None,
 ) -> Score:
     """Scores a model, and beside it chance, n-gram models of the training text, and `embedded` on the same text.
 
-    At most `tokens` tokens are scored (0: all), in windows of `GPT2.context` tokens, spread evenly over the text.
+    At most `tokens` tokens are scored (0: all), in windows of `LanguageModel.context` tokens, spread evenly over the text.
     Raises GlgptError for a model without a tokenizer, or a text that fills no window.
     """
     report = progress or (lambda *_: None)
@@ -104,14 +109,14 @@ def score(
     )
 
 
-def tokenizer_of(model: GPT2) -> Tokenizer:
+def tokenizer_of(model: LanguageModel) -> Tokenizer:
     """The model's tokenizer. Raises GlgptError where it has none."""
     if model.tokenizer is None:
         raise GlgptError(f"{model.name} has no tokenizer, so text cannot be scored; add vocab.json and merges.txt")
     return model.tokenizer
 
 
-def _tokenised(texts: Texts, model: GPT2, tokenizer: Tokenizer, report: Progress) -> Data:
+def _tokenised(texts: Texts, model: LanguageModel, tokenizer: Tokenizer, report: Progress) -> Data:
     show, who = _part(report, "tokenising"), identity(model.path)
     held = load_data(texts.held, 0, tokenizer, who, show)
     train = load_data(texts.train, 0, tokenizer, who, show).train if texts.train else np.zeros(0, np.uint16)
@@ -131,7 +136,7 @@ def _part(report: Progress, what: str) -> Callable[[int, int], None]:
     return lambda done, total: report(what, done, total)
 
 
-def _embedded(model: GPT2, text: Text, report: Progress) -> Figures | None:
+def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | None:
     """The embedded model on the text's beginning, in its own tokens and windows: compare bits a byte."""
     tokenizer, head = tokenizer_of(model), ""
     for piece, _ in text.pieces():
@@ -147,7 +152,7 @@ def _embedded(model: GPT2, text: Text, report: Progress) -> Figures | None:
     return figures("embedded", found, _size(tokenizer, ids, targets_of(first, context)))
 
 
-def write(model: GPT2, progress: Callable[[int, int], None] | None = None, tokens: int = WRITTEN) -> str:
+def write(model: LanguageModel, progress: Callable[[int, int], None] | None = None, tokens: int = WRITTEN) -> str:
     """The same sample each time; where the model's context is full, it continues from the later half of that."""
     tokenizer, context = tokenizer_of(model), model.context
     try:

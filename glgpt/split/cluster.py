@@ -33,7 +33,7 @@ from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.part import Part, checked_chain
 from glgpt.models.spec import ModelConfig
-from glgpt.split.engine import Engine, Fed, Front, look_bytes
+from glgpt.split.engine import Engine, EngineBase, StepRequest, look_bytes
 from glgpt.split.sessions import LapsedError, Session
 from glgpt.system.signals import NUMBERS
 from glgpt.wire import hidden
@@ -88,7 +88,7 @@ class Replica:
             if not session.evicted and message.pos > session.held:
                 raise LapsedError(ORDER, f"a step at {message.pos} of a session that holds {session.held} rows")
             x = self.engine.rows(self.engine.part, payload, message.n, wire)
-            return "", "", await self.engine.step(Fed(session, message, x, wire, time.perf_counter(), client))
+            return "", "", await self.engine.step(StepRequest(session, message, x, wire, time.perf_counter(), client))
         except LapsedError as error:
             self._sessions.pop(key, None)
             return error.code, str(error), b""
@@ -115,7 +115,7 @@ def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
     return [Part(a, b, part.embed and i == 0, part.head and i == stages - 1) for i, (a, b) in enumerate(pairwise(ends))]
 
 
-class RayEngine(Front):
+class RayEngine(EngineBase):
     """The sessions of a part whose ranges of blocks are Ray Serve deployments.
 
     Joins the cluster that RAY_ADDRESS names, or starts one on this machine. `options` are those of `Engine`; every node
@@ -194,11 +194,11 @@ class RayEngine(Front):
             self._sessions.popitem(last=False)
         return session, self.part
 
-    async def step(self, fed: Fed) -> bytes:
+    async def step(self, request: StepRequest) -> bytes:
         """The answer to a step, as the message to send: the rows go from stage to stage."""
-        if fed.repeated:
-            return fed.session.reply
-        session, step, x = fed.session, fed.step, fed.x
+        if request.repeated:
+            return request.session.reply
+        session, step, x = request.session, request.step, request.x
         if step.pos > session.held:
             raise LapsedError(ORDER, f"a step at {step.pos} of a session that holds {session.held} rows")
         begun = time.perf_counter()
@@ -208,7 +208,9 @@ class RayEngine(Front):
             last = i == len(self._handles) - 1
             message = step.model_copy(update={"ask": step.ask if last else _hint(step.ask)})
             sticky = handle.options(session_id=session.key)
-            data = _taken(await self._call(sticky.step, session.key, encode(message, _packed(x)), "f32", fed.client))
+            data = _taken(
+                await self._call(sticky.step, session.key, encode(message, _packed(x)), "f32", request.client)
+            )
             said, payload = decode_answer(data)
             if not self.parts[i].head:
                 x = hidden.unpack(payload, step.n, self.config.n_embd, "f32")
@@ -216,8 +218,8 @@ class RayEngine(Front):
         guessed = step.ask and step.ask.guesses and said.tokens
         session.held = step.pos + (len(said.tokens) if guessed else step.n)
         ms = round(1000 * (time.perf_counter() - begun), 3)
-        header = said.model_copy(update={"ms": ms, "queue_ms": max(0.0, round(1000 * (begun - fed.came), 3))})
-        payload = payload if self.part.head else memoryview(hidden.pack(x, fed.wire))
+        header = said.model_copy(update={"ms": ms, "queue_ms": max(0.0, round(1000 * (begun - request.came), 3))})
+        payload = payload if self.part.head else memoryview(hidden.pack(x, request.wire))
         session.seq, session.reply = step.seq, encode(header, bytes(payload))
         return session.reply
 

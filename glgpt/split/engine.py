@@ -17,14 +17,14 @@ from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.capture import Captures
+from glgpt.inference.stages.batched_stage import BatchedStage
 from glgpt.inference.stages.model import look
 from glgpt.inference.stages.stage import Answer, Stage
-from glgpt.inference.stages.together import Together
 from glgpt.models.part import Part
 from glgpt.models.spec import LOGITS, ModelConfig
 from glgpt.program.formats import Floats
+from glgpt.split.batching_executor import BatchingExecutor
 from glgpt.split.sessions import Session, Sessions
-from glgpt.split.turns import Turns
 from glgpt.wire import hidden
 from glgpt.wire.messages import Look, Looked, Step, Stepped, encode
 
@@ -35,12 +35,12 @@ LOOK_BYTES = 256 << 20  # the most that one answer to a look may take, its logit
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedPart:
     """A part that clients may ask for: what runs its texts, and what looks inside it."""
 
     part: Part
     stage: Stage
-    texts: Together
+    texts: BatchedStage
     captures: Captures
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class Served:
 
 
 @dataclass(frozen=True, eq=False)
-class Fed:
+class StepRequest:
     """A step of a session: its rows `x`, the format in which hidden states travel, when it came and from whom."""
 
     session: Session
@@ -85,7 +85,7 @@ def look_bytes(look_: Look, part: Part, config: ModelConfig) -> int:
     return size
 
 
-class Front(ABC):
+class EngineBase(ABC):
     """What the application asks for: the sessions of a part of a model, wherever they run."""
 
     config: ModelConfig
@@ -109,7 +109,7 @@ class Front(ABC):
         """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part."""
 
     @abstractmethod
-    async def step(self, fed: Fed) -> bytes:
+    async def step(self, request: StepRequest) -> bytes:
         """The answer to a step, as the message to send. Raises GlgptError, and `LapsedError`."""
 
     @abstractmethod
@@ -152,10 +152,10 @@ class Front(ABC):
         return ids.tolist()
 
 
-class Engine(Front):
-    """Loads a part of a checkpoint and runs the steps of its sessions, clients by turns (`Turns`).
+class Engine(EngineBase):
+    """Loads a part of a checkpoint and runs the steps of its sessions, clients by turns (`BatchingExecutor`).
 
-    Steps of one row that wait at the same time run in one pass, up to eight sessions' (`Together`).
+    Steps of one row that wait at the same time run in one pass, up to eight sessions' (`BatchedStage`).
 
     Raises GlgptError for a model, a part or a device that cannot be used.
     """
@@ -170,7 +170,7 @@ class Engine(Front):
         age: float = 600.0,
         **options: Any,
     ) -> None:
-        self._turns = Turns("glgpt-stage", self._together, lambda: self.sessions.side_by_side)
+        self._turns = BatchingExecutor("glgpt-stage", self._together, lambda: self.sessions.side_by_side)
         try:
             self._turns.submit(lambda: self._load(name_or_path, blocks, dtype, sessions, age, options)).result()
         except BaseException:
@@ -188,7 +188,7 @@ class Engine(Front):
         self.most, self._spare = self._affordable(most, self._limit)
         self.sessions = Sessions(self.most, age)
         self.whole = self._served(self.stage)
-        self._narrowed: dict[Part, Served] = {}  # the one used least recently first
+        self._narrowed: dict[Part, ServedPart] = {}  # the one used least recently first
         self._heads = self.stage.captures(self._limit, Part.head_of(self.config))
 
     def _affordable(self, wanted: int, limit: int | None) -> tuple[int, int | None]:
@@ -209,11 +209,11 @@ class Engine(Front):
             )
         return found, limit - found * session
 
-    def _served(self, stage: Stage) -> Served:
-        texts = Together(stage, self.sessions.most, self._spare)
-        return Served(stage.part, stage, texts, stage.captures(self._limit))
+    def _served(self, stage: Stage) -> ServedPart:
+        texts = BatchedStage(stage, self.sessions.most, self._spare)
+        return ServedPart(stage.part, stage, texts, stage.captures(self._limit))
 
-    def serve(self, part: str | None) -> Served:
+    def serve(self, part: str | None) -> ServedPart:
         """A part of this one's, as it is written, over the same weights; None: all of it. In the engine's thread.
 
         Raises GlgptError for what is not in it.
@@ -236,7 +236,7 @@ class Engine(Front):
         count = len(self._narrowed)
         return idle[: max(0, count - NARROWED)] + used[: max(0, 1 + len(used) - MOST_NARROWED)]
 
-    def _drop(self, served: Served) -> None:
+    def _drop(self, served: ServedPart) -> None:
         self.sessions.drop(served.texts)
         served.close()
 
@@ -258,61 +258,63 @@ class Engine(Front):
 
         return await self._turns.run(find, client, urgent=wanted == self.part or wanted in self._narrowed)
 
-    async def step(self, fed: Fed) -> bytes:
+    async def step(self, request: StepRequest) -> bytes:
         """The answer to a step, as the message to send, when its turn has come."""
-        ask = fed.step.ask
-        if fed.step.n == 1 and not (ask and ask.guesses):
-            answer: bytes = await self._turns.join(fed, fed.session.key, fed.session.texts, fed.client)
+        ask = request.step.ask
+        if request.step.n == 1 and not (ask and ask.guesses):
+            answer: bytes = await self._turns.join(request, request.session.key, request.session.texts, request.client)
             return answer
-        return await self._turns.run(lambda: self._step(fed), fed.client)
+        return await self._turns.run(lambda: self._step(request), request.client)
 
-    def _step(self, fed: Fed) -> bytes:
-        if fed.repeated:
-            return fed.session.reply
+    def _step(self, request: StepRequest) -> bytes:
+        if request.repeated:
+            return request.session.reply
         begun = time.perf_counter()
-        return self._reply(fed, self.sessions.step(fed.session, fed.step.pos, fed.x, fed.step.ask), begun)
+        return self._reply(
+            request, self.sessions.step(request.session, request.step.pos, request.x, request.step.ask), begun
+        )
 
-    def _together(self, jobs: Sequence[Fed]) -> list[bytes | Exception]:
+    def _together(self, jobs: Sequence[StepRequest]) -> list[bytes | Exception]:
         """Returns the answers to steps of one row of several sessions, or for a session its own error.
 
         Where the joint pass fails, each step runs alone, so that one client's step cannot fail those of others.
         """
         begun = time.perf_counter()
-        new = [fed for fed in jobs if not fed.repeated]
-        answers: dict[Fed, Answer | GlgptError] = {}
+        new = [request for request in jobs if not request.repeated]
+        answers: dict[StepRequest, Answer | GlgptError] = {}
         if len(new) > 1:
-            steps = [(fed.session, fed.step.pos, fed.x, fed.step.ask) for fed in new]
+            steps = [(request.session, request.step.pos, request.x, request.step.ask) for request in new]
             with contextlib.suppress(Exception):  # its step raises it again, alone
                 answers = dict(zip(new, self.sessions.steps(steps), strict=True))
 
-        def answer(fed: Fed) -> bytes | Exception:
+        def answer(request: StepRequest) -> bytes | Exception:
             try:
-                found = answers.get(fed)
+                found = answers.get(request)
                 if found is None:
-                    return self._step(fed)
-                return found if isinstance(found, GlgptError) else self._reply(fed, found, begun)
+                    return self._step(request)
+                return found if isinstance(found, GlgptError) else self._reply(request, found, begun)
             except Exception as error:  # of this session alone
                 return error
 
-        return [answer(fed) for fed in jobs]
+        return [answer(request) for request in jobs]
 
     @staticmethod
-    def _reply(fed: Fed, answer: Answer, begun: float) -> bytes:
-        payload, step = b"", fed.step
+    def _reply(request: StepRequest, answer: Answer, begun: float) -> bytes:
+        payload, step = b"", request.step
         if answer.hidden is not None:
-            payload = hidden.pack(answer.hidden, fed.wire)
+            payload = hidden.pack(answer.hidden, request.wire)
         elif answer.logits is not None:
             payload = np.ascontiguousarray(answer.logits, "<f4").tobytes()
         header = Stepped(
             seq=step.seq,
             n=step.n,
             ms=round(1000 * (time.perf_counter() - begun), 3),
-            queue_ms=max(0.0, round(1000 * (begun - fed.came), 3)),
+            queue_ms=max(0.0, round(1000 * (begun - request.came), 3)),
             tokens=answer.tokens,
             top=[[(i, round(p, 6), round(d, 6)) for i, p, d in candidates] for candidates in answer.top],
         )
-        fed.session.seq, fed.session.reply = step.seq, encode(header, payload)
-        return fed.session.reply
+        request.session.seq, request.session.reply = step.seq, encode(header, payload)
+        return request.session.reply
 
     async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
         """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""

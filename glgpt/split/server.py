@@ -25,7 +25,7 @@ from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.part import Part
 from glgpt.page.serve import Headers, bound_socket, settings
 from glgpt.split import metrics
-from glgpt.split.engine import Fed, Front
+from glgpt.split.engine import EngineBase, StepRequest
 from glgpt.split.limits import Budget, Connections, Place, Rates, client_of
 from glgpt.split.protocol import BoundedProtocol
 from glgpt.split.sessions import LapsedError, Session
@@ -75,7 +75,7 @@ class Access:
 class Application:
     """The ASGI application of an engine: one session a connection, one step of each at a time."""
 
-    def __init__(self, engine: Front, access: Access, idle: float = 600.0) -> None:
+    def __init__(self, engine: EngineBase, access: Access, idle: float = 600.0) -> None:
         self.engine, self.access, self.idle = engine, access, max(idle, GREETING)
         self.draining, self.under_way = False, 0
         self.rates, self.connections, self.answers = Rates(), Connections(4 * engine.most + 16), Budget()
@@ -255,7 +255,7 @@ class Application:
                 session.seq, session.reply = message.seq, b""
                 reply = await self.engine.look(part, message, x, client)
             elif session.evicted or message.seq in (session.seq, session.seq + 1):
-                reply = await self.engine.step(Fed(session, message, x, wire, came, client))
+                reply = await self.engine.step(StepRequest(session, message, x, wire, came, client))
             else:
                 raise LapsedError(ORDER, f"step {message.seq} came after step {session.seq}")
             await socket.send_bytes(reply)
@@ -326,7 +326,7 @@ class StageServer:
 
     def __init__(
         self,
-        engine: Front,
+        engine: EngineBase,
         access: Access | None = None,
         host: str = "127.0.0.1",
         port: int = PORT,

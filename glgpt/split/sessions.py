@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import Rows
 from glgpt.inference.programs import ROWS
+from glgpt.inference.stages.batched_stage import BatchedStage, SessionCache, StepInput
 from glgpt.inference.stages.stage import Answer
-from glgpt.inference.stages.together import Caches, Fed, Together
 from glgpt.ops import MOST_ROWS
 from glgpt.wire.messages import EVICTED, ORDER, Ask
 
@@ -29,18 +29,18 @@ class LapsedError(GlgptError):
 class Session:
     """A text under way: `held` rows are in its caches. `key` is a secret that only its client knows."""
 
-    ran_by: Together | None = None  # None where another process runs it
+    ran_by: BatchedStage | None = None  # None where another process runs it
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     held: int = 0
     seq: int = -1  # of the last step
     reply: bytes = b""  # to the last step
     used: float = field(default_factory=time.monotonic)
     client: str = ""  # who opened it last
-    caches: Caches | None = None  # None until its first step, and again once it was evicted
+    caches: SessionCache | None = None  # None until its first step, and again once it was evicted
     evicted: bool = False
 
     @property
-    def texts(self) -> Together:
+    def texts(self) -> BatchedStage:
         """What runs it here."""
         assert self.ran_by, "this session runs elsewhere"
         return self.ran_by
@@ -55,7 +55,7 @@ class Sessions:
 
     def __init__(self, most: int, age: float) -> None:
         self.most, self.age = most, age
-        self._free: list[tuple[Together, Caches]] = []
+        self._free: list[tuple[BatchedStage, SessionCache]] = []
         self._made = 0
         self._live: OrderedDict[str, Session] = OrderedDict()  # with caches, the least recently used first
         self.evictions = 0
@@ -68,11 +68,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._live)
 
-    def use(self, texts: Together) -> bool:
+    def use(self, texts: BatchedStage) -> bool:
         """Whether a session with caches runs on this stage."""
         return any(session.ran_by is texts for session in self._live.values())
 
-    def find(self, key: str | None, texts: Together, client: str = "") -> Session:
+    def find(self, key: str | None, texts: BatchedStage, client: str = "") -> Session:
         """The session of this key on this stage, or a new one where there is none any more."""
         self._expire()
         found = self._live.get(key) if key else None
@@ -86,7 +86,7 @@ class Sessions:
         Raises GlgptError for rows beyond the context, or guesses that do not go with them.
         """
         self._check(session, pos, len(x), ask)
-        fed = Fed(self._use(session), pos, x, ask)
+        fed = StepInput(self._use(session), pos, x, ask)
         session.held = pos  # in case it fails half way
         answer = session.texts.answer(fed)
         session.held = fed.caches.held
@@ -101,7 +101,7 @@ class Sessions:
         good = [i for i, error in enumerate(found) if error is None]
         for i in good:
             self._touch(steps[i][0])  # all of them, so that none is evicted for another
-        fed = [Fed(self._use(steps[i][0]), *steps[i][1:]) for i in good]
+        fed = [StepInput(self._use(steps[i][0]), *steps[i][1:]) for i in good]
         for i, one in zip(good, fed, strict=True):
             steps[i][0].held = one.pos
         answers = steps[0][0].texts.answers(fed) if fed else []
@@ -130,7 +130,7 @@ class Sessions:
         if pos > session.held:
             raise LapsedError(ORDER, f"a step at {pos} of a session that holds {session.held} rows")
 
-    def _use(self, session: Session) -> Caches:
+    def _use(self, session: Session) -> SessionCache:
         """The session's caches, used now."""
         if session.caches is None:
             session.caches = self._caches(session)
@@ -150,7 +150,7 @@ class Sessions:
             self._free.append((session.texts, session.caches))
             session.caches = None
 
-    def _caches(self, session: Session) -> Caches:
+    def _caches(self, session: Session) -> SessionCache:
         self._expire()
         texts = session.texts
         if not self._free and self._made == self.most:
@@ -171,7 +171,7 @@ class Sessions:
         most = max(counts.values())
         return next(session for session in self._live.values() if counts[session.client] == most)
 
-    def _release(self, texts: Together, caches: Caches) -> None:
+    def _release(self, texts: BatchedStage, caches: SessionCache) -> None:
         self._made -= 1
         texts.release(caches)
 
@@ -187,7 +187,7 @@ class Sessions:
         self.end(session)
         session.evicted, session.held, session.reply = True, 0, b""
 
-    def drop(self, texts: Together) -> None:
+    def drop(self, texts: BatchedStage) -> None:
         """Evicts the sessions of a stage, and releases its caches."""
         for session in list(self._live.values()):
             if session.texts is texts:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from glgpt.system.arrivals import first
+from glgpt.system.signal_log import first
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = 0.2  # seconds after which it is seen to that an exception was not swallowed

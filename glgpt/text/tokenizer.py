@@ -224,7 +224,7 @@ def _read_plain(folder: Path) -> _Files:
 
 def _read_combined(path: Path, vocab_size: int | None) -> Tokenizer | None:
     """The tokenizer of a tokenizer.json; None for another kind than BPE."""
-    from glgpt.text.engine_tokenizer import EngineTokenizer  # which imports this module
+    from glgpt.text.hf_tokenizer import HFTokenizer  # which imports this module
     from glgpt.text.untrusted.tokenizer_document import read_document  # it takes pydantic a while
 
     document = read_document(path)
@@ -232,7 +232,7 @@ def _read_combined(path: Path, vocab_size: int | None) -> Tokenizer | None:
         return None
     named = _named_tokens(path.parent)
     files = _on_tiktoken(document, named)
-    return _build(files, vocab_size) if files else EngineTokenizer(document, vocab_size, named)
+    return _build(files, vocab_size) if files else HFTokenizer(document, vocab_size, named)
 
 
 def _on_tiktoken(document: Document, named: Mapping[str, str]) -> _Files | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from glgpt.errors import GlgptError
 from glgpt.plots.loss import loss_curve
-from glgpt.system.arrivals import first
+from glgpt.system.signal_log import first
 from glgpt.system.signals import NUMBERS, Unwinding, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from glgpt.errors import GlgptError
 from glgpt.program.spec import ROLES, Program
 from glgpt.training.program import Recipe
-from glgpt.tuning.choice import Choice, estimated_seconds
+from glgpt.tuning.kernel_selection import Choice, estimated_seconds
 
 MIB = 1 << 20
 

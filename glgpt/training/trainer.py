@@ -23,8 +23,8 @@ from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.arguments.checks import integer, token_ids
 from glgpt.inference.decoder import Decoder
-from glgpt.inference.generation import Run
-from glgpt.inference.model import GPT2
+from glgpt.inference.generation import GenerationStats
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import ModelConfig
@@ -33,7 +33,7 @@ from glgpt.training.loss_scale import LossScale
 from glgpt.training.plan import Plan, planned
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
 from glgpt.training.textures import STATES, TrainingTextures, check_finite, checked_ids, micro_batches
-from glgpt.tuning.choice import DeviceSettings
+from glgpt.tuning.kernel_selection import DeviceSettings
 
 logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 3  # steps whose losses may be unread before the trainer waits for the oldest
@@ -100,7 +100,7 @@ class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
 
     `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name
-    or folder, or a loaded GPT2, whose checkpoint is read. Settings come as one object or by name, as in
+    or folder, or a loaded LanguageModel, whose checkpoint is read. Settings come as one object or by name, as in
     `Trainer(config, batch=12, lr=1e-3)`; so do those of the device (`DeviceSettings`).
 
     A step takes `accumulate` micro-batches of at most `batch` sequences of at most `context` tokens; smaller arrays are
@@ -121,7 +121,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: ModelConfig | GPT2 | str | Path | None,
+        model: ModelConfig | LanguageModel | str | Path | None,
         settings: TrainerSettings | None = None,
         *,
         on_plan: Callable[[Plan], object] | None = None,
@@ -136,11 +136,13 @@ class Trainer:
             if isinstance(model, ModelConfig):
                 self.config = model
             else:
-                if isinstance(model, GPT2):
+                if isinstance(model, LanguageModel):
                     model = model.path
                 if model is not None and not isinstance(model, (str, Path)):
                     kind = type(model).__name__
-                    raise TypeError(f"model is a {kind}; pass a config, a loaded GPT2, a folder or a name of the Hub")
+                    raise TypeError(
+                        f"model is a {kind}; pass a config, a loaded LanguageModel, a folder or a name of the Hub"
+                    )
                 checkpoint = stack.enter_context(Checkpoint.open(model))
                 self.config, read = checkpoint.config, checkpoint.read
             longest = min(self.config.n_positions, max(DEFAULT_CONTEXT, settings.context or 0))
@@ -344,13 +346,13 @@ class Trainer:
         top_p: float | None = None,
         seed: int = 0,
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids` with the parameters as they are, beyond a context as `GPT2` does."""
+        """Yields up to `tokens` ids after `ids` with the parameters as they are, beyond a context as `LanguageModel` does."""
         ids, tokens, c = token_ids(ids), integer("tokens", tokens), self.config
         if not 0 < len(ids) <= c.context or min(ids) < 0 or max(ids) >= c.vocab_size:
             raise GlgptError(f"a prompt is 1 to {c.context} ids below {c.vocab_size}, not {ids}")
         sampler = Sampler(temperature, top_k, top_p, seed)
         self._settle()
-        yield from self._decoder.generate(ids, tokens, sampler, (), Run())
+        yield from self._decoder.generate(ids, tokens, sampler, (), GenerationStats())
 
     def _prepare(self) -> None:
         if not self._prepared:

@@ -14,7 +14,7 @@ from typing import Any
 from glgpt.errors import GlgptError
 from glgpt.page.serve import application, serving
 from glgpt.program.kernel import KERNELS
-from glgpt.tuning.choice import FETCHES
+from glgpt.tuning.kernel_selection import FETCHES
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "

@@ -23,7 +23,7 @@ from browser import FLAGS, find_chromium, served, wait_without_eval
 from playwright.sync_api import sync_playwright
 
 from glgpt.bench.engine import RandomCheckpoint
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.gpt2.config import SIZES
 from glgpt.program.formats import FORMATS
 
@@ -48,7 +48,7 @@ def exported(source: str | Path, out: Path, dtype: str) -> dict[str, float]:
     return {"seconds": time.perf_counter() - start, "peak_mb": most * 1024 / 1e6}
 
 
-def desktop_times(model: GPT2, ids: list[int], how: dict[str, Any]) -> tuple[float, float]:
+def desktop_times(model: LanguageModel, ids: list[int], how: dict[str, Any]) -> tuple[float, float]:
     """Milliseconds of the first token and of each that follows."""
     start = time.perf_counter()
     tokens = model.generate_ids(ids, TOKENS, **how)
@@ -118,7 +118,7 @@ def main() -> None:
     out = work / f"page-{args.model}-{args.dtype}"
     figures: dict[str, Any] = {} if out.exists() else {"export": exported(source, out, args.dtype)}
     weights = sum(shard["bytes"] for shard in json.loads((out / "manifest.json").read_text())["shards"])
-    with served(out) as site, sync_playwright() as p, GPT2.from_pretrained(source, dtype=args.dtype) as model:
+    with served(out) as site, sync_playwright() as p, LanguageModel.from_pretrained(source, dtype=args.dtype) as model:
         context = p.chromium.launch_persistent_context(
             tempfile.mkdtemp(),
             executable_path=find_chromium(),

@@ -16,7 +16,7 @@ import pytest
 from training_page import presets_for_tests
 from websockets.sync.client import connect
 
-from glgpt import GPT2
+from glgpt import LanguageModel
 from glgpt.page.export import export
 
 PROMPT = "First Citizen:\nBefore we proceed"
@@ -117,7 +117,7 @@ def test_firefox_says_what_the_desktop_says(
     evaluate("glgpt.ready")
     assert "llvmpipe" in evaluate("glgpt.info().renderer")
     ids = evaluate(f"glgpt.generate({json.dumps({'prompt': PROMPT, 'tokens': 48, 'temperature': 0})}).then(r => r.ids)")
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         assert ids == list(desktop.generate_ids(PROMPT, 48, temperature=0))
     parity = evaluate("glgpt.parity()")
     assert parity["pass"] and parity["maxError"] < 1e-4, parity

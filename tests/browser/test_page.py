@@ -33,9 +33,9 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 
 @pytest.fixture
 def desktop() -> Iterator[Any]:
-    from glgpt.inference.model import GPT2
+    from glgpt.inference.model import LanguageModel
 
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         yield model
 
 
@@ -218,7 +218,7 @@ def test_what_was_measured_needs_no_network(exported: Path, serve: Serve, browse
     page.evaluate("glgpt.ready")
     assert page.evaluate("glgpt.info().rows") == "contiguous"  # as llvmpipe likes it
     assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5}).then((r) => r.ids.length)") == 5
-    page.evaluate("glgpt.cut(['h.0.mlp'])")
+    page.evaluate("glgpt.intervene(['h.0.mlp'])")
 
 
 def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:

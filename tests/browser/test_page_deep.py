@@ -15,7 +15,7 @@ import pytest
 from browser import FLAGS, wait_without_eval
 from deep_models import BLOCKS, CONFIGS, SPECIAL
 
-from glgpt import GPT2, Ablate
+from glgpt import Ablate, LanguageModel
 from glgpt.models.spec import ModelConfig
 
 pytestmark = pytest.mark.slow
@@ -47,8 +47,8 @@ class Deep:
     def config(self) -> ModelConfig:
         return CONFIGS[self.family]
 
-    def desktop(self) -> GPT2:
-        return GPT2.from_pretrained(self.folder, device="software")
+    def desktop(self) -> LanguageModel:
+        return LanguageModel.from_pretrained(self.folder, device="software")
 
     @property
     def ids(self) -> list[int]:
@@ -220,14 +220,14 @@ def test_a_head_of_the_last_block_can_be_cut(deep_page: Deep) -> None:
     page, ids = deep_page.page, deep_page.ids
     deep_page.show("attention", layer=11, head=1)
     page.get_by_role("button", name="Cut head 1 of block 11").click()
-    page.wait_for_function("glgpt.model.cuts.join() === 'h.11.attn.1'")
+    page.wait_for_function("glgpt.model.edits.join() === 'h.11.attn.1'")
     asked = {"ids": ids, "tokens": 12, "temperature": 0}
     found = page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked)
     cut = [Ablate("h.11.attn", head=1)]
     with deep_page.desktop() as desktop:
         assert found == list(desktop.generate_ids(ids, 12, temperature=0, interventions=cut))
-    assert "head 1 of block 11" in page.locator(".cut-bar .change").inner_text()
-    page.evaluate("glgpt.cut([])")
+    assert "head 1 of block 11" in page.locator(".intervention-bar .change").inner_text()
+    page.evaluate("glgpt.intervene([])")
 
 
 def test_the_device_agrees_with_the_desktop(deep_page: Deep) -> None:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 pytestmark = pytest.mark.slow
 
@@ -190,7 +190,7 @@ def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse)
     }"""
     ids, contexts = page.evaluate(script, PROMPT)
     assert contexts == 2
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         assert ids == list(desktop.generate_ids(PROMPT, 64, temperature=0))
 
 
@@ -206,7 +206,7 @@ def test_a_text_survives_the_end_of_the_gpu_process(
         page.wait_for_function(f"globalThis.count >= {10 * kill}")
         end_gpu_process(tmp_path)
         page.wait_for_function(f"glgpt.info().contexts === {kill + 1}")
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         assert page.evaluate("globalThis.text.then((r) => r.ids)") == list(
             desktop.generate_ids("To be", 48, temperature=0)
         )

@@ -57,7 +57,7 @@ class Open(Stranger):
         self.on_text()
 
     def on_changed(self) -> None:
-        """Cuts off, and has another text afterwards."""
+        """PageEdits off, and has another text afterwards."""
         again = Stranger.asked.count("/changed") > 1
         body = BYTES.upper() if again else BYTES
         self.send(200, body if again else body[:1000], len(body))

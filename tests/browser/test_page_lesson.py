@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glgpt import GPT2, Ablate, Attend, Patch, Scale, Steer
+from glgpt import Ablate, Attend, LanguageModel, Patch, Scale, Steer
 from glgpt.inference.sampling import Sampler
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> 
 def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
     """At once, when a slider moves; what is cut off says so."""
     ids = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0.8, topK: 5, topP: 0.9, seed: 3})")
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         text = [*desktop.encode("To be"), *ids["ids"]]
         logits = desktop.logits(text[:-1])[-1]
     best = np.argsort(-logits, kind="stable")[:10]
@@ -86,25 +86,25 @@ def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
 def test_a_cut_head_writes_what_the_desktop_writes_without_it(page: Any) -> None:
     asked = {"prompt": "To be", "tokens": 24, "temperature": 0}
     script = "(o) => glgpt.generate(o).then((r) => r.ids)"
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         ids = desktop.encode("To be")
         whole = list(desktop.generate_ids(ids, 24, temperature=0))
         for parts, cut in {
             (PART,): [Ablate("h.3.attn", head=5)],
             ("h.0.mlp", "h.2"): [Ablate("h.0.mlp"), Ablate("h.2")],
         }.items():
-            page.evaluate("(parts) => glgpt.cut(parts)", list(parts))
+            page.evaluate("(parts) => glgpt.intervene(parts)", list(parts))
             assert page.evaluate(script, asked) == list(desktop.generate_ids(ids, 24, temperature=0, interventions=cut))
-        page.evaluate("glgpt.cut([])")
+        page.evaluate("glgpt.intervene([])")
         assert page.evaluate(script, asked) == whole
-    assert "no part of this model" in page.evaluate("glgpt.cut(['h.3.attn.99']).catch((error) => error.message)")
+    assert "no part of this model" in page.evaluate("glgpt.intervene(['h.3.attn.99']).catch((error) => error.message)")
 
 
 def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(page: Any) -> None:
     asked = {"prompt": "To be", "tokens": 24, "temperature": 0}
     script = "(o) => glgpt.generate(o).then((r) => r.ids)"
     love, hate, stream = "I love thee", "I hate thee, dog", "h.2.resid_post"
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         ends = [desktop.run_with_cache(desktop.encode(text), [stream])[1][stream][-1] for text in (love, hate)]
         ids = desktop.encode("To be")
         whole = list(desktop.generate_ids(ids, 24, temperature=0))
@@ -114,11 +114,11 @@ def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(page:
             "h.2~I%20love%20thee~I%20hate%20thee%2C%20dog~2": [Steer(stream, ends[0] - ends[1], 2)],
             "h.2~I%20love%20thee~~1.5": [Steer(stream, ends[0], 1.5)],
         }.items():
-            page.evaluate("(word) => glgpt.cut([word])", word)
+            page.evaluate("(word) => glgpt.intervene([word])", word)
             wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
             assert page.evaluate(script, asked) == wanted != whole, word
-        page.evaluate("glgpt.cut([])")
-    assert "is no change of a part" in page.evaluate("glgpt.cut(['h.3*x']).catch((error) => error.message)")
+        page.evaluate("glgpt.intervene([])")
+    assert "is no change of a part" in page.evaluate("glgpt.intervene(['h.3*x']).catch((error) => error.message)")
 
 
 def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None:
@@ -127,21 +127,23 @@ def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None
     page.locator(".steer summary").click()
     page.get_by_label("Towards").fill("love, and love")
     page.get_by_role("button", name="Steer", exact=True).click()
-    page.wait_for_function("glgpt.model.cuts.length === 1")
-    assert "block 5 towards “love, and love” × 2" in page.locator(".cut-bar .change").inner_text()
+    page.wait_for_function("glgpt.model.edits.length === 1")
+    assert "block 5 towards “love, and love” × 2" in page.locator(".intervention-bar .change").inner_text()
     page.get_by_label("Strength of block 5").select_option("8")
-    page.wait_for_function("glgpt.model.cuts[0]?.endsWith('~8')")
-    word = page.evaluate("glgpt.model.cuts[0]")
-    page.wait_for_function("location.hash.includes('cut=')")
+    page.wait_for_function("glgpt.model.interventions[0]?.endsWith('~8')")
+    word = page.evaluate("glgpt.model.interventions[0]")
+    page.wait_for_function("location.hash.includes('interventions=')")
     assert (
-        page.evaluate("new URLSearchParams(location.hash.slice(1)).get('cut')") == word == "h.5~love%2C%20and%20love~~8"
+        page.evaluate("new URLSearchParams(location.hash.slice(1)).get('interventions')")
+        == word
+        == "h.5~love%2C%20and%20love~~8"
     )
 
 
 def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_desktop(page: Any) -> None:
     """The text, and how likely each token of another text is."""
     other, script = "So we", "(o) => glgpt.generate(o).then((r) => r.ids)"
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         ids, given = desktop.encode("To be"), desktop.encode(other)
         text = desktop.encode("To be, or not to be: that is the question")
         z, names = "h.3.attn.z", ["h.2.resid_post", "h.3.mlp.out", "h.3.attn.z"]
@@ -158,7 +160,7 @@ def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_d
             f"h.3.mlp@1@{other}": [Patch("h.3.mlp.out", theirs["h.3.mlp.out"][1:], first=1)],
             f"h.3.attn.5@1@{other}": [Patch(z, head, first=1)],
         }.items():
-            page.evaluate("(word) => glgpt.cut([word])", word.replace(" ", "%20"))
+            page.evaluate("(word) => glgpt.intervene([word])", word.replace(" ", "%20"))
             wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
             assert page.evaluate(script, {"prompt": "To be", "tokens": 24, "temperature": 0}) == wanted, word
             logits = desktop.run_with_cache(ids + wanted, [], interventions=changes)[0].astype(np.float64)
@@ -168,14 +170,14 @@ def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_d
             plain = desktop.logits(ids + wanted).astype(np.float64)[1:-1]
             plain -= np.log(np.exp(plain).sum(1, keepdims=True))
             assert np.abs(found - plain[np.arange(24), wanted]).max() > 1e-3, word
-        page.evaluate("glgpt.cut([])")
+        page.evaluate("glgpt.intervene([])")
     for wrong, said in {
         "h.3.mlp:previous": "no part of this model",
         "h.3.attn:sideways": "no pattern of attention",
         "h.3@x@a": "is no change",
     }.items():
-        assert said in page.evaluate("(word) => glgpt.cut([word]).catch((error) => error.message)", wrong)
-    twice = page.evaluate("glgpt.cut(['h.3@1@a', 'h.3@2@a']).catch((error) => error.message)")
+        assert said in page.evaluate("(word) => glgpt.intervene([word]).catch((error) => error.message)", wrong)
+    twice = page.evaluate("glgpt.intervene(['h.3@1@a', 'h.3@2@a']).catch((error) => error.message)")
     assert "a part can be patched at one" in twice
 
 
@@ -184,18 +186,18 @@ def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: An
     page.get_by_role("combobox", name="Layer").select_option("1")
     page.get_by_role("combobox", name="Head").select_option("2")
     page.get_by_label("Looks at").select_option("previous")
-    page.wait_for_function("glgpt.model.cuts.join() === 'h.1.attn.2:previous'")
-    assert "head 2 of block 1 looks at the previous token" in page.locator(".cut-bar .change").inner_text()
+    page.wait_for_function("glgpt.model.edits.join() === 'h.1.attn.2:previous'")
+    assert "head 2 of block 1 looks at the previous token" in page.locator(".intervention-bar .change").inner_text()
     go(page, "Blocks")
     page.wait_for_function("document.querySelector('.patch')")
     page.locator(".patch summary").click()
     page.get_by_label("From the text").fill("So we")
     page.get_by_label("Of the block").select_option("mlp")
     page.get_by_role("button", name="Patch", exact=True).click()
-    page.wait_for_function("glgpt.model.cuts.length === 2")
-    part, at, text = page.evaluate("glgpt.model.cuts[1]").split("@")
+    page.wait_for_function("glgpt.model.edits.length === 2")
+    part, at, text = page.evaluate("glgpt.model.interventions[1]").split("@")
     assert (part, text) == ("h.5.mlp", "So%20we") and int(at) > 0
-    page.wait_for_function("/cut=.*%40/.test(location.hash)")
+    page.wait_for_function("/interventions=.*%40/.test(location.hash)")
     page.get_by_role("button", name="Compare the texts").click()
     page.wait_for_function(f"{DONE} && document.querySelector('.compared .verdict')")
     assert page.locator(".compared .still .less, .compared .still .more").count() > 0
@@ -207,11 +209,11 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
     page.get_by_role("combobox", name="Layer").select_option("0")
     page.get_by_role("combobox", name="Head").select_option("1")
     page.get_by_role("button", name="Cut head 1 of block 0").click()
-    page.wait_for_function("glgpt.model.cuts.length === 1")
-    assert "cut=h.0.attn.1" in page.url
-    page.wait_for_function("/the text (was “|stays)/.test(document.querySelector('.cut-bar').textContent)")
+    page.wait_for_function("glgpt.model.edits.length === 1")
+    assert "interventions=h.0.attn.1" in page.url
+    page.wait_for_function("/the text (was “|stays)/.test(document.querySelector('.intervention-bar').textContent)")
     page.wait_for_function(
-        "/It hardly matters: .* as likely/.test(document.querySelector('.cut-bar .verdict')?.textContent)"
+        "/It hardly matters: .* as likely/.test(document.querySelector('.intervention-bar .verdict')?.textContent)"
     )
     page.get_by_role("button", name="Compare the texts").click()
     page.wait_for_function(f"{DONE} && document.querySelector('.compared')")
@@ -219,10 +221,10 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
     assert page.locator(".machine .stage.cut").count() == 1
     first, second = (page.locator(f".sides > div:nth-child({n}) .bars li").all_inner_texts() for n in (1, 2))
     assert first and second and first != second
-    page.locator(".cut-bar button").first.click()
-    page.wait_for_function("!glgpt.model.cuts.length && !document.querySelector('.cut-bar')")
+    page.locator(".intervention-bar button").first.click()
+    page.wait_for_function("!glgpt.model.edits.length && !document.querySelector('.intervention-bar')")
     page.wait_for_function(DONE)
-    assert page.evaluate("document.querySelector('.stream').textContent") == whole and "cut=" not in page.url
+    assert page.evaluate("document.querySelector('.stream').textContent") == whole and "interventions=" not in page.url
 
 
 def test_a_card_can_be_asked_for_by_itself(page: Any) -> None:

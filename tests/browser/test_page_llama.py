@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from browser import preferring
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.page.export import export
 
 
@@ -28,7 +28,7 @@ def test_a_llama_passes_parity(
     assert page.evaluate("glgpt.info().rows") == rows
     result = page.evaluate("glgpt.parity()")
     assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None, result
-    with GPT2.from_pretrained(goldens / golden, dtype, device="software") as model:
+    with LanguageModel.from_pretrained(goldens / golden, dtype, device="software") as model:
         ids = np.load(goldens / golden / "reference.npz")["tokens"].tolist()[:12]
         _, expected = model.run_with_cache(ids, ["h.0.attn.q", "h.1.attn.k", "h.1.attn.z", "h.0.mlp.gate"])
         for name, values in expected.items():
@@ -47,7 +47,7 @@ def test_a_text_ends_at_any_of_several_tokens(
     """The list of an instruct model's generation_config.json ends a text, and texts side by side, in the page too."""
     folder = shutil.copytree(goldens / "llama-grouped", tmp_path / "model")
     ids, path = [2, 5, 9], folder / "generation_config.json"
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         made = list(model.generate_ids(ids, 12, temperature=0, eos=False))
     ends = [*dict.fromkeys(made)][:1:-1]
     path.write_text(json.dumps({"eos_token_id": ends}))

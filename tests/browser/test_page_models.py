@@ -10,7 +10,7 @@ import pytest
 from test_page_pipeline import unpacked
 from training_page import PLAY, QUIET, SEED, TRAIN, Browse, Serve
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 pytestmark = pytest.mark.slow
 BPE = {"text": PLAY, "config": {**QUIET, "tokenizer": "bpe:300"}, "seed": SEED}
@@ -72,7 +72,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     own = page.evaluate("glgpt.model.memory()")
     line = 256 * 16  # of cells: what a view draws the new model with
     assert own["weight"] == 0 and page.evaluate(BYTES) - before - sum(own.values()) in (0, line)  # no copy of a weight
-    with GPT2.from_pretrained(unpacked(page, tmp_path / "model"), device="software") as model:
+    with LanguageModel.from_pretrained(unpacked(page, tmp_path / "model"), device="software") as model:
         ids = model.tokenizer.encode(PROMPT)
         assert page.evaluate("(p) => glgpt.encode(p)", PROMPT) == ids
         np.testing.assert_allclose(logits(page), model.logits(ids).reshape(-1), atol=2e-4, rtol=1e-4)
@@ -82,7 +82,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     page.evaluate("glgpt.training.session.plan.rates.steps = 20")
     page.evaluate("glgpt.training.session.start()")
     page.wait_for_function("glgpt.training.session.step === 20", SLOW)
-    with GPT2.from_pretrained(unpacked(page, tmp_path / "later"), device="software") as model:
+    with LanguageModel.from_pretrained(unpacked(page, tmp_path / "later"), device="software") as model:
         wanted = model.logits(model.tokenizer.encode(PROMPT)).reshape(-1)
     np.testing.assert_allclose(logits(page), wanted, atol=2e-4, rtol=1e-4)  # the parameters as they are now
 
@@ -96,9 +96,9 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
         page.get_by_role("navigation").get_by_role("button", name=view, exact=True).click()
         page.wait_for_function(ready, SLOW)
         assert "train here" in page.locator(".about").inner_text()
-    page.evaluate("glgpt.cut(['h.0.mlp'])")
+    page.evaluate("glgpt.intervene(['h.0.mlp'])")
     assert np.abs(logits(page) - wanted).max() < 2e-4  # activations are the whole model's
-    page.evaluate("glgpt.cut([])")
+    page.evaluate("glgpt.intervene([])")
 
     page.get_by_role("navigation").get_by_role("button", name="Text", exact=True).click()
     choose(page, "shakespeare")
@@ -167,7 +167,7 @@ def test_a_saved_model_is_opened_beside_the_pages_own(site: Path, serve: Serve, 
         [str(p) for p in folder.iterdir() if p.name != "state.safetensors"]
     )
     used(page, "file")
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = model.logits(model.tokenizer.encode(PROMPT)).reshape(-1)
     np.testing.assert_allclose(logits(page), wanted, atol=2e-4, rtol=1e-4)
     (folder / "play.txt").write_text("a text")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from training_page import PLAY, QUIET
 
-from glgpt import GPT2
+from glgpt import LanguageModel
 from glgpt.system.files import data_path
 
 pytestmark = pytest.mark.slow
@@ -111,7 +111,7 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(exported: Path, serve
 def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(exported: Path, serve: Serve, browse: Browse) -> None:
     """The same words, in one go and by steps over the edge; the views show what the model still reads."""
     page = browse(serve(exported) + "#prompt=To+be&tokens=1&temperature=0.8&p=1&seed=5")
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         ids, context = desktop.encode("To be"), desktop.config.n_positions
         wanted = list(desktop.generate_ids(ids, 300, temperature=0.8, seed=5, eos=False))
         row = desktop.logits([*ids, *wanted][context // 2 : 300])[-1].astype(float)

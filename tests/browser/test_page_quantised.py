@@ -13,7 +13,7 @@ from reference import random_weights, save_checkpoint
 from test_page_views import shows
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
 
@@ -35,7 +35,10 @@ def test_the_page_has_the_desktops_numbers(
     assert page.evaluate("glgpt.info().rows") == rows
     result = page.evaluate("glgpt.parity()")
     assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None, result
-    with GPT2.from_pretrained(folder, dtype, device="software") as model, Checkpoint.open(folder) as checkpoint:
+    with (
+        LanguageModel.from_pretrained(folder, dtype, device="software") as model,
+        Checkpoint.open(folder) as checkpoint,
+    ):
         ids = np.random.default_rng(0).integers(0, 300, 140).tolist()
         _, expected = model.run_with_cache(ids, ["embed", "h.0.mlp.act"])
         for activation, values in expected.items():

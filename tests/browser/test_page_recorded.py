@@ -13,7 +13,7 @@ import pytest
 from browser import FLAGS
 from test_page_says import SLOW_SHADERS
 
-from glgpt import GPT2
+from glgpt import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.models.views import stages
 from glgpt.page.prompts import Prompts
@@ -32,7 +32,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
     assert page.evaluate("glgpt.model === undefined || !glgpt.model.times.readyMs")
     assert "recorded; live in a moment" in page.locator(".loading").inner_text()
     shown = page.evaluate("[...document.querySelectorAll('.token')].map((t) => t.textContent).join('')")
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         given = Prompts.load(desktop.path, desktop.config, ()).opening()
         assert given
         ids = [*given, *desktop.generate_ids(given, TOKENS, **SETTINGS)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glgpt import GPT2
+from glgpt import LanguageModel
 from glgpt.inference.sampling import Sampler
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any)
     group = page.get_by_role("group", name="Alternatives to")
     group.get_by_role("button").nth(8).wait_for()
     ids = written(page)
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         logits = desktop.logits(ids[:at])[-1]
     plain = np.exp(logits.astype(np.float64) - logits.max())
     plain /= plain.sum()
@@ -120,7 +120,7 @@ def test_passes_end_with_the_word(page: Any) -> None:
     said = page.locator(".outcome")
     said.locator("b").wait_for()
     ids = written(page)
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         assert desktop.tokenizer
         logits = desktop.logits(ids)[-1]
         label = desktop.tokenizer.label(int(logits.argmax()))

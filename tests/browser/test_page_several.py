@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def test_each_is_the_text_of_its_seed(exported: Path, serve: Callable[..., str],
     found = page.evaluate(CONTINUATIONS, options)
     assert [text["seed"] for text in found["made"]] == [11, 12, 13, 14] and found["memory"] > 0
     assert found["texts"] == [[n] * 4 for n in range(1, 25)]
-    with GPT2.from_pretrained(device="software", dtype="f32") as model:
+    with LanguageModel.from_pretrained(device="software", dtype="f32") as model:
         runs = model.generate_batch([PROMPT] * 4, 24, seeds=[11, 12, 13, 14], temperature=0.8, top_k=40, top_p=0.9)
         expected = ["".join(run) for run in runs]
     assert [text["text"] for text in found["made"]] == expected
@@ -81,10 +81,10 @@ def test_the_view_shows_them_and_reads_one(
     page.wait_for_function("!document.querySelector('.caret') && /tokens=12&.*seed=7/.test(location.hash)")
     written = page.evaluate("[...document.querySelectorAll('.token:not(.given)')].map((e) => e.innerText).join('')")
     assert "".join(written.replace("⏎", "").split()) == "".join(texts[2].split())
-    page.evaluate("glgpt.cut(['h.0.mlp'])")  # what is recorded for several has no parts that can be changed
+    page.evaluate("glgpt.intervene(['h.0.mlp'])")  # what is recorded for several has no parts that can be changed
     said = page.evaluate("glgpt.continuations({prompt: 'To be', tokens: 2}).catch((e) => e.message)")
     assert said == "Parts of the model are changed; restore them to write several texts."
-    page.evaluate("glgpt.cut([])")
+    page.evaluate("glgpt.intervene([])")
     panel.get_by_role("button", name="Close").click()
     assert panel.count() == 0
 

@@ -20,7 +20,7 @@ import pytest
 from split.proxies import Delaying
 from websockets.sync.client import connect
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.page.export import export
 from glgpt.page.split import SplitPage
 from glgpt.wire import hidden, messages
@@ -77,7 +77,7 @@ def split_page(tmp_path: Path, serve: Callable[..., str], once: Callable[..., Pa
             export(None, folder / "page", split=SplitPage(blocks, PLACE, head=head))
             if blocks:
                 shards = json.loads((folder / "page/manifest.json").read_text(encoding="utf-8"))["shards"]
-                with GPT2.from_pretrained(None, device="software") as whole:
+                with LanguageModel.from_pretrained(None, device="software") as whole:
                     assert sum(s["bytes"] for s in shards) < 0.5 * whole.player.program.nbytes(("weight",))
 
         page = shutil.copytree(once(f"split-{blocks}-{head}", fill) / "page", tmp_path / "page")
@@ -91,7 +91,7 @@ def split_page(tmp_path: Path, serve: Callable[..., str], once: Callable[..., Pa
 
 
 def wanted(tokens: int, prompt: str = PROMPT, **settings: Any) -> str:
-    with GPT2.from_pretrained(None, device="software") as model:
+    with LanguageModel.from_pretrained(None, device="software") as model:
         return model.generate(prompt, tokens, **settings).read()
 
 
@@ -101,7 +101,7 @@ def agrees_with_the_desktop(page: Any) -> None:
     assert parity["pass"], parity
     ids = page.evaluate("glgpt.encode('To be, or not')")
     blocks = page.evaluate(f"glgpt.borrow((model) => glgpt.lens(model, {ids}, 3))")
-    with GPT2.from_pretrained(None, device="software") as model:
+    with LanguageModel.from_pretrained(None, device="software") as model:
         assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
 
 
@@ -257,14 +257,14 @@ def test_the_page_looks_inside_both_sides(
     parity = page.evaluate("glgpt.parity()")
     assert parity["pass"], parity
     ids = page.evaluate("glgpt.encode('To be, or not')")
-    with GPT2.from_pretrained(None, device="software") as model:
+    with LanguageModel.from_pretrained(None, device="software") as model:
         pattern = model.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
     theirs = page.evaluate(f"glgpt.activation('h.4.attn.pattern', {ids}).then((v) => [v.shape, Array.from(v.data)])")
     assert theirs[0] == list(pattern.shape)
     assert max(abs(a - b) for a, b in zip(theirs[1], pattern.ravel().tolist(), strict=True)) < 1e-4
     blocks = page.evaluate(f"glgpt.borrow((model) => glgpt.lens(model, {ids}, 3))")
     assert [b["name"] for b in blocks] == ["embed", *(f"h.{i}.resid_post" for i in range(6))]
-    with GPT2.from_pretrained(None, device="software") as model:
+    with LanguageModel.from_pretrained(None, device="software") as model:
         assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
     page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function("document.querySelectorAll('.token').length > 5 && !document.querySelector('.caret')")
@@ -299,7 +299,7 @@ def shows_the_servers_blocks(page: Any) -> None:
     page.wait_for_function(f"({PAINTED_BETWEEN})(['.head canvas', 0.5, 1]) > 0.2")
     said = page.locator(".attention .one .reading b").inner_text()
     ids = page.evaluate("glgpt.last")
-    with GPT2.from_pretrained(None, device="software") as model:
+    with LanguageModel.from_pretrained(None, device="software") as model:
         pattern = model.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
     last = len(ids) - 1
     rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # among which it opens with the hardest look

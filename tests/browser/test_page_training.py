@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from training_page import CONFIG, PLAY, QUIET, SEED, STATE, STEPS, TRAIN, TWELVE, Browse, Serve, whole_run
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.system.files import data_path
 from glgpt.text.dataset import batch, fixed_windows, windows
 from glgpt.text.files import Text
@@ -91,7 +91,7 @@ def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: 
       for await (const id of trainer.generate(glgpt.training.session.encode('First'), 20, settings)) ids.push(id);
       return ids;
     }"""
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         assert page.evaluate(written) == list(model.generate_ids("First", 20, temperature=0))
     # The state resumes, on the desktop as here.
     with Trainer.load(folder, device="software") as trainer:

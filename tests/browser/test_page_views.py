@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def test_every_view_draws_and_fits_a_phone(page: Any) -> None:
 
 def test_raw_scores_are_those_of_every_pair(page: Any) -> None:
     ids = page.evaluate("glgpt.encode('First Citizen: hear me')")
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         _, found = desktop.run_with_cache(ids, ["h.2.attn.q", "h.2.attn.k", "h.2.attn.pattern"])
     expected = found["h.2.attn.q"] @ found["h.2.attn.k"].transpose(0, 2, 1) / np.sqrt(found["h.2.attn.q"].shape[-1])
     script = """([ids, s]) => glgpt.borrow(async (model) => {
@@ -89,7 +89,7 @@ def test_raw_scores_are_those_of_every_pair(page: Any) -> None:
 
 
 def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) -> None:
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         ids = page.evaluate("glgpt.encode('To be')")
         ids += list(desktop.generate_ids(ids, 30, temperature=0))
         names = [f"h.{i}.attn.pattern" for i in range(6)]
@@ -119,7 +119,7 @@ def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) 
 def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
     ids = page.evaluate("glgpt.encode('First Citizen: hear me')")
     blocks = page.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         logits, found = desktop.run_with_cache(ids, ["embed", *(f"h.{i}.resid_post" for i in range(6))])
     likely = np.exp(logits[-1] - logits[-1].max())
     best = np.argsort(-likely)[:6]
@@ -131,7 +131,7 @@ def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
     np.testing.assert_allclose([b["change"] for b in blocks][1:], changes, rtol=1e-4)
     # A look inside leaves a later text as it would have been.
     asked = {"ids": ids, "tokens": 20, "temperature": 0}
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         expected = list(desktop.generate_ids(ids, 20, temperature=0))
     assert page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked) == expected
 
@@ -183,7 +183,7 @@ def test_timer_queries_are_taken_where_they_can_be_trusted(
 
 
 def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
-    with GPT2.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained() as desktop:
         ids = page.evaluate("glgpt.encode('To be')")
         text = [*ids, *desktop.generate_ids(ids, 30, temperature=0)]
         _, found = desktop.run_with_cache(text, ["h.1.mlp.act"])
@@ -327,7 +327,7 @@ def test_without_settings_it_writes_as_documented(exported: Path, serve: Serve, 
     page = browse(serve(exported) + "#prompt=To+be&tokens=30")
     page.evaluate("glgpt.ready")
     page.wait_for_function(WRITTEN)
-    with GPT2.from_pretrained("shakespeare") as desktop:
+    with LanguageModel.from_pretrained("shakespeare") as desktop:
         assert desktop.tokenizer
         ids = desktop.tokenizer.encode("To be")
         expected = list(desktop.generate_ids(ids, 30, temperature=0.8, top_p=0.9, seed=1))

@@ -13,7 +13,7 @@ import pytest
 from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.cli import main
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 WIDE = Path(__file__).parents[1] / "goldens/wide"
 LLAMA3 = [128001, 128008, 128009]
@@ -64,7 +64,7 @@ def test_what_is_no_id_is_refused_by_file(tmp_path: Path, value: Any, name: str)
     fields = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(fields | {"eos_token_id": value}))
     with pytest.raises(GlgptError, match=rf"{name}: eos_token_id ") as caught:
-        GPT2.from_pretrained(tmp_path, device="software")
+        LanguageModel.from_pretrained(tmp_path, device="software")
     assert str(caught.value).isprintable() and len(str(caught.value)) < 500
     assert main(["generate", "--model", str(tmp_path), "--ids", "1", "--tokens", "1"]) == 2
 
@@ -73,12 +73,12 @@ def test_generation_ends_at_any_of_them(tmp_path: Path) -> None:
     for file in WIDE.iterdir():
         if file.suffix != ".npz":
             shutil.copy(file, tmp_path)
-    with GPT2.from_pretrained(WIDE, device="software") as model:
+    with LanguageModel.from_pretrained(WIDE, device="software") as model:
         made = list(model.generate_ids([7, 8], 12, temperature=0, eos=False))
     ends = [*dict.fromkeys(made)][:0:-1]  # all but the first token that came
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     first = made.index(ends[-1])
-    with GPT2.from_pretrained(tmp_path, device="software") as model:
+    with LanguageModel.from_pretrained(tmp_path, device="software") as model:
         assert model.eos_ids == tuple(ends)
         stream = model.generate_ids([7, 8], 12, temperature=0)
         assert list(stream) == made[:first] and stream.stats.stopped == "eos"

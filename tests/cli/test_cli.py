@@ -25,7 +25,7 @@ from glgpt.cli.options import size
 from glgpt.cli.parser import build_parser
 from glgpt.cli.progress import progress
 from glgpt.errors import quoted
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inspection import info
 
 ROOT = Path(__file__).parents[2]
@@ -180,7 +180,7 @@ def test_logits_of_ids(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "l.npz"
     assert main(["logits", "--model", WIDE, "--ids", "1,2,3", "--out", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"file": str(file), "shape": [3, 130]}
-    with np.load(file) as stored, GPT2.from_pretrained(WIDE) as model:
+    with np.load(file) as stored, LanguageModel.from_pretrained(WIDE) as model:
         assert stored["tokens"].tolist() == [1, 2, 3]
         assert np.array_equal(stored["logits"], model.logits([1, 2, 3]))
 
@@ -198,7 +198,7 @@ def test_info_announces_the_memory_that_a_model_then_takes(capsys: Capture) -> N
     assert main(["info", "--model", WIDE, "--json", "--max-texture-memory", "1GiB"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["limits"]["max_draw_buffers"] >= 4 and figures["choice"]["why"]
-    with GPT2.from_pretrained(WIDE) as model:
+    with LanguageModel.from_pretrained(WIDE) as model:
         assert model.texture_bytes == figures["model"]["texture_bytes"]
     assert main(["info", "--model", WIDE]) == 0
     text = capsys.readouterr().out

@@ -79,8 +79,8 @@ WITHOUT = {  # Mesa held to what macOS has
 }
 SHADERS = """
 import numpy as np
-from glgpt import GPT2, GPT2Config, Trainer
-with GPT2.from_pretrained(None, "f16", device="software", kernel="4x4", fetch="textureLod") as model:
+from glgpt import LanguageModel, GPT2Config, Trainer
+with LanguageModel.from_pretrained(None, "f16", device="software", kernel="4x4", fetch="textureLod") as model:
     print(repr(model.generate("To be", 12, temperature=0).read()))
 with Trainer(GPT2Config(23, 10, 8, 1, 2), batch=2, context=4, device="software", kernel="4x4") as trainer:
     print(round(trainer.step(np.zeros((2, 4), int), np.ones((2, 4), int)), 4))

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.cli import main, panel
-from glgpt.cli.panel import Board, Log, clock, shown, sparkline
 from glgpt.cli.parser import build_parser
 from glgpt.cli.train import SIZES
+from glgpt.cli.training_dashboard import Board, Log, clock, shown, sparkline
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.training.events import Start, Step
 from glgpt.training.plan import Plan

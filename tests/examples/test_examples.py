@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from glgpt import GPT2
+from glgpt import LanguageModel
 from glgpt.bench.engine import RandomCheckpoint
 from glgpt.models.llama.config import LlamaConfig
 
@@ -58,7 +58,7 @@ def test_logit_lens_of_a_llama(tmp_path: Path) -> None:
         shutil.copy(ROOT / "weights/shakespeare" / file, folder)
     out = run("logit_lens.py", "ROMEO:", "--top", "1", "--model", str(folder), folder=tmp_path).splitlines()
     assert [line.split()[0] for line in out] == ["embed", "h.0.resid_post", "h.1.resid_post"]
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         assert model.tokenizer
         best = int(model.logits(model.encode("ROMEO:"))[-1].argmax())
         assert out[-1].split()[1] == model.tokenizer.label(best)

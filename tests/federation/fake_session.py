@@ -147,7 +147,7 @@ def serving(files: Files, site: Any, limits: Any = None, port: int = 0, **more: 
     import uvicorn
 
     from glgpt.federation.gateway import Gateway
-    from glgpt.federation.server import configuration
+    from glgpt.federation.uvicorn_settings import configuration
     from glgpt.page.serve import bound_socket
 
     gateway = Gateway(files, site)

@@ -54,12 +54,12 @@ def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """All commands choose the same kernel, also where the machine is too busy to remember a probe."""
     from glgpt.models.gpt2.config import GPT2Config
     from glgpt.training.trainer import Trainer
-    from glgpt.tuning import choice
+    from glgpt.tuning import kernel_selection
 
-    measure = choice.probe
-    monkeypatch.setattr(choice, "probe", lambda *args: (measure(*args)[0], True))
+    measure = kernel_selection.probe
+    monkeypatch.setattr(kernel_selection, "probe", lambda *args: (measure(*args)[0], True))
     with Trainer(GPT2Config(vocab_size=8, n_positions=8, n_embd=8, n_layer=1, n_head=1), device="software"):
-        assert choice.cache_file().is_file()
+        assert kernel_selection.cache_file().is_file()
 
 
 def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, commands, one_kernel):

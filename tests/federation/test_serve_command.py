@@ -21,10 +21,10 @@ from command_line import Capture, refused
 from fake_session import Clock, Host, make_files
 
 from glgpt.errors import GlgptError
-from glgpt.federation.keeper import Keeper
 from glgpt.federation.operation.rollback import roll_back
 from glgpt.federation.serve import PROCESSES, SUPERLINK, Place, end_leftovers
 from glgpt.federation.session import ENDED, Checkpoint, Files
+from glgpt.federation.session_evaluator import SessionEvaluator
 from glgpt.system.files import write_json
 from glgpt.system.locks import lock_folder
 from glgpt.training.run_folder import METRICS, RECORD, STATE
@@ -144,15 +144,15 @@ def test_a_model_that_cannot_be_evaluated_ends_no_session(run: Path, monkeypatch
                 raise GlgptError("the model's logits are not finite")
             return {"step": step, "lr": 1e-3, "validation_loss": float("nan")}
 
-    monkeypatch.setattr(Keeper, "_opened", lambda _: Loop())
-    keeper = Keeper(files, "software")
+    monkeypatch.setattr(SessionEvaluator, "_opened", lambda _: Loop())
+    evaluator = SessionEvaluator(files, "software")
     for number in (1, 2):
         files.note({"round": number, "clients": 1, "tokens": 8, "loss": 2.0, "devices": []})
         files.save(Checkpoint(number, files.checkpoint().parameters, {}))
-        (told,) = keeper.catch_up(number)
+        (told,) = evaluator.catch_up(number)
         assert told.get("problem") == ("the model's logits are not finite" if number == 1 else None)
         assert "validation_loss" not in told
-    assert not list(Keeper(files, "software").catch_up(2))
+    assert not list(SessionEvaluator(files, "software").catch_up(2))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from glgpt.training import state as training_state
 from glgpt.training.program import MOMENTS
 from glgpt.training.run_folder import RunFolder
 from glgpt.training.settings import settings_for
-from glgpt.tuning import choice
+from glgpt.tuning import kernel_selection
 from glgpt.wire import hidden, messages
 
 try:  # here, since a child has no time for it
@@ -216,7 +216,7 @@ def _programs() -> list[Files]:
     from glgpt.program.kernel import KERNELS
     from glgpt.program.spec import Limits
 
-    program = choice.product_program(Limits(), KERNELS["4x4"])
+    program = kernel_selection.product_program(Limits(), KERNELS["4x4"])
     return [{"program.json": program.to_json().encode()}]
 
 
@@ -282,7 +282,7 @@ def _run(folder: Path) -> None:
 
 
 def _caches() -> list[Files]:
-    times = {f"{k} {f}": 1.5 for k in ("4x4", "8x1") for f in choice.FETCHES}
+    times = {f"{k} {f}": 1.5 for k in ("4x4", "8x1") for f in kernel_selection.FETCHES}
     return [{"glgpt/probe.json": json.dumps({"10 llvmpipe": times, "10 other": times}).encode()}]
 
 
@@ -290,7 +290,7 @@ def _cache(folder: Path) -> None:
     before = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(folder)
     try:
-        for found in choice.remembered_probes().values():
+        for found in kernel_selection.remembered_probes().values():
             if not all(0 < float(v) < 1e9 for v in found.values()):
                 raise Difference("a time that is none")
     finally:

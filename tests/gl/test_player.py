@@ -17,7 +17,7 @@ from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.programs import generation_program
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
@@ -264,7 +264,7 @@ def test_the_token_loop_makes_nothing(
     device: Device, goldens: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A token compiles, allocates or asks for an error: a millisecond each on some drivers, or memory that grows."""
-    with GPT2.from_pretrained(
+    with LanguageModel.from_pretrained(
         goldens / "inverse-layer-f16", device=os.environ.get("GLGPT_TEST_DEVICE", "software")
     ) as model:
         tokens = model.generate_ids([1, 2, 3], 30, **settings)

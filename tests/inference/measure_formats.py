@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from glgpt.bench.engine import RandomCheckpoint
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.models.gpt2.config import SIZES
-from glgpt.tuning.choice import DeviceSettings
+from glgpt.tuning.kernel_selection import DeviceSettings
 
 PLAYS = 4  # tokens in a row
 
 
-def works(model: GPT2) -> dict[str, Callable[[], None]]:
+def works(model: LanguageModel) -> dict[str, Callable[[], None]]:
     """What is measured of a model: a call each, of `PLAYS` tokens or one prompt."""
     player, vocab = model.player, model.config.vocab_size
 
@@ -60,11 +60,11 @@ def main() -> None:
     parser.add_argument("--kernel", default="auto")
     args = parser.parse_args()
     checkpoint: Any = RandomCheckpoint(SIZES[args.size])
-    models: dict[str, GPT2] = {}
+    models: dict[str, LanguageModel] = {}
     for name in args.formats.split(","):
         start = time.perf_counter()
         settings = DeviceSettings(device=args.device, kernel=args.kernel)
-        model = models[name] = GPT2(checkpoint, None, name, settings=settings)
+        model = models[name] = LanguageModel(checkpoint, None, name, settings=settings)
         about = model.info()
         mb = {role: round(n / 1e6, 1) for role, n in about["bytes_by_role"].items()}
         took = time.perf_counter() - start

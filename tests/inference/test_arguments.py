@@ -10,11 +10,11 @@ import pytest
 
 from glgpt.errors import GlgptError
 from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 IDS = [3, 1, 4]
 WRONG = (None, 5, 1.5, float("nan"), b"ab", "text", ["a"], [1.5], [None], {1: 2}, object(), np.zeros((2, 2)), [10**30])
-READ: dict[str, Callable[[GPT2, Any], object]] = {
+READ: dict[str, Callable[[LanguageModel, Any], object]] = {
     "logits": lambda model, bad: model.logits(bad),
     "check_ids": lambda model, bad: model.check_ids(bad),
     "run_with_cache": lambda model, bad: model.run_with_cache(bad, ()),
@@ -47,8 +47,8 @@ ACCEPTED: dict[str, tuple[object, ...]] = {  # of the wrong ones
 
 
 @pytest.fixture
-def model() -> Iterator[GPT2]:
-    with GPT2.from_pretrained(device="software") as model:
+def model() -> Iterator[LanguageModel]:
+    with LanguageModel.from_pretrained(device="software") as model:
         before = list(model.generate_ids(IDS, 3, temperature=0))
         yield model
         assert list(model.generate_ids(IDS, 3, temperature=0)) == before
@@ -62,13 +62,13 @@ def refused(label: object, ask: Callable[[], object]) -> str:
     return str(raised.value)
 
 
-def test_ids_of_another_type_are_refused(model: GPT2) -> None:
+def test_ids_of_another_type_are_refused(model: LanguageModel) -> None:
     for name, ask in READ.items():
         for bad in WRONG:
             refused((name, bad), lambda ask=ask, bad=bad: ask(model, bad))
 
 
-def test_options_of_another_type_are_refused(model: GPT2) -> None:
+def test_options_of_another_type_are_refused(model: LanguageModel) -> None:
     """It is a TypeError of Python's, or an OverflowError that leaves the model unusable (temperature 1e38)."""
     for option in OPTIONS:
         for bad in WRONG:
@@ -86,7 +86,7 @@ def test_options_of_another_type_are_refused(model: GPT2) -> None:
         refused(bad, lambda bad=bad: model.generate_batch(bad, 3))
 
 
-def test_hot_temperatures_leave_the_model_usable(model: GPT2) -> None:
+def test_hot_temperatures_leave_the_model_usable(model: LanguageModel) -> None:
     before = list(model.generate_ids(IDS, 4, seed=1, top_p=0.9))
     for temperature in (1e31, 1e38, 1e300):
         for how in ({}, {"top_p": 0.9}, {"min_p": 0.1}):
@@ -97,7 +97,7 @@ def test_hot_temperatures_leave_the_model_usable(model: GPT2) -> None:
     assert list(model.generate_ids(IDS, 4, seed=1, top_p=0.9)) == before
 
 
-def test_text_where_ids_are_wanted_is_named(model: GPT2) -> None:
+def test_text_where_ids_are_wanted_is_named(model: LanguageModel) -> None:
     said = refused("logits", lambda: model.logits("To be"))  # type: ignore[arg-type]
     assert said == "'To be' is text where token ids are expected; use model.encode(text)"
     said = refused("prompts", lambda: model.generate_batch("To be"))
@@ -108,7 +108,7 @@ BAD = [None, 1.5, b"ab", ["a"], [[1, 2]], object(), np.zeros((2, 2))]
 
 
 @pytest.mark.parametrize("bad", BAD, ids=["none", "float", "bytes", "texts", "rows", "object", "array"])
-def test_interventions_of_another_type_are_refused(model: GPT2, bad: Any) -> None:
+def test_interventions_of_another_type_are_refused(model: LanguageModel, bad: Any) -> None:
     direction, values = np.zeros(256), np.zeros((1, 1024))
     made = [
         bad,
@@ -129,7 +129,7 @@ def test_interventions_of_another_type_are_refused(model: GPT2, bad: Any) -> Non
         refused(each, lambda each=each: model.run_with_cache(IDS, (), interventions=each))
 
 
-def test_hooks_of_another_type_are_refused(model: GPT2) -> None:
+def test_hooks_of_another_type_are_refused(model: LanguageModel) -> None:
     for bad in (5, "text", [1], object()):
         refused(bad, lambda bad=bad: model.run_with_hooks(IDS, bad))
         refused(bad, lambda bad=bad: model.run_with_hooks(IDS, {"h.1.mlp.act": bad}))
@@ -156,12 +156,12 @@ def test_hooks_of_another_type_are_refused(model: GPT2) -> None:
 )
 def test_options_of_loading_are_checked_before_a_file_is_opened(options: dict[str, Any], message: str) -> None:
     with pytest.raises(GlgptError, match=message):
-        GPT2.from_pretrained("no such folder/anywhere", **options)
+        LanguageModel.from_pretrained("no such folder/anywhere", **options)
     with pytest.raises(GlgptError, match="5 is not a model"):
-        GPT2.from_pretrained(5)  # type: ignore[arg-type]
+        LanguageModel.from_pretrained(5)  # type: ignore[arg-type]
 
 
-def test_names_may_be_patterns_or_a_function(model: GPT2) -> None:
+def test_names_may_be_patterns_or_a_function(model: LanguageModel) -> None:
     patterns = [f"h.{layer}.attn.pattern" for layer in range(6)]
     for names in (
         "h.*.attn.pattern",
@@ -181,7 +181,7 @@ def test_names_may_be_patterns_or_a_function(model: GPT2) -> None:
     refused("5", lambda: model.run_with_cache(IDS, [5]))  # type: ignore[list-item]
 
 
-def test_one_intervention_needs_no_list(model: GPT2) -> None:
+def test_one_intervention_needs_no_list(model: LanguageModel) -> None:
     change = Ablate("h.3.attn", head=2)
     alone, listed = (model.run_with_cache(IDS, (), interventions=given)[0] for given in (change, [change]))
     assert np.array_equal(alone, listed) and not np.array_equal(alone, model.logits(IDS))
@@ -189,7 +189,7 @@ def test_one_intervention_needs_no_list(model: GPT2) -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_hook_may_edit_in_place(model: GPT2) -> None:
+def test_a_hook_may_edit_in_place(model: LanguageModel) -> None:
     """What it returned, None, became the activation."""
 
     def halve(value: np.ndarray) -> None:

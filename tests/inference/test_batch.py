@@ -13,14 +13,14 @@ from test_model import ATOL, GOLDENS, RTOL, load, reference_of
 
 from glgpt.errors import GlgptError
 from glgpt.inference.batch import BatchDecoder, Heap, Text
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 
 Array = NDArray[Any]
 SAMPLED = {"temperature": 0.9, "top_p": 0.95}
 
 
-def prompts_for(model: GPT2, count: int, seed: int = 3) -> list[list[int]]:
+def prompts_for(model: LanguageModel, count: int, seed: int = 3) -> list[list[int]]:
     """Prompts of different lengths, one of them repeated and one as long as the context allows."""
     rng, most = np.random.default_rng(seed), model.config.n_positions
     lengths = [1 + int(n) % most for n in rng.integers(0, most, count)]
@@ -28,12 +28,12 @@ def prompts_for(model: GPT2, count: int, seed: int = 3) -> list[list[int]]:
     return [*prompts[: count - 1], prompts[1]]
 
 
-def batch_of(model: GPT2) -> BatchDecoder:
+def batch_of(model: LanguageModel) -> BatchDecoder:
     assert model._batch
     return model._batch
 
 
-def alone(model: GPT2, prompts: list[list[int]], tokens: int, **sampling: Any) -> list[tuple[list[int], str]]:
+def alone(model: LanguageModel, prompts: list[list[int]], tokens: int, **sampling: Any) -> list[tuple[list[int], str]]:
     found = []
     for seed, prompt in enumerate(prompts):
         stream = model.generate_ids(prompt, tokens, seed=seed, **sampling)
@@ -41,7 +41,9 @@ def alone(model: GPT2, prompts: list[list[int]], tokens: int, **sampling: Any) -
     return found
 
 
-def together(model: GPT2, prompts: list[list[int]], tokens: int, **sampling: Any) -> list[tuple[list[int], str]]:
+def together(
+    model: LanguageModel, prompts: list[list[int]], tokens: int, **sampling: Any
+) -> list[tuple[list[int], str]]:
     runs = model.generate_batch(prompts, tokens, seeds=range(len(prompts)), **sampling)
     for run in runs:
         run.read()

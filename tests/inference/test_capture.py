@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glgpt import GPT2, GlgptError
+from glgpt import GlgptError, LanguageModel
 from glgpt.gl.device import Device
 from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import plan
@@ -32,23 +32,27 @@ def test_a_short_prompt_is_one_chunk() -> None:
 def test_looking_inside_keeps_to_the_memory(goldens: Path) -> None:
     """`--max-texture-memory` holds for loading alone, and a dump then takes what it likes."""
     names = ["h.0.attn.pattern", "h.2.mlp.act"]
-    with GPT2.from_pretrained(goldens / "inverse-layer-f16", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "inverse-layer-f16", device=DEVICE) as model:
         expected, own = model.run_with_cache(IDS * 2, names), model.player.program.nbytes()
         more = model.texture_bytes - own
-    with GPT2.from_pretrained(goldens / "inverse-layer-f16", device=DEVICE, max_texture_memory=own + more - 1) as model:
+    with LanguageModel.from_pretrained(
+        goldens / "inverse-layer-f16", device=DEVICE, max_texture_memory=own + more - 1
+    ) as model:
         logits, cache = model.run_with_cache(IDS * 2, names)  # in smaller chunks
         assert model.texture_bytes == model.device.texture_bytes <= own + more - 1
         np.testing.assert_allclose(logits, expected[0], atol=1e-5)
         for name in names:
             np.testing.assert_allclose(cache[name], expected[1][name], atol=1e-5)
-        with GPT2.from_pretrained(goldens / "inverse-layer-f16", device=DEVICE, max_texture_memory=own) as tight:
+        with LanguageModel.from_pretrained(
+            goldens / "inverse-layer-f16", device=DEVICE, max_texture_memory=own
+        ) as tight:
             with pytest.raises(GlgptError, match=r"looking at this takes .* MiB of textures"):
                 tight.logits(IDS)
             assert len(list(tight.generate_ids(IDS, 3, seed=1))) == 3
 
 
 def test_one_name_may_be_a_string(goldens: Path) -> None:
-    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         assert list(model.run_with_cache([1, 2], "ln_f")[1]) == ["ln_f"]
         assert list(model.raw([1, 2], "ln_f")) == ["ln_f"]
 
@@ -56,14 +60,14 @@ def test_one_name_may_be_a_string(goldens: Path) -> None:
 @pytest.mark.parametrize("ids", [[1.7, 2], [float("nan")], "12", np.ones((2, 2), int)])
 def test_what_are_no_ids_is_refused(goldens: Path, ids: object) -> None:
     with (
-        GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model,
+        LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model,
         pytest.raises(GlgptError, match=r"is not an integer|token ids are expected"),
     ):
         model.logits(ids)  # type: ignore[arg-type]
 
 
 def test_a_context_that_just_suffices_is_not_left(goldens: Path) -> None:
-    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         room = model.config.n_positions - 2
         assert len(list(run := model.generate_ids([1, 2], room + 1, seed=1))) == room + 1
         assert run.stats.slides == 0
@@ -79,10 +83,10 @@ def test_an_epsilon_of_zero_runs(goldens: Path, tmp_path: Path) -> None:
 def test_wide_vectors_and_tall_weights_fold(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bias wider, or a weight taller, than a texture is refused, or folded wrongly."""
     reference = np.load(goldens / "wide" / "reference.npz")
-    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         opened = model.device
     monkeypatch.setattr(opened, "limits", replace(opened.limits, max_texture_size=40))
-    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         assert model.player.program.textures["h.0.mlp.c_fc.bias"].layers == 2
         assert model.player.program.textures["h.0.mlp.c_proj.weight"].layers > 1
         tokens, greedy = reference["tokens"].tolist(), reference["greedy"].tolist()
@@ -101,10 +105,10 @@ def test_a_context_taller_than_a_texture_is_refused(device: Device) -> None:
 def test_a_driver_without_es_gets_desktop_shaders(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An OpenGL 3.3 driver that knows no GLSL ES fails at the first shader."""
     opened: Device
-    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         opened, expected = model.device, model.logits([1, 2, 3])
     monkeypatch.setattr(opened, "header", "330")
-    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         assert model.choice.options.header == "330"
         np.testing.assert_allclose(model.logits([1, 2, 3]), expected, atol=1e-5)
     monkeypatch.setattr(opened, "_compiles", Device._compiles.__get__(opened))

@@ -18,7 +18,7 @@ from glgpt.cli import main
 from glgpt.cli.parser import build_parser
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models import context as module
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.models.llama.config import LlamaConfig
@@ -29,11 +29,11 @@ IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
 LLAMA = LlamaConfig(n_positions=131072, rope_scaling=(8.0, 1.0, 4.0, 8192.0))  # as Llama 3.1 has them
 
 
-def load(folder: Path, **options: Any) -> GPT2:
-    return GPT2.from_pretrained(folder, device=DEVICE, **options)
+def load(folder: Path, **options: Any) -> LanguageModel:
+    return LanguageModel.from_pretrained(folder, device=DEVICE, **options)
 
 
-def greedy(model: GPT2, ids: list[int], tokens: int) -> list[int]:
+def greedy(model: LanguageModel, ids: list[int], tokens: int) -> list[int]:
     return list(model.generate_ids(ids, tokens, temperature=0, eos=False))
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
-from glgpt.inference.generation import Generation, Run, StopText, TokenStream
-from glgpt.inference.model import GPT2
+from glgpt.inference.generation import Generation, GenerationStats, StopText, TokenStream
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -49,7 +49,7 @@ def test_without_a_stop_text_all_is_shown(stop: str | None) -> None:
 
 def written(ids: list[int], tokenizer: Tokenizer | None) -> Generation:
     """What is made of these ids."""
-    return Generation(TokenStream(iter(ids), Run()), tokenizer, 0)
+    return Generation(TokenStream(iter(ids), GenerationStats()), tokenizer, 0)
 
 
 def test_a_character_that_spans_tokens_appears_whole() -> None:
@@ -64,7 +64,7 @@ def test_a_character_that_spans_tokens_appears_whole() -> None:
 
 def test_text_is_streamed_in_whole_characters() -> None:
     """Decoding each id by itself, as README's loop did, tears what spans tokens apart."""
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         assert model.tokenizer
         ids = model.tokenizer.encode("naïve café")
         assert "\ufffd" in "".join(model.tokenizer.decode([i]) for i in ids)
@@ -78,7 +78,7 @@ def test_text_is_streamed_in_whole_characters() -> None:
 
 
 def test_two_stop_texts_both_stop() -> None:
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         for stops in (["I'll be", "not so,"], ["not so,", "never"], "not so,"):
             run = model.generate(PROMPT, 64, temperature=0, stop=stops)
             assert run.read() == " " and run.stats.stopped == "text"
@@ -91,7 +91,7 @@ def test_without_a_tokenizer_ids_are_the_text() -> None:
 
 
 def test_greedy_text_is_that_of_transformers_and_stops_within_a_token() -> None:
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         assert model.tokenizer
         ids = model.tokenizer.encode(PROMPT)
         run = model.generate(ids, 64, temperature=0)
@@ -104,7 +104,7 @@ def test_greedy_text_is_that_of_transformers_and_stops_within_a_token() -> None:
 
 
 def test_a_seed_repeats_its_text_and_a_drawn_seed_is_told() -> None:
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
 
         def text(seed: int | None) -> tuple[str, int]:
             run = model.generate([199], 30, seed=seed, temperature=1.0)
@@ -123,7 +123,7 @@ SETTINGS = ({"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.6}, {"top_k": 9, "to
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, Any]) -> None:
     """A token played ahead takes the place of one that the device could not decide (top-k 900), or another is drawn."""
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         ids, sampler = [199] * 5, Sampler(**{"temperature": 1.0} | settings, seed=8)
         drawn = list(model.generate_ids(ids, 12, seed=8, **settings))
         rows = model.logits([*ids, *drawn])[len(ids) - 1 : -1]
@@ -137,7 +137,7 @@ def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, An
 
 
 def test_interleaved_generations_keep_their_own_figures() -> None:
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         first, second = model.generate([199] * 5, 3, seed=1), model.generate([199] * 9, 2, seed=1)
         a, b = iter(first), iter(second)
         next(a)
@@ -152,7 +152,7 @@ def test_interleaved_generations_keep_their_own_figures() -> None:
 
 def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next() -> None:
     """The token that was under way when a generation was left is taken for the next one's, or fills its caches."""
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         wanted = {n: list(model.generate_ids([199] * n, 4, temperature=0)) for n in (5, 9)}
         left, other = model.generate_ids([199] * 5, 4, temperature=0), model.generate_ids([199] * 9, 4, temperature=0)
         got = {5: [next(left)], 9: [next(other)]}
@@ -164,7 +164,7 @@ def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next() -> None:
 
 def test_two_greedy_tokens_take_as_long_as_they_take() -> None:
     """What was played ahead is counted with another token, or with the prompt: a rate of 100,000 tokens a second."""
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         slow = model.generate([199] * 5, 9, seed=1)
         list(slow)
         for tokens in (2, 3):
@@ -180,7 +180,7 @@ def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(monkey
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         wanted, token = list(model.generate_ids([199] * 5, 3, temperature=0)), model.player.textures["token"]
         for _ in range(3):
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -191,7 +191,7 @@ def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(monkey
 
 
 def test_a_text_longer_than_the_context_goes_on_and_says_so() -> None:
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         run = model.generate([199] * 250, 100, seed=1)
         list(run)
         figures = run.figures()
@@ -203,7 +203,7 @@ def test_a_text_longer_than_the_context_goes_on_and_says_so() -> None:
 
 @pytest.mark.parametrize("ids", [[], [1024], [-1], [0] * 257])
 def test_ids_that_cannot_be_run_are_refused_before_any_text(ids: list[int]) -> None:
-    with GPT2.from_pretrained() as model, pytest.raises(GlgptError):
+    with LanguageModel.from_pretrained() as model, pytest.raises(GlgptError):
         model.generate(ids, 1)
 
 

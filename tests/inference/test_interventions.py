@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glgpt import GPT2, Ablate, Attend, Patch, Scale, Steer
+from glgpt import Ablate, Attend, LanguageModel, Patch, Scale, Steer
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
 from glgpt.inference import capture, programs
@@ -23,8 +23,8 @@ FAMILIES = ["wide", "llama-grouped"]  # of two and of three heads on one
 
 
 @pytest.fixture(params=FAMILIES)
-def model(goldens: Path, request: pytest.FixtureRequest) -> Iterator[GPT2]:
-    with GPT2.from_pretrained(goldens / request.param, device=DEVICE) as model:
+def model(goldens: Path, request: pytest.FixtureRequest) -> Iterator[LanguageModel]:
+    with LanguageModel.from_pretrained(goldens / request.param, device=DEVICE) as model:
         yield model
 
 
@@ -43,16 +43,16 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def logits(model: GPT2, ids: list[int], *interventions: Intervention) -> np.ndarray:
+def logits(model: LanguageModel, ids: list[int], *interventions: Intervention) -> np.ndarray:
     return model.run_with_cache(ids, (), interventions=interventions)[0]
 
 
-def width(model: GPT2, name: str) -> int:
+def width(model: LanguageModel, name: str) -> int:
     return model.config.activations[name].row_width
 
 
 @pytest.mark.parametrize("name", ["h.1.attn.out", "h.0.attn.k", "h.1.attn.v", "h.0.attn.scores", "ln_f", "logits"])
-def test_a_patch_of_another_text_brings_its_values(model: GPT2, name: str) -> None:
+def test_a_patch_of_another_text_brings_its_values(model: LanguageModel, name: str) -> None:
     """Keys, values, scores, the last norm or the logits cannot be changed, or only in the first chunk of a text."""
     _, found = model.run_with_cache(OTHER, [name])
     _, patched = model.run_with_cache(IDS, [name, "logits"], interventions=[Patch(name, found[name])])
@@ -60,7 +60,7 @@ def test_a_patch_of_another_text_brings_its_values(model: GPT2, name: str) -> No
     assert np.abs(patched["logits"] - model.logits(IDS)).max() > 1e-3
 
 
-def test_attention_of_patched_queries_keys_and_values_is_the_other_texts(model: GPT2) -> None:
+def test_attention_of_patched_queries_keys_and_values_is_the_other_texts(model: LanguageModel) -> None:
     names = [f"h.0.attn.{part}" for part in ("q", "k", "v", "scores", "pattern", "z")]
     _, found = model.run_with_cache(OTHER, names)
     patches = [Patch(name, found[name]) for name in names[:3]]
@@ -69,7 +69,7 @@ def test_attention_of_patched_queries_keys_and_values_is_the_other_texts(model: 
         np.testing.assert_allclose(patched[name], found[name], atol=1e-6, err_msg=name)
 
 
-def test_scores_are_scaled_before_the_softmax(model: GPT2) -> None:
+def test_scores_are_scaled_before_the_softmax(model: LanguageModel) -> None:
     names = ["h.0.attn.scores", "h.0.attn.pattern"]
     _, plain = model.run_with_cache(IDS, names)
     _, found = model.run_with_cache(IDS, names, interventions=[Scale(names[0], 2.0, head=1)])
@@ -81,7 +81,7 @@ def test_scores_are_scaled_before_the_softmax(model: GPT2) -> None:
     np.testing.assert_allclose(found[names[1]][1], soft / soft.sum(-1, keepdims=True), atol=1e-5)
 
 
-def test_edits_of_one_activation_follow_each_other(model: GPT2) -> None:
+def test_edits_of_one_activation_follow_each_other(model: LanguageModel) -> None:
     """An edit replaces those before it, or positions and heads are mixed up."""
     rng, name = np.random.default_rng(1), "h.0.attn.z"
     heads, size = model.config.n_head, model.config.d_head
@@ -97,7 +97,7 @@ def test_edits_of_one_activation_follow_each_other(model: GPT2) -> None:
     np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_pattern_is_replaced_and_scaled_in_that_order(model: GPT2) -> None:
+def test_a_pattern_is_replaced_and_scaled_in_that_order(model: LanguageModel) -> None:
     name, n = "h.1.attn.pattern", len(IDS)
     _, plain = model.run_with_cache(IDS, [name])
     values = np.abs(np.random.default_rng(0).normal(size=(model.config.n_head, n, n))).astype(np.float32)
@@ -110,7 +110,7 @@ def test_a_pattern_is_replaced_and_scaled_in_that_order(model: GPT2) -> None:
     np.testing.assert_array_equal(np.delete(found[name], 1, 0), np.delete(plain[name], 1, 0))
 
 
-def every_kind(model: GPT2) -> list[list[Intervention]]:
+def every_kind(model: LanguageModel) -> list[list[Intervention]]:
     rng = np.random.default_rng(3)
     keys = (model.config.n_kv_head, model.config.d_head)
     return [
@@ -123,7 +123,7 @@ def every_kind(model: GPT2) -> list[list[Intervention]]:
 
 
 @pytest.mark.parametrize("case", range(5))
-def test_a_generation_is_that_of_its_logits(model: GPT2, case: int) -> None:
+def test_a_generation_is_that_of_its_logits(model: LanguageModel, case: int) -> None:
     """An edit is made in a prompt's chunks and not in the tokens after it, at another position, or after the choice."""
     interventions = every_kind(model)[case]
     text = list(IDS)
@@ -134,7 +134,7 @@ def test_a_generation_is_that_of_its_logits(model: GPT2, case: int) -> None:
     assert found != list(model.generate_ids(IDS, 6, temperature=0, eos=False))
 
 
-def test_interleaved_generations_keep_their_edits(model: GPT2) -> None:
+def test_interleaved_generations_keep_their_edits(model: LanguageModel) -> None:
     """Two generations play one program, and the second one's values stay for the first."""
     edits = [[Scale(f"h.{layer}.mlp", factor)] for layer, factor in ((0, -3.0), (1, 4.0), (1, -4.0))]
     how: dict[str, Any] = {"temperature": 0, "eos": False}
@@ -146,7 +146,7 @@ def test_interleaved_generations_keep_their_edits(model: GPT2) -> None:
 
 def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
     """Each layer, head, position or value records a program and compiles its shaders."""
-    with GPT2.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
         _, other = model.run_with_cache(OTHER, ["h.0.resid_post", "h.1.resid_post"])
         model.logits(IDS)
         recorded.clear()
@@ -171,10 +171,10 @@ def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
 
 def test_shaders_are_shared_by_their_text(goldens: Path, device: Device, recorded: list[str]) -> None:
     """A second model of the same shape compiles all shaders again, or closing one takes those of the other."""
-    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         wanted = list(model.generate_ids(IDS, 3, temperature=0))
         recorded.clear()
-        with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as second:
+        with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as second:
             assert list(second.generate_ids(IDS, 3, temperature=0)) == wanted
             assert not recorded
             model.close()
@@ -182,10 +182,10 @@ def test_shaders_are_shared_by_their_text(goldens: Path, device: Device, recorde
 
 
 def test_the_memory_limit_holds_for_interventions(goldens: Path) -> None:
-    with GPT2.from_pretrained(goldens / "wide", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         own = model.player.program.nbytes()
     with (
-        GPT2.from_pretrained(goldens / "wide", device=DEVICE, max_texture_memory=own) as model,
+        LanguageModel.from_pretrained(goldens / "wide", device=DEVICE, max_texture_memory=own) as model,
         pytest.raises(GlgptError, match=r"looking at this takes .* allow more"),
     ):
         logits(model, IDS, Ablate("h.0.attn"))

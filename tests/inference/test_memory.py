@@ -18,14 +18,14 @@ from reference import random_weights, save_checkpoint
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.training.trainer import Trainer
 
 LOAD = """
 import sys
 from glgpt.gl.device import open_device
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 def status(key):
     with open("/proc/self/status") as file:
@@ -33,14 +33,16 @@ def status(key):
 
 open_device("software")
 before = status("VmRSS")
-with GPT2.from_pretrained(sys.argv[1], sys.argv[2], device="software", kernel="4x8", fetch="textureLod") as model:
+with LanguageModel.from_pretrained(sys.argv[1], sys.argv[2], device="software", kernel="4x8", fetch="textureLod") as model:
     list(model.generate_ids([1, 2, 3], 2, temperature=0))
     print(status("VmHWM") - before, model.texture_bytes)
 """
 
 
-def load(folder: Path, dtype: str = "f32", **options: Any) -> GPT2:
-    return GPT2.from_pretrained(folder, dtype, device=os.environ.get("GLGPT_TEST_DEVICE", "software"), **options)
+def load(folder: Path, dtype: str = "f32", **options: Any) -> LanguageModel:
+    return LanguageModel.from_pretrained(
+        folder, dtype, device=os.environ.get("GLGPT_TEST_DEVICE", "software"), **options
+    )
 
 
 def state(device: Device) -> tuple[dict[int, str], int]:
@@ -184,7 +186,7 @@ def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> No
 
 
 def test_a_model_that_nobody_holds_gives_its_textures_back(device: Device, goldens: Path) -> None:
-    """`model = GPT2.from_pretrained()` again and again, as in a notebook, adds up."""
+    """`model = LanguageModel.from_pretrained()` again and again, as in a notebook, adds up."""
     before = state(device)
     sizes = set()
     for _ in range(4):

@@ -16,10 +16,10 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import window_start
 from glgpt.inference.generation import Generation
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
-from glgpt.tuning.choice import FETCHES, STORAGES
+from glgpt.tuning.kernel_selection import FETCHES, STORAGES
 
 Array = NDArray[Any]
 GOLDENS = sorted(path.parent.name for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
@@ -39,8 +39,10 @@ TEXT = (
 )
 
 
-def load(name: Path | None, dtype: str = "f32", **options: Any) -> GPT2:
-    model = GPT2.from_pretrained(name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options)
+def load(name: Path | None, dtype: str = "f32", **options: Any) -> LanguageModel:
+    model = LanguageModel.from_pretrained(
+        name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options
+    )
     if name:
         model.eos_ids = ()  # the references go on past it
     return model
@@ -51,11 +53,11 @@ def reference_of(folder: Path) -> dict[str, Array]:
         return {name: file[name] for name in file.files}
 
 
-def greedy(model: GPT2, prompt: Sequence[int], tokens: int) -> list[int]:
+def greedy(model: LanguageModel, prompt: Sequence[int], tokens: int) -> list[int]:
     return [*prompt, *model.generate_ids(prompt, tokens, temperature=0)]
 
 
-def row_of_logits(model: GPT2) -> Array:
+def row_of_logits(model: LanguageModel) -> Array:
     """The logits that the last token played was chosen from."""
     view = model.player.entry("decode").outputs["logits"]
     return view.unpack(model.player.read(view.texture))[0]
@@ -66,7 +68,7 @@ def size(values: Array) -> float:
     return float(np.sqrt(np.square(values[np.isfinite(values)], dtype=np.float64).mean()))
 
 
-def agrees(model: GPT2, wanted: dict[str, Array]) -> None:
+def agrees(model: LanguageModel, wanted: dict[str, Array]) -> None:
     """Every intermediate and the logits against a golden, by name and in order."""
     logits, found = model.run_with_cache(wanted["tokens"].tolist())
     assert list(found) == list(model.config.activations)
@@ -274,7 +276,7 @@ def read(runs: Sequence[Generation]) -> list[str]:
     return [run.read() for run in runs]
 
 
-PATHS: dict[str, Callable[[GPT2, list[int]], object]] = {
+PATHS: dict[str, Callable[[LanguageModel, list[int]], object]] = {
     "logits": lambda model, ids: model.logits(ids),
     "logits_batch": lambda model, ids: model.logits_batch([ids, [4]]),
     "losses": lambda model, ids: list(model.losses([[*ids, 0], [4, 5]])),

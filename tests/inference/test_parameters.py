@@ -10,7 +10,7 @@ import pytest
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
 
@@ -18,7 +18,10 @@ DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
 @pytest.mark.parametrize("name", ["dhead3-relu", "vocab3-untied", "llama-grouped", "one-f16"])
 def test_parameters_are_the_checkpoints(goldens: Path, name: str) -> None:
     """Padding of heads, transposed or folded textures show through, or a name is missing."""
-    with GPT2.from_pretrained(goldens / name, device=DEVICE) as model, Checkpoint.open(goldens / name) as checkpoint:
+    with (
+        LanguageModel.from_pretrained(goldens / name, device=DEVICE) as model,
+        Checkpoint.open(goldens / name) as checkpoint,
+    ):
         found = model.parameters()
         assert list(found) == list(checkpoint.config.parameters) and set(found) == checkpoint.names
         assert len(found) == len(found.shapes)
@@ -30,7 +33,7 @@ def test_parameters_are_the_checkpoints(goldens: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "off"), [("f16", 1e-3), ("q8", 0.02), ("q4", 0.3)])
 def test_narrow_formats_give_what_is_computed_with(goldens: Path, dtype: str, off: float) -> None:
-    with GPT2.from_pretrained(goldens / "wide", dtype, device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "wide", dtype, device=DEVICE) as model:
         with Checkpoint.open(goldens / "wide") as checkpoint:
             exact = checkpoint.read("h.1.mlp.c_fc.weight")
         found = model.parameter("h.1.mlp.c_fc.weight")
@@ -38,7 +41,7 @@ def test_narrow_formats_give_what_is_computed_with(goldens: Path, dtype: str, of
 
 
 def test_an_unknown_parameter_is_refused_with_those_near(goldens: Path) -> None:
-    with GPT2.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
         with pytest.raises(GlgptError, match=r"is not a parameter of llama-grouped; there are norm\.weight"):
             model.parameter("norm.wieght")
         assert "ln_f.weight" not in model.parameters()

@@ -17,7 +17,7 @@ from test_model import TEXT, load
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.programs import weight_layouts
 from glgpt.inspection.compare import compare
 from glgpt.inspection.reference import Case
@@ -31,7 +31,7 @@ QUANTISED = [name for name, fmt in FORMATS.items() if fmt.quantised]
 
 
 @contextmanager
-def both(folder: Path, dtype: str, scratch: Path, **options: Any) -> Iterator[tuple[GPT2, GPT2]]:
+def both(folder: Path, dtype: str, scratch: Path, **options: Any) -> Iterator[tuple[LanguageModel, LanguageModel]]:
     """A model in a format, and in f32 with the weights that its textures hold."""
     with load(folder, dtype, **options) as model, Checkpoint.open(folder) as checkpoint:
         held = {}

@@ -188,9 +188,9 @@ def test_penalty_and_bias_change_the_logits_as_defined() -> None:
 
 def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
     """Greedy and drawn, beyond a full context too, where what has slid out counts no more."""
-    from glgpt.inference.model import GPT2
+    from glgpt.inference.model import LanguageModel
 
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         text = model.encode("ROMEO:\nIs it")
         for given, how in (
             (text, {"temperature": 0, "repetition_penalty": 1.5}),

@@ -15,7 +15,7 @@ import pytest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inspection.compare import compare
 from glgpt.inspection.reference import Case, load_reference, shared_start
 from glgpt.program.tolerance import Tolerance
@@ -83,7 +83,7 @@ def test_another_greedy_continuation_exits_1(tmp_path: Path, capsys: pytest.Capt
 
 def test_another_greedy_continuation_that_ties_is_within() -> None:
     """Rounding decides between two tokens that are equally likely."""
-    with GPT2.from_pretrained(WIDE) as model:
+    with LanguageModel.from_pretrained(WIDE) as model:
         ids = [1, 2, 3]
         logits = model.logits(ids)
         best, second = np.argsort(-logits[-1])[:2].tolist()
@@ -227,7 +227,7 @@ def test_prompts_that_cannot_be_run_are_refused_before_transformers(
 
 @pytest.mark.parametrize(("ends", "wanted"), [([7, 0], (2, 2)), ([7, 0, 0], (2, 2)), ([0], (0, 1)), ([7, 8], (1, 2))])
 def test_a_greedy_reference_may_end_in_the_end_of_text(ends: list[int], wanted: tuple[int, int]) -> None:
-    with GPT2.from_pretrained(WIDE) as model:
+    with LanguageModel.from_pretrained(WIDE) as model:
         prompts = ([1, i] for i in range(130))
         both = ((ids, list(model.generate_ids(ids, 2, temperature=0.0))) for ids in prompts)
         ids, first = next((ids, first) for ids, first in both if first[0] != first[1])
@@ -253,7 +253,7 @@ def test_json_has_null_where_a_figure_is_not_finite(tmp_path: Path, capsys: pyte
 
 def test_a_reference_of_another_model_is_refused() -> None:
     logits = np.zeros((2, 130), np.float32)
-    with GPT2.from_pretrained(WIDE) as model:
+    with LanguageModel.from_pretrained(WIDE) as model:
         with pytest.raises(GlgptError, match=r"reference is \[2, 7\], the model gives \[2, 130\]"):
             compare(model, Case("0", [1, 2], {"logits": logits[:, :7]}), Tolerance.of("f32", 2))
         with pytest.raises(GlgptError, match=r"h\.2\.ln_1 is no activation"):

@@ -13,7 +13,7 @@ from PIL import Image
 from glgpt.cli import main
 from glgpt.cli.parser import build_parser
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inspection.dump import dump, parse_range, texel_image
 from glgpt.plots import activations as plots
 from glgpt.program.formats import FORMATS
@@ -42,7 +42,7 @@ def test_bad_ranges_are_refused(text: str) -> None:
 def test_files_are_those_of_the_manifest_and_others_stay(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "manifest.json").write_text(json.dumps({"tokens": [], "labels": [], "files": []}))  # an earlier dump
-    with GPT2.from_pretrained(WIDE) as model:
+    with LanguageModel.from_pretrained(WIDE) as model:
         what = ["attention", "hidden", "logits", "h.0.mlp.act", "h.1.attn.q"]
         manifest = dump(model, IDS, tmp_path, what, layers="1", heads="0,2-3")
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
@@ -64,7 +64,7 @@ def test_files_are_those_of_the_manifest_and_others_stay(tmp_path: Path) -> None
 
 def test_raw_textures_are_written_as_they_lie_in_memory(tmp_path: Path) -> None:
     names = ["h.0.mlp.pre", "h.1.attn.pattern"]
-    with GPT2.from_pretrained(WIDE) as model:
+    with LanguageModel.from_pretrained(WIDE) as model:
         manifest = dump(model, IDS, tmp_path, names, raw=True)
         wanted = model.raw(IDS, names)
     for name in names:
@@ -98,7 +98,7 @@ def test_masked_scores_stay_out_of_the_range(tmp_path: Path) -> None:
     texels = np.array([[[[-1e30, 1, 2, 3]]]], np.float32)
     picture, low, high = texel_image(texels, F32, -1e29)
     assert (picture.tolist(), low, high) == ([[[0, 0, 128, 255]]], 1.0, 3.0)
-    with GPT2.from_pretrained(WIDE) as model:
+    with LanguageModel.from_pretrained(WIDE) as model:
         manifest = dump(model, IDS, tmp_path, ["h.0.attn.scores"], raw=True)
     shows = next(e["shows"] for e in manifest["files"] if e["file"] == "raw/h.0.attn.scores.png")
     assert "e+" not in shows
@@ -106,7 +106,7 @@ def test_masked_scores_stay_out_of_the_range(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ids", [[130], [], [1] * 41])
 def test_unusable_ids_leave_no_folder(ids: list[int], tmp_path: Path) -> None:
-    with GPT2.from_pretrained(WIDE) as model, pytest.raises(GlgptError):
+    with LanguageModel.from_pretrained(WIDE) as model, pytest.raises(GlgptError):
         dump(model, ids, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -155,7 +155,7 @@ def test_what_is_drawn_is_what_the_model_computed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(plots.AttentionPlot, "draw", lambda _, p, layer, head, path: drawn.update({(layer, head): p}))
     monkeypatch.setattr(plots, "contact_sheet", lambda patterns, *_: sheets.append(patterns))
     monkeypatch.setattr(plots, "top_predictions", lambda *args: tops.append(args))
-    with GPT2.from_pretrained(WIDE) as model:
+    with LanguageModel.from_pretrained(WIDE) as model:
         ids = [*IDS, *model.generate_ids(IDS, 4, temperature=0.0)]
         dump(model, ids, tmp_path, ["attention", "logits"], layers="1", heads="1,3")
         logits, cache = model.run_with_cache(ids, ["h.1.attn.pattern"])

@@ -11,7 +11,7 @@ from reference import gpt2, nats_of
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inspection.evaluate import evaluate
 
 TEXT = (Path(__file__).parents[1] / "data/shakespeare-validation.txt").read_text()  # the last 10% of tinyshakespeare
@@ -22,7 +22,7 @@ GOLDENS = Path(__file__).parents[1] / "goldens"
 @pytest.mark.slow
 def test_every_token_but_the_first_is_predicted_once_from_its_window() -> None:
     text, seen = TEXT[:150], []
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         assert model.tokenizer
         ids = np.array(model.tokenizer.encode(text))
         result = evaluate(model, text, 20, lambda done, total: seen.append((done, total)))
@@ -41,7 +41,7 @@ def test_every_token_but_the_first_is_predicted_once_from_its_window() -> None:
 @pytest.mark.slow
 def test_validation_loss_is_the_published_one() -> None:
     """On the first windows of the validation text: the loss of all 49,421 tokens, 3.3410, takes a minute and a half."""
-    with GPT2.from_pretrained() as model, Checkpoint.open() as checkpoint:
+    with LanguageModel.from_pretrained() as model, Checkpoint.open() as checkpoint:
         assert model.tokenizer
         ids = model.tokenizer.encode(TEXT)
         text = model.tokenizer.decode(ids[:600])  # two whole windows and a rest
@@ -58,9 +58,9 @@ def test_validation_loss_is_the_published_one() -> None:
 
 
 def test_what_cannot_be_evaluated_is_refused() -> None:
-    with GPT2.from_pretrained() as model:
+    with LanguageModel.from_pretrained() as model:
         for text, window in (("", None), ("a", None), ("some text", 257), ("some text", 0)):
             with pytest.raises(GlgptError):
                 evaluate(model, text, window)
-    with GPT2.from_pretrained(GOLDENS / "wide") as model, pytest.raises(GlgptError, match="no tokenizer"):
+    with LanguageModel.from_pretrained(GOLDENS / "wide") as model, pytest.raises(GlgptError, match="no tokenizer"):
         evaluate(model, "some text")

@@ -14,11 +14,11 @@ from reference import random_weights, save_checkpoint
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import format_check, main
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inspection import format_cost
 from glgpt.inspection.format_cost import NotMeasuredError, cache_file, measure_cost, remembered_cost
 from glgpt.models.gpt2.config import GPT2Config
-from glgpt.tuning.choice import DeviceSettings
+from glgpt.tuning.kernel_selection import DeviceSettings
 
 CONFIG = GPT2Config(vocab_size=64, n_positions=32, n_embd=128, n_layer=2, n_head=4)
 SOFTWARE = DeviceSettings(device="software")
@@ -55,7 +55,7 @@ def loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded to compare formats")
 
-    monkeypatch.setattr(format_cost, "GPT2", refuse)
+    monkeypatch.setattr(format_cost, "LanguageModel", refuse)
 
 
 def test_a_lossy_format_is_warned_of_each_time_and_measured_once(
@@ -182,13 +182,13 @@ def test_the_text_has_the_models_own_characters(
 ) -> None:
     """A vocabulary without a quotation mark, or without any letter, cannot be measured."""
     asked: list[list[int]] = []
-    plain: Callable[..., Any] = GPT2.logits
+    plain: Callable[..., Any] = LanguageModel.logits
 
-    def noted(model: GPT2, ids: list[int]) -> Any:
+    def noted(model: LanguageModel, ids: list[int]) -> Any:
         asked.append(ids)
         return plain(model, ids)
 
-    monkeypatch.setattr(GPT2, "logits", noted)
+    monkeypatch.setattr(LanguageModel, "logits", noted)
     monkeypatch.setattr(format_cost, "load_tokenizer", lambda *_: Letters(known))
     with Checkpoint.open(outliers) as checkpoint:
         cost = measure_cost(checkpoint, "q8", settings=SOFTWARE)

@@ -11,7 +11,7 @@ import torch
 import transformers
 from reference import within
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 
 ATOL, RTOL = 2e-4, 1e-5
@@ -56,7 +56,7 @@ def test_a_batch_gives_the_logits_of_a_padded_batch(tmp_path: Path, family: str)
     positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
     given = {"attention_mask": torch.tensor(mask), "position_ids": torch.tensor(positions), "use_cache": False}
     wanted = theirs(torch.tensor(ids), **given).logits.numpy()
-    with GPT2.from_pretrained(tmp_path, device=DEVICE) as model:
+    with LanguageModel.from_pretrained(tmp_path, device=DEVICE) as model:
         decoder = model._batch
         assert decoder
         decoder.reserve(300)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from glgpt import GPT2, Ablate, Attend, Patch, Scale, Steer
+from glgpt import Ablate, Attend, LanguageModel, Patch, Scale, Steer
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.inference.interventions import Intervention
@@ -20,13 +20,13 @@ ATOL = 1e-4
 
 
 @pytest.fixture
-def model() -> Iterator[GPT2]:
-    with GPT2.from_pretrained() as model:
+def model() -> Iterator[LanguageModel]:
+    with LanguageModel.from_pretrained() as model:
         yield model
 
 
 @pytest.fixture
-def ids(model: GPT2) -> list[int]:
+def ids(model: LanguageModel) -> list[int]:
     return model.encode(TEXT)
 
 
@@ -108,7 +108,9 @@ CASES: dict[str, tuple[list[Intervention], list[tuple[str, str, Callable[[Any], 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_logits_are_those_of_transformers_with_hooks(model: GPT2, ids: list[int], reference: Any, case: str) -> None:
+def test_logits_are_those_of_transformers_with_hooks(
+    model: LanguageModel, ids: list[int], reference: Any, case: str
+) -> None:
     interventions, hooks = CASES[case]
     expected = hooked(reference, ids, *hooks)
     found, _ = model.run_with_cache(ids, (), interventions=interventions)
@@ -117,7 +119,9 @@ def test_logits_are_those_of_transformers_with_hooks(model: GPT2, ids: list[int]
 
 
 @pytest.mark.parametrize("case", ["a head", "a block", "steering"])
-def test_generation_is_that_of_transformers_with_hooks(model: GPT2, ids: list[int], reference: Any, case: str) -> None:
+def test_generation_is_that_of_transformers_with_hooks(
+    model: LanguageModel, ids: list[int], reference: Any, case: str
+) -> None:
     """Tokens of a cache: what was changed in a prompt and what is changed in each token after it."""
     interventions, hooks = CASES[case]
     plain = list(model.generate_ids(ids, 12, temperature=0))
@@ -130,7 +134,7 @@ def test_generation_is_that_of_transformers_with_hooks(model: GPT2, ids: list[in
 
 
 @pytest.mark.parametrize("pattern", ["uniform", "previous", "first"])
-def test_a_pattern_is_replaced_in_one_head(model: GPT2, ids: list[int], pattern: str) -> None:
+def test_a_pattern_is_replaced_in_one_head(model: LanguageModel, ids: list[int], pattern: str) -> None:
     name, n = "h.2.attn.pattern", len(ids)
     wanted = {"uniform": np.tril(np.ones((n, n))), "previous": np.eye(n, k=-1), "first": np.eye(1, n).repeat(n, 0)}[
         pattern
@@ -146,7 +150,7 @@ def test_a_pattern_is_replaced_in_one_head(model: GPT2, ids: list[int], pattern:
     np.testing.assert_allclose(found["h.2.attn.z"][:, 96:128], wanted @ found["h.2.attn.v"][3], atol=1e-5)
 
 
-def test_a_patch_of_another_prompt_brings_its_answer(model: GPT2, ids: list[int]) -> None:
+def test_a_patch_of_another_prompt_brings_its_answer(model: LanguageModel, ids: list[int]) -> None:
     """The whole stream of another text of the same length, before the last norm, gives that text's logits."""
     other = model.encode("First Citizen:\nBefore we proceed any further, hear")[: len(ids)]
     logits, found = model.run_with_cache(other, ["h.5.resid_post"])
@@ -154,7 +158,7 @@ def test_a_patch_of_another_prompt_brings_its_answer(model: GPT2, ids: list[int]
     np.testing.assert_allclose(patched, logits, atol=1e-5)
 
 
-def test_hooks_are_functions_in_the_order_of_computation(model: GPT2, ids: list[int], reference: Any) -> None:
+def test_hooks_are_functions_in_the_order_of_computation(model: LanguageModel, ids: list[int], reference: Any) -> None:
     seen: list[np.ndarray] = []
 
     def doubled(z: np.ndarray) -> np.ndarray:
@@ -201,6 +205,6 @@ def test_hooks_are_functions_in_the_order_of_computation(model: GPT2, ids: list[
         ("h.0", "is no intervention"),
     ],
 )
-def test_what_cannot_be_done_is_said(model: GPT2, ids: list[int], intervention: Any, said: str) -> None:
+def test_what_cannot_be_done_is_said(model: LanguageModel, ids: list[int], intervention: Any, said: str) -> None:
     with pytest.raises(GlgptError, match=said):
         model.generate(TEXT, 1, interventions=[intervention])

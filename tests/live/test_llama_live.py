@@ -19,7 +19,7 @@ from reference import random_weights, within
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inspection.reference import run_transformers
 from glgpt.models.llama.config import LlamaConfig
 from glgpt.text.splits import _LLAMA3, DIGITS, LLAMA3
@@ -74,7 +74,7 @@ def test_drawn_shapes_agree(config: transformers.LlamaConfig, data: st.DataObjec
         with Checkpoint.open(folder) as opened:
             ours = llama(opened.config, {name: opened.read(name) for name in opened.names}, ids)
         within(ours, case.arrays["logits"], 3e-4, 1e-4, "the reference")  # transformers takes its angles in float32
-        with GPT2.from_pretrained(folder, device=DEVICE) as loaded:
+        with LanguageModel.from_pretrained(folder, device=DEVICE) as loaded:
             found = loaded.run_with_cache(ids)[1]
             assert list(found) == list(loaded.config.activations)
             for name, value in found.items():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from reference import gpt2, within
 
 from glgpt.checkpoint.opening import Checkpoint, embedded_weights
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 
 Array = NDArray[Any]
 ATOL, RTOL = 2e-4, 1e-5  # what the project promises of f32
@@ -123,7 +123,7 @@ def test_drawn_shapes_agree(config: transformers.GPT2Config, data: st.DataObject
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         exact = theirs(Path(folder))
-        with GPT2.from_pretrained(folder, device="software") as ours:
+        with LanguageModel.from_pretrained(folder, device="software") as ours:
             compare_inside(ours.run_with_cache(ids)[1], exact, Path(folder), ids)
             within(ours.logits(ids), logits(exact, ids), ATOL, RTOL, "logits")
             start = ids[: 1 + length // 2]
@@ -144,7 +144,7 @@ def test_generation_ends_at_the_same_tokens(tmp_path: Path, generation: Any, con
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
     model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
     made = model.generate(torch.tensor([[4, 5]]), max_new_tokens=12, do_sample=False, pad_token_id=0)[0, 2:].tolist()
-    with GPT2.from_pretrained(tmp_path, device="software") as ours:
+    with LanguageModel.from_pretrained(tmp_path, device="software") as ours:
         found = list(ours.generate_ids([4, 5], 12, temperature=0))
     assert len(made) < 12 and found == made[:-1]  # transformers gives the end of text too
 
@@ -153,7 +153,7 @@ def test_the_embedded_model_agrees_at_its_full_context() -> None:
     """The default model writes another text than transformers would."""
     model = theirs(embedded_weights())
     rng = np.random.default_rng(0)
-    with GPT2.from_pretrained(device="software") as ours:
+    with LanguageModel.from_pretrained(device="software") as ours:
         prompt = ours.encode("ROMEO:\nBut, soft! what light through yonder window breaks?\n")
         ids = (prompt + rng.integers(0, 1024, 256).tolist())[:256]
         compare_inside(ours.run_with_cache(ids)[1], model, embedded_weights(), ids)
@@ -170,7 +170,7 @@ def test_the_full_124m_shape_agrees(tmp_path: Path) -> None:
     model = theirs(tmp_path)
     ids = np.random.default_rng(2).integers(0, 50257, 21).tolist()
     wanted = logits(model, ids)
-    with GPT2.from_pretrained(tmp_path, device="software") as ours:
+    with LanguageModel.from_pretrained(tmp_path, device="software") as ours:
         within(ours.logits(ids), wanted, ATOL, RTOL, "logits")
         tokens = ours.generate_ids(ids[:20], 2, temperature=0)
         assert next(tokens) == wanted[19].argmax()

@@ -328,7 +328,7 @@ def test_a_context_beyond_a_browser_is_refused_before_any_work(
     """A model of 8,192 positions fails after its reference run, at a texture's name."""
     config = GPT2Config(vocab_size=9, n_positions=5000, n_embd=8, n_layer=1, n_head=2)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
-    monkeypatch.setattr(module, "GPT2", Mock(side_effect=AssertionError("the model was loaded")))
+    monkeypatch.setattr(module, "LanguageModel", Mock(side_effect=AssertionError("the model was loaded")))
     with pytest.raises(GlgptError, match=r"a context of 5000 is beyond the 4096 positions that a texture .* --context"):
         export(folder, tmp_path / "out", context=5000)
     monkeypatch.undo()

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from glgpt import GPT2
+from glgpt import LanguageModel
 from glgpt.models.views import stages
 from glgpt.page.recorded import CELL, recorded_machine, rows_of
 from glgpt.plots.cells import REACH, folded
 
 
 @pytest.fixture
-def model() -> Iterator[GPT2]:
-    with GPT2.from_pretrained() as model:
+def model() -> Iterator[LanguageModel]:
+    with LanguageModel.from_pretrained() as model:
         yield model
 
 
-def test_a_block_has_the_cells_of_the_page(model: GPT2) -> None:
+def test_a_block_has_the_cells_of_the_page(model: LanguageModel) -> None:
     assert stages(model.config, 2) == [
         ("QKV", ["h.2.attn.q", "h.2.attn.k", "h.2.attn.v"], None),
         ("scores", ["h.2.attn.scores"], None),
@@ -31,7 +31,7 @@ def test_a_block_has_the_cells_of_the_page(model: GPT2) -> None:
     ]
 
 
-def test_a_row_has_all_that_a_token_has(model: GPT2) -> None:
+def test_a_row_has_all_that_a_token_has(model: LanguageModel) -> None:
     """Of as many tokens as a head is wide too, which makes queries and scores of one shape."""
     config = model.config
     ids = [(5 * i) % config.vocab_size for i in range(config.n_embd // config.n_head)]
@@ -45,7 +45,7 @@ def test_a_row_has_all_that_a_token_has(model: GPT2) -> None:
     np.testing.assert_array_equal(rows_of(found, ["h.1.mlp.act"], t), found["h.1.mlp.act"][t : t + 1])
 
 
-def test_pictures_are_of_what_went_in_before_a_token(model: GPT2) -> None:
+def test_pictures_are_of_what_went_in_before_a_token(model: LanguageModel) -> None:
     given, ids = 5, model.encode("O Romeo, Romeo! wherefore art thou Romeo?")
     logits, found = model.run_with_cache(ids, ["h.3.resid_post"])
     machine = recorded_machine(model, ids, given, logits)

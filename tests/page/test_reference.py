@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from reference import random_weights, save_checkpoint
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import validate
 from glgpt.page.files import reference_json
@@ -19,7 +19,7 @@ def test_blocks_are_captured_together(tmp_path: Path) -> None:
     config = GPT2Config(vocab_size=60, n_positions=64, n_embd=24, n_layer=14, n_head=3)
     folder = save_checkpoint(tmp_path / "deep", config, random_weights(config))
     names = list(config.activations)
-    with GPT2.from_pretrained(folder, "f16", device="software") as model:
+    with LanguageModel.from_pretrained(folder, "f16", device="software") as model:
         reference = reference_json(model, None, names)
         logits, found = model.run_with_cache(reference["ids"], names)
     validate("reference", reference, "reference.json")

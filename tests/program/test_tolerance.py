@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.llama.config import LlamaConfig
 from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
-from glgpt.tuning.choice import DeviceSettings
+from glgpt.tuning.kernel_selection import DeviceSettings
 
 Weights = dict[str, NDArray[np.float32]]
 Found = dict[str, NDArray[np.float32]]
@@ -25,7 +25,7 @@ BLOCK = "layers.6."
 
 
 class Checkpoint:
-    """Weights in memory, as `GPT2` reads them."""
+    """Weights in memory, as `LanguageModel` reads them."""
 
     def __init__(self, weights: Weights, config: LlamaConfig) -> None:
         self.config, self.weights, self.path, self.name = config, weights, Path("deep"), "deep"
@@ -50,7 +50,7 @@ def deep_weights() -> Weights:
 def run(weights: Weights, dtype: str, kernel: str = "auto", names: Any = None, **config: float) -> Found:
     """What the last token has of every activation, and the logits."""
     checkpoint: Any = Checkpoint(weights, replace(CONFIG, **config))
-    with GPT2(checkpoint, None, dtype, settings=DeviceSettings(device="software", kernel=kernel)) as model:
+    with LanguageModel(checkpoint, None, dtype, settings=DeviceSettings(device="software", kernel=kernel)) as model:
         logits, found = model.run_with_cache(IDS, names)
     return {name: tokens_first(values)[-1:] for name, values in (found | {"logits": logits}).items()}
 

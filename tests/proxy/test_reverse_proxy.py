@@ -16,7 +16,7 @@ from serving import running
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.page.serve import Server, application
 from glgpt.split.engine import Engine
 from glgpt.split.server import Access, StageServer
@@ -61,9 +61,9 @@ def test_a_text_is_generated_over_tls_and_a_path(proxy: str) -> None:
     with urllib.request.urlopen(f"{proxy}/split/health") as answer:
         assert json.loads(answer.read()) == {"status": "ok"}
     url = proxy.replace("https", "wss") + "/split/"
-    with GPT2.from_pretrained(MODEL, device="software") as model:
+    with LanguageModel.from_pretrained(MODEL, device="software") as model:
         whole = list(model.generate_ids([3, 31, 6], 6, temperature=0))
-    with GPT2.from_pretrained(MODEL, rest=url, token="secret", device="software") as split:
+    with LanguageModel.from_pretrained(MODEL, rest=url, token="secret", device="software") as split:
         assert list(split.generate_ids([3, 31, 6], 6, temperature=0)) == whole
 
 

@@ -40,7 +40,7 @@ def test_a_run_is_scored_on_the_text_it_kept_back(run: Path, capsys: Capture) ->
     assert blind["nats_per_token"] == pytest.approx(np.log(256))
     held = TEXT.encode()[5400:]
     first = [i * 37 // 10 * 16 for i in range(10)]
-    with glgpt.GPT2.from_pretrained(run, device="software") as loaded:
+    with glgpt.LanguageModel.from_pretrained(run, device="software") as loaded:
         wanted = sum(
             nats_of(
                 loaded.logits(list(held[at : at + 16])), np.frombuffer(held[at + 1 : at + 17], np.uint8).astype(int)
@@ -77,7 +77,7 @@ def test_a_toy_task_is_scored_by_exact_match(tmp_path: Path) -> None:
     (tmp_path / "sums.txt").write_text(lines)
     glgpt.train(tmp_path / "sums.txt", out=tmp_path / "run", steps=2, device="software", **SIZE, **QUIET)
     train, held = Text.of_string(lines).split(0.1)
-    with glgpt.GPT2.from_pretrained(tmp_path / "run", device="software") as model:
+    with glgpt.LanguageModel.from_pretrained(tmp_path / "run", device="software") as model:
         found = score(model, Texts(held, train))
     assert found.task is not None and 0 < found.task.lines <= 10 and found.task.exact_match == 0
 

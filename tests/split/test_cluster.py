@@ -17,7 +17,7 @@ import pytest
 from websockets.sync.client import connect
 
 from glgpt.cli import main
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.part import Part
 from glgpt.wire import hidden, messages
 
@@ -71,10 +71,10 @@ def test_the_text_is_the_unsplit_one_and_sessions_stay_where_their_caches_are(cl
     assert (cluster["holds"], cluster["sessions"]) == ("+0-1", 16)
     folder = cluster["folder"]
     prompts = [[3, 31, 6 + i] for i in range(4)]
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = [list(model.generate_ids(ids, TOKENS, temperature=1, seed=3)) for ids in prompts]
         logits, activations = model.run_with_cache(prompts[0])
-    models = [GPT2.from_pretrained(folder, rest=cluster["url"], device="software") for _ in prompts]
+    models = [LanguageModel.from_pretrained(folder, rest=cluster["url"], device="software") for _ in prompts]
     try:
         runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m, ids in zip(models, prompts, strict=True)]
         assert [list(t) for t in zip(*zip(*runs, strict=True), strict=True)] == wanted
@@ -84,13 +84,13 @@ def test_the_text_is_the_unsplit_one_and_sessions_stay_where_their_caches_are(cl
     finally:
         for model in models:
             model.close()
-    with GPT2.from_pretrained(folder, rest=cluster["url"], speculate=True, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=cluster["url"], speculate=True, device="software") as split:
         assert list(split.generate_ids(prompts[0], TOKENS, temperature=1, seed=3)) == wanted[0]
 
 
 def test_a_look_whose_end_nobody_wants_passes_all_stages(cluster: dict[str, Any]) -> None:
     ids, names = [3, 31, 6], ("h.0.resid_post", "h.1.resid_post")
-    with GPT2.from_pretrained(cluster["folder"], device="software") as model:
+    with LanguageModel.from_pretrained(cluster["folder"], device="software") as model:
         wanted = model.run_with_cache(ids, ["embed", *names])[1]
     with connect(cluster["url"], compression=None, proxy=None, max_size=None) as socket:
         socket.send(messages.encode(messages.Open(protocol=messages.PROTOCOL)))
@@ -120,9 +120,9 @@ def replicas(ancestor: int, stage: str) -> list[int]:
 def test_a_killed_replica_costs_no_token(cluster: dict[str, Any]) -> None:
     """Both of the stage, one after the other, so that each session's is among them."""
     folder, ids, tokens = cluster["folder"], [3, 31, 6], 16
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = list(model.generate_ids(ids, tokens, temperature=1, seed=5))
-    with GPT2.from_pretrained(folder, rest=cluster["url"], device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=cluster["url"], device="software") as split:
         stream = split.generate_ids(ids, tokens, temperature=1, seed=5)
         text = [next(stream) for _ in range(3)]
         before = replicas(cluster["process"].pid, "stage-1")

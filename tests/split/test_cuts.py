@@ -12,7 +12,7 @@ import pytest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.chunks import upload_token
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.stages.stage import Stage
 from glgpt.models.part import Part, checked_chain
 from glgpt.wire.messages import Ask
@@ -43,7 +43,7 @@ def prompt_of(folder: Path, n_positions: int) -> list[int]:
 def unsplit(folder: Path, dtype: str = "f32") -> tuple[list[int], list[Any]]:
     """The prompt, and the rows of logits behind it and behind each of `LAST` greedy tokens."""
     rows = []
-    with GPT2.from_pretrained(folder, dtype, device="software") as model:
+    with LanguageModel.from_pretrained(folder, dtype, device="software") as model:
         ids = prompt_of(folder, model.config.n_positions)
         text, view = list(ids), model.player.entry("decode").outputs["logits"]
         model._decoder._prefill(ids)
@@ -95,7 +95,7 @@ def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: 
     split model's logits are close, and equal to the ones of a text by itself.
     """
     folder = goldens / name
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         most = model.config.n_positions
         ids = np.random.default_rng(0).integers(0, model.config.vocab_size, 3 * most).tolist()
         texts = [ids[at : at + size] for size in (most, max(1, most // 3)) for at in range(0, 2 * most, size)]
@@ -103,7 +103,7 @@ def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: 
         scored = [text for text in texts if len(text) > 1]
         losses = list(model.losses(scored))
     server = serve(folder, "+0")
-    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
         for ours, whole, beside in zip(split.logits_batch(texts), alone, batch, strict=True):
             assert np.array_equal(ours, whole)
             np.testing.assert_allclose(ours, beside, atol=1e-5 * np.abs(whole).max())
@@ -192,7 +192,7 @@ def test_parts_are_written_and_read() -> None:
 def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, serve: Any) -> None:
     folder = goldens / "llama-grouped"
     server = serve(folder, blocks)
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         ids = prompt_of(folder, model.config.n_positions)
         greedy = list(model.generate_ids(ids, LAST, temperature=0))
         drawn = list(model.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7))
@@ -200,8 +200,8 @@ def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, s
         logits, wanted = model.run_with_cache(ids)
     if blocks == "0-1":  # nothing is left for this machine
         with pytest.raises(GlgptError, match="leaves"):
-            GPT2.from_pretrained(folder, rest=server.url, blocks=(0, 2), device="software")
-    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+            LanguageModel.from_pretrained(folder, rest=server.url, blocks=(0, 2), device="software")
+    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
         assert list(split.generate_ids(ids, LAST, temperature=0)) == greedy
         assert list(split.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7)) == drawn
         assert list(split.generate_ids(ids, len(beyond), temperature=0)) == beyond
@@ -210,5 +210,5 @@ def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, s
         for name, array in wanted.items():
             assert np.array_equal(found[name], array), name
     if blocks == "1":
-        with GPT2.from_pretrained(folder, rest=server.url, device="software", speculate=True) as split:
+        with LanguageModel.from_pretrained(folder, rest=server.url, device="software", speculate=True) as split:
             assert list(split.generate_ids(ids, len(beyond), temperature=0)) == beyond

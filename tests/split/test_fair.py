@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from test_server import Raw, framed, states
 
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.split import limits, protocol, server
+from glgpt.split.batching_executor import BatchingExecutor, _Task
 from glgpt.split.sessions import Session, Sessions
-from glgpt.split.turns import Turns, _Turn
 from glgpt.wire import messages
 from glgpt.wire.messages import Look, Looked, Open, Step, encode
 
@@ -89,7 +89,9 @@ def busy(engine: Any, name: str = "another") -> Iterator[None]:
 def test_the_client_that_has_used_the_least_time_runs_next() -> None:
     """A client's many long jobs come before the one of another, since they came before it."""
     ran: list[str] = []
-    turns: Turns[str] = Turns("test", lambda jobs: [ran.append("".join(jobs))] * len(jobs), lambda: 3)
+    turns: BatchingExecutor[str] = BatchingExecutor(
+        "test", lambda jobs: [ran.append("".join(jobs))] * len(jobs), lambda: 3
+    )
     gate = threading.Event()
 
     def work(name: str) -> None:
@@ -110,7 +112,7 @@ def test_the_client_that_has_used_the_least_time_runs_next() -> None:
         gate.clear()
         turns.submit(gate.wait, "c")
         for name in ("a1", "a2", "a3", "a4", "b5"):  # a pass of three has one of each client first
-            futures.append(turns._add(_Turn(job=name, whose=name, client=name[0])))
+            futures.append(turns._add(_Task(job=name, whose=name, client=name[0])))
         gate.set()
         for future in futures:
             future.result(10)
@@ -251,9 +253,9 @@ def test_idle_connections_make_way(running: Any, client: Any, goldens: Path, mon
     monkeypatch.setattr(limits, "IDLE", 0.3)
     time.sleep(0.4)
     folder = goldens / "llama-grouped"
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = list(model.generate_ids([3, 31, 6], 8, temperature=1, seed=2))
-    with GPT2.from_pretrained(folder, rest=running.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=running.url, device="software") as split:
         tokens = split.generate_ids([3, 31, 6], 8, temperature=1, seed=2)
         found = [next(tokens) for _ in range(3)]
         time.sleep(0.4)

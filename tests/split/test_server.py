@@ -23,7 +23,7 @@ from proxies import Cutting, Delaying, Shuffling
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.split import limits, protocol
 from glgpt.split.engine import Engine
 from glgpt.split.server import Access, StageServer
@@ -49,7 +49,7 @@ def ids(folder: Path) -> list[int]:
 @pytest.fixture
 def whole(folder: Path, ids: list[int]) -> dict[str, list[int]]:
     """The unsplit model's continuations."""
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         return {
             "greedy": list(model.generate_ids(ids, TOKENS, temperature=0)),
             "drawn": list(model.generate_ids(ids, TOKENS, temperature=1, seed=3)),
@@ -177,14 +177,14 @@ def test_who_may_connect(serve: Any, folder: Path, raw: Any) -> None:
     with pytest.raises(InvalidStatus, match="403"):
         raw(named, origin="http://localhost:8042")
     with pytest.raises(GlgptError, match="token is needed"):
-        GPT2.from_pretrained(folder, rest=server.url, device="software")
+        LanguageModel.from_pretrained(folder, rest=server.url, device="software")
     with pytest.raises(ArgumentError, match="--token"):
         StageServer(server.app.engine, Access(), "0.0.0.0", 0)
 
 
 def test_a_full_server_says_so_and_is_tried_again(serve: Any, folder: Path, raw: Any, ids: list[int]) -> None:
     server = serve(folder, "1")
-    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
         expected = list(split.generate_ids(ids, 2, temperature=0))
         server.app.connections.most = 1
         assert raw(server).open()["code"] == "full"
@@ -227,9 +227,9 @@ def test_narrower_hidden_states_cost_fewer_bytes_and_some_precision(
 ) -> None:
     server = serve(folder, "1")
     with (
-        GPT2.from_pretrained(folder, device="software") as whole,
-        GPT2.from_pretrained(folder, rest=server.url, wire=wire, device="software") as split,
-        GPT2.from_pretrained(folder, rest=server.url, device="software") as exact,
+        LanguageModel.from_pretrained(folder, device="software") as whole,
+        LanguageModel.from_pretrained(folder, rest=server.url, wire=wire, device="software") as split,
+        LanguageModel.from_pretrained(folder, rest=server.url, device="software") as exact,
     ):
         expected = whole.logits(ids)
         assert (exact.logits(ids) == expected).all()
@@ -263,9 +263,9 @@ def test_a_text_over_tls(
         server = stack.enter_context(running(StageServer(engine, port=0, certificate=files)))
         assert server.url.startswith("wss://")
         with pytest.raises(GlgptError, match="certificate"):
-            GPT2.from_pretrained(folder, rest=server.url, device="software")
+            LanguageModel.from_pretrained(folder, rest=server.url, device="software")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+        with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
             assert list(split.generate_ids(ids, TOKENS, temperature=0)) == whole["greedy"]
 
 
@@ -273,7 +273,7 @@ def test_another_model_is_refused(serve: Any, goldens: Path, raw: Any) -> None:
     server = serve(goldens / NAME, "1")
     assert raw(server).open(model="0" * 32)["code"] == "unsuitable"
     with pytest.raises(GlgptError, match="another model"):
-        GPT2.from_pretrained(goldens / "dhead3-relu", rest=server.url, device="software")
+        LanguageModel.from_pretrained(goldens / "dhead3-relu", rest=server.url, device="software")
 
 
 def test_a_repeat_is_answered_as_before_and_a_lower_position_takes_rows_back(
@@ -313,7 +313,8 @@ def test_the_least_recently_used_session_is_evicted_and_its_text_goes_on(
     server = serve(folder, "1", sessions=1)
     with contextlib.ExitStack() as stack:
         models = [
-            stack.enter_context(GPT2.from_pretrained(folder, rest=server.url, device="software")) for _ in range(2)
+            stack.enter_context(LanguageModel.from_pretrained(folder, rest=server.url, device="software"))
+            for _ in range(2)
         ]
         runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
         texts = list(zip(*runs, strict=True))  # in turns: each evicts the other
@@ -333,7 +334,7 @@ def test_a_restarted_server_goes_on_with_the_text(folder: Path, ids: list[int], 
     port = int(server.url.rpartition(":")[2])
     with contextlib.ExitStack() as stack:
         with running(server):
-            split = stack.enter_context(GPT2.from_pretrained(folder, rest=server.url, device="software"))
+            split = stack.enter_context(LanguageModel.from_pretrained(folder, rest=server.url, device="software"))
             run = split.generate_ids(ids, TOKENS, temperature=1, seed=3)
             text = [next(run) for _ in range(3)]
         first.close()
@@ -348,7 +349,7 @@ def test_cut_at_any_message_the_text_is_the_same(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
 ) -> None:
     server = serve(folder, "1")
-    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
         stage, cuts = split._stages[1], 0
         for after in range(5, 7 + 2 * TOKENS):  # four messages open a connection
             proxy = Cutting(server.url, after)
@@ -368,12 +369,12 @@ def test_cut_while_a_connection_is_opened(
     for after in range(1, 5):  # the handshake and `open`, both ways
         proxy = Cutting(server.url, after)
         with pytest.raises(GlgptError, match=rf"{proxy.url}.*is `glgpt split serve` running there\?"):
-            GPT2.from_pretrained(folder, rest=proxy.url, device="software")
+            LanguageModel.from_pretrained(folder, rest=proxy.url, device="software")
         proxy.close()
         assert proxy.cuts == 1
     for again in range(1, 5):
         proxy = Cutting(server.url, 8, 8 + again)
-        with GPT2.from_pretrained(folder, rest=proxy.url, device="software") as split:
+        with LanguageModel.from_pretrained(folder, rest=proxy.url, device="software") as split:
             assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"], again
         proxy.close()
         assert proxy.cuts == 2
@@ -414,7 +415,7 @@ def test_an_interrupted_text_leaves_no_answer_to_the_next(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(folder, "1")
-    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
         split.decoder.sizes = (1,)  # several chunks
         stage, taken = split._stages[1], 0
         take = stage.take
@@ -435,7 +436,7 @@ def test_an_interrupted_text_leaves_no_answer_to_the_next(
             taken = 1
             list(split.generate_ids(ids, TOKENS, temperature=0))
         logits, _ = split.run_with_cache(ids, ["h.1.mlp.act"])
-        with GPT2.from_pretrained(folder, device="software") as model:
+        with LanguageModel.from_pretrained(folder, device="software") as model:
             assert np.array_equal(logits, model.logits(ids))
 
 
@@ -447,7 +448,7 @@ def test_a_fault_of_the_server_is_said(
     async def broken(_: Any) -> bytes:
         raise RuntimeError("a fault")
 
-    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
         with monkeypatch.context() as patch:
             patch.setattr(server.app.engine, "step", broken)
             with pytest.raises(GlgptError, match="the server failed: RuntimeError: a fault"):
@@ -459,11 +460,11 @@ def test_a_fault_of_the_server_is_said(
 def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, folder: Path) -> None:
     """Six chunks of a prompt cost little more than one round trip, and the text is the same."""
     server = serve(folder, "1")
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         ids = [i % model.config.vocab_size for i in range(min(6, model.config.n_positions - 4))]
         wanted = list(model.generate_ids(ids, 2, temperature=0))
     proxy = Delaying(server.url, 0.4)
-    with GPT2.from_pretrained(folder, rest=proxy.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=proxy.url, device="software") as split:
         split.decoder.sizes = (1,)  # a chunk for each token
         list(split.generate_ids(ids, 1, temperature=0))  # compiles
         start = time.perf_counter()
@@ -475,22 +476,25 @@ def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, f
 def test_stages_share_the_shortest_context(serve: Any, folder: Path, ids: list[int]) -> None:
     """A client feeds rows that its server has no caches for, or two contexts are taken for two models."""
     server = serve(folder, "1", context=12)
-    with GPT2.from_pretrained(folder, context=12, device="software") as model:
+    with LanguageModel.from_pretrained(folder, context=12, device="software") as model:
         wanted = list(model.generate_ids(ids, 12, temperature=0))  # beyond the context
-    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
         assert split.context == split.max_context == 12
         assert list(split.generate_ids(ids, 12, temperature=0)) == wanted
         with pytest.raises(GlgptError, match=r"13 tokens .* holds 12; shorten it or raise --context"):
             split.logits([1] * 13)
-    with GPT2.from_pretrained(folder, rest=server.url, context=9, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=server.url, context=9, device="software") as split:
         assert split.context == 9
     with pytest.raises(GlgptError, match="a context of 13 is beyond the 12 positions of ws://"):
-        GPT2.from_pretrained(folder, rest=server.url, context=13, device="software")
+        LanguageModel.from_pretrained(folder, rest=server.url, context=13, device="software")
 
 
 def test_a_split_model_gives_the_parameters_of_this_machine(serve: Any, folder: Path) -> None:
     server = serve(folder, "1")
-    with GPT2.from_pretrained(folder, rest=server.url, device="software") as split, Checkpoint.open(folder) as stored:
+    with (
+        LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split,
+        Checkpoint.open(folder) as stored,
+    ):
         found = split.parameters()
         assert set(found) == set(split._stages[0].part.parameters(stored.config))
         assert all(np.array_equal(array, stored.read(name)) for name, array in found.items())
@@ -500,10 +504,10 @@ def test_a_server_that_is_not_there(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(GlgptError, match="glgpt split serve"):
-        GPT2.from_pretrained(folder, rest=f"ws://127.0.0.1:{port}", device="software")
+        LanguageModel.from_pretrained(folder, rest=f"ws://127.0.0.1:{port}", device="software")
     for url in ("http://127.0.0.1:1", "ws://", "ws://x:99999", "nonsense"):
         with pytest.raises(GlgptError, match="no address"):
-            GPT2.from_pretrained(folder, rest=url, device="software")
+            LanguageModel.from_pretrained(folder, rest=url, device="software")
 
 
 @pytest.fixture
@@ -562,7 +566,7 @@ def test_an_honest_server_of_that_kind_is_believed(folder: Path, hostile: Any) -
     url = hostile(
         about, lambda asked: message_of({"op": "stepped", "seq": asked["seq"], "n": asked["n"], "tokens": [1]})
     )
-    with GPT2.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model:
+    with LanguageModel.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model:
         assert list(model.generate_ids([1, 2], 2, temperature=0)) == [1, 1]
 
 
@@ -581,7 +585,7 @@ def test_a_server_that_lies_is_told_by_a_sentence(
     url = hostile(about, say)
     with (
         pytest.raises(GlgptError, match=r"^ws://127.0.0.1|^the last stage|blocks") as refused,
-        GPT2.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model,
+        LanguageModel.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model,
     ):
         list(model.generate_ids([1, 2], 2, temperature=0))
     assert len(str(refused.value)) < 1000
@@ -627,7 +631,7 @@ def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> N
                 {"op": "looked", "seq": asked["seq"], "arrays": arrays}, bytes(length)
             ),
         )
-        with GPT2.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model:
+        with LanguageModel.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model:
             if wrong is None:
                 assert model.run_with_cache([1, 2], ["h.1.attn.pattern"])
                 continue
@@ -642,7 +646,7 @@ def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int])
     with contextlib.ExitStack() as stack:
         stack.callback(engine.close)
         with running(StageServer(engine, port=0)) as server:
-            split = stack.enter_context(GPT2.from_pretrained(folder, rest=server.url, device="software"))
+            split = stack.enter_context(LanguageModel.from_pretrained(folder, rest=server.url, device="software"))
             run = split.generate_ids(ids, TOKENS, temperature=0)
             next(run)
         split._connections[0].patience = 0.3
@@ -653,9 +657,9 @@ def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int])
 def test_speculation_gives_the_same_text(serve: Any, folder: Path, whole: dict[str, list[int]]) -> None:
     server = serve(folder, "1")
     loop = [5, 9, 2, 5, 9, 2, 5, 9, 2, 5, 9]
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = [list(model.generate_ids(loop, 12, temperature=t, seed=1)) for t in (0, 1)]
-    with GPT2.from_pretrained(folder, rest=server.url, speculate=True, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=server.url, speculate=True, device="software") as split:
         assert [list(split.generate_ids(loop, 12, temperature=t, seed=1)) for t in (0, 1)] == wanted
         assert split.decoder.guessed > 0
 
@@ -688,20 +692,20 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
     engine = server.app.engine
     config = engine.config
     ids = [3, 31, 6]
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = list(model.generate_ids(ids, TOKENS, temperature=1, seed=3))
     plans = ["0@here,1@{0}", "embed@here,+0@{0},1@here", "embed@here,+0-1@{0},head@here", "0@{0},1@{0}"]
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "NARROWED", 1)
         patch.setattr(engines, "MOST_NARROWED", 2)
         models = [
-            stack.enter_context(GPT2.from_pretrained(folder, plan=plan.format(server.url), device="software"))
+            stack.enter_context(LanguageModel.from_pretrained(folder, plan=plan.format(server.url), device="software"))
             for plan in plans
         ]
         runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
         assert [list(t) for t in zip(*zip(*runs, strict=True), strict=True)] == [wanted] * len(plans)
         assert len(engine._narrowed) <= 2 and engine.sessions._made <= 2
-        with GPT2.from_pretrained(folder, rest=server.url, blocks=(0, 1), device="software") as split:
+        with LanguageModel.from_pretrained(folder, rest=server.url, blocks=(0, 1), device="software") as split:
             assert split.parts[1][0] == "1,head"
             assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == wanted
     used = raw(server)
@@ -724,13 +728,13 @@ def test_messages_that_come_twice_or_in_the_wrong_order_change_no_text(
 ) -> None:
     server = serve(folder, "1")
     proxy = Shuffling(server.url, swaps=3)
-    with GPT2.from_pretrained(folder, rest=proxy.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=proxy.url, device="software") as split:
         split.decoder.sizes = (1,)  # a chunk for each token of the prompt, several under way
         assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"]
     proxy.close()
     assert proxy.repeated > 2 and proxy.swapped == 3
     always = Shuffling(server.url, swaps=1 << 30)
-    with GPT2.from_pretrained(folder, rest=always.url, device="software") as split:
+    with LanguageModel.from_pretrained(folder, rest=always.url, device="software") as split:
         split.decoder.sizes = (1,)
         with pytest.raises(GlgptError, match="lost the text"):
             list(split.generate_ids(ids, TOKENS, temperature=1, seed=3))
@@ -756,7 +760,9 @@ def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
             lazy.settimeout(5)
             for seq in range(5000):
                 lazy.sendall(framed(messages.encode(Step(seq=seq, pos=0, n=rows), states(rows, width))))
-        with GPT2.from_pretrained(folder, plan=f"embed@here,+0@{server.url},1@here", device="software") as split:
+        with LanguageModel.from_pretrained(
+            folder, plan=f"embed@here,+0@{server.url},1@here", device="software"
+        ) as split:
             assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"]
         end = time.monotonic() + 20
         while server.app.connections and time.monotonic() < end:

@@ -12,7 +12,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.steps import kept_steps
 from glgpt.cli import main
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.system.files import data_path
 
 TINY = {"n_layer": 1, "n_embd": 8, "n_head": 1, "context": 16, "batch": 4, "device": "software"}
@@ -33,7 +33,7 @@ def test_the_last_saved_steps_are_kept_and_named(run: Path, capsys: pytest.Captu
     last, before = (Checkpoint.open(name).read("wte.weight") for name in ("run@14", "run@12"))
     assert (last == Checkpoint.open("run").read("wte.weight")).all() and (last != before).any()
     assert (run / "model.safetensors").samefile(run / "steps/14/model.safetensors")  # a link: no room
-    with GPT2.from_pretrained("run@12", device="software") as model:
+    with LanguageModel.from_pretrained("run@12", device="software") as model:
         wanted = model.generate("T", 5, temperature=0).read()
     quick = ["--tokens", "5", "--temperature", "0", "--json", "--device", "software"]
     assert main(["generate", "T", "--model", "run@12", *quick]) == 0

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 import glgpt
 from glgpt.cli import main
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.inspection.evaluate import evaluate
 from glgpt.training.events import DivergedError, Step
 
@@ -49,7 +49,7 @@ def test_a_run_is_resumed_to_the_same_bits_and_loads_as_a_model(
     assert Path("whole/samples/000012.txt").read_bytes() == Path("parts/samples/000012.txt").read_bytes()
 
     glgpt.train("play.txt", out="judged", **(SMALL | {"steps": 1, "warmup": 0, "eval_tokens": 0, "validation": 0.01}))
-    with GPT2.from_pretrained("judged", device="software") as model:
+    with LanguageModel.from_pretrained("judged", device="software") as model:
         text = PLAY[int(len(PLAY) * 0.99) :]
         text = text[: (len(text) - 1) // 16 * 16 + 1]  # whole windows
         found = evaluate(model, text, 16)

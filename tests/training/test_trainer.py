@@ -15,7 +15,7 @@ import reference_training as more
 from tiny_trainer import BATCH, CONFIG, CONTEXT, DEVICE, Array, Arrays, examples, same, trainer
 
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.models.llama.config import LlamaConfig
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
@@ -43,7 +43,7 @@ def apart(a: Array, b: Array) -> float:
 @pytest.mark.slow
 def test_logits_are_torchs(goldens: Path) -> None:
     golden = np.load(goldens / "training/training.npz")
-    with GPT2.from_pretrained(goldens / "training", device=DEVICE) as model:
+    with LanguageModel.from_pretrained(goldens / "training", device=DEVICE) as model:
         ours = np.stack([model.logits(ids.tolist()) for ids in golden["inputs"][0].astype(int)])
     ref.within(ours, golden["logits"], 2e-4, 1e-5, "logits")
 

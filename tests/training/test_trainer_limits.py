@@ -21,7 +21,7 @@ from glgpt.training.plan import Plan
 from glgpt.training.program import Recipe, training_program
 from glgpt.training.settings import settings_for
 from glgpt.training.trainer import Trainer
-from glgpt.tuning.choice import choose
+from glgpt.tuning.kernel_selection import choose
 
 MEMORY = {"weight": 0, "state": 600 << 20, "input": 1 << 20, "scratch": 399 << 20}
 LIMIT = 260  # texels a side: less than the MLP has rows, a fifth of the vocabulary's columns, fewer than score rows
@@ -131,7 +131,7 @@ def test_a_page_trains_the_preset_small() -> None:
     """The scores of six heads are beyond the textures of browsers."""
     files, _, _ = training_files(["small"])
     kinds = [name.removesuffix(".bin").rpartition("-")[2] for name in files]
-    assert [kinds.count(kind) for kind in ("generate", "capture", "cut")] == [9, 9, 9] and len(files) == 36
+    assert [kinds.count(kind) for kind in ("generate", "capture", "interventions")] == [9, 9, 9] and len(files) == 36
 
 
 def test_a_model_of_many_positions_is_trained_on_fewer() -> None:

@@ -16,7 +16,7 @@ from tiny_trainer import BATCH, CONFIG, DEVICE, TINY, examples, same, trainer
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, open_device
 from glgpt.gl.player import Player
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
 from glgpt.training.textures import TrainingTextures
 from glgpt.training.trainer import MAX_IN_FLIGHT, Trainer
 
@@ -141,7 +141,7 @@ def test_what_is_saved_writes_the_same_text(tmp_path: Path) -> None:
             t.step(x, (x + 2) % CONFIG.vocab_size, lr=0.1)
         assert next(tokens) == next(t.generate_ids(after, 1, temperature=0))
         tokens.close()
-    with GPT2.from_pretrained(tmp_path, device=DEVICE) as model:
+    with LanguageModel.from_pretrained(tmp_path, device=DEVICE) as model:
         assert list(model.generate_ids([3], 6, temperature=0)) == found
     assert len(set(found)) > 1
 
@@ -289,12 +289,14 @@ def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) 
     folder = goldens / "training"
     options = {"device": DEVICE, "kernel": "4x4"}
     with (
-        GPT2.from_pretrained(folder, "f16", **options) as model,
+        LanguageModel.from_pretrained(folder, "f16", **options) as model,
         Trainer(model, **options) as t,
         Trainer(folder, **options) as other,
     ):
         assert same(t.parameters(), other.parameters())
-    with pytest.raises(TypeError, match="model is a dict; pass a config, a loaded GPT2, a folder or a name of the Hub"):
+    with pytest.raises(
+        TypeError, match="model is a dict; pass a config, a loaded LanguageModel, a folder or a name of the Hub"
+    ):
         Trainer({})  # type: ignore[arg-type]
 
 

@@ -15,8 +15,8 @@ from glgpt.gl.player import Options, Player
 from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
-from glgpt.tuning import choice as tune
-from glgpt.tuning.choice import COLUMNS, FETCHES, STORAGES, as_dict, cache_file, choose
+from glgpt.tuning import kernel_selection as tune
+from glgpt.tuning.kernel_selection import COLUMNS, FETCHES, STORAGES, as_dict, cache_file, choose
 
 NAMES = [f"{kernel} {fetch}" for kernel in KERNELS for fetch in FETCHES]
 CONTIGUOUS_NAMES = [f"{kernel}-contiguous {fetch}" for kernel in ("4x4", "8x4") for fetch in FETCHES]

@@ -39,7 +39,7 @@ from glgpt.page.serve import application, serving
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
-from glgpt.tuning.choice import product_program
+from glgpt.tuning.kernel_selection import product_program
 
 BUILT = Path(__file__).parent / "dist"
 FLAGS = (

@@ -259,7 +259,7 @@ export class Glgpt {
   /** Files that a later call may ask for on this device. */
   async later(recording = this.own.recording): Promise<string[]> {
     const { manifest } = this.own;
-    const more = [recording.cut, recording.several].filter((name) => name !== undefined);
+    const more = [recording.interventions, recording.several].filter((name) => name !== undefined);
     const training = manifest.training ? [manifest.training, ...(await this.training.files(recording))] : [];
     return [manifest.reference, ...more, ...training];
   }
@@ -410,7 +410,7 @@ export class Glgpt {
   parity(): Promise<Parity> {
     return this.queued(() => {
       if (this.used !== "own") throw new PageError("The page has the desktop's numbers of its own model alone; switch to that one to compare.");
-      if (this.model.cuts.length) throw new PageError("Parts of the model are cut; restore them to compare.");
+      if (this.model.interventions.length) throw new PageError("Parts of the model are cut; restore them to compare.");
       return parity(this.model);
     });
   }
@@ -420,8 +420,8 @@ export class Glgpt {
    * `h.3.mlp*0.5` scales one, `h.2~love~hate~4` steers a block from one text towards another, `h.3.mlp@7@text` gives token 7
    * what the part gives there in another text, `h.3.attn.5:previous` makes a head look at the token before (or `uniform`, `first`).
    */
-  cut(parts: readonly string[], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
-    return this.queued(() => this.model.cut(parts, onCompiled));
+  intervene(parts: readonly string[], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
+    return this.queued(() => this.model.intervene(parts, onCompiled));
   }
 
   /** ln of the probability of each token from `from` on, as the model is now, with what is cut; `going` says whether to go on. */

@@ -2,7 +2,7 @@
 
 import { describe, expect, it, vi } from "vitest";
 import { plan, sizes } from "../src/engine/chunks";
-import { parseChange, scales, written } from "../src/engine/cuts";
+import { parseIntervention, scales, written } from "../src/engine/interventions";
 import { memoryView, statistics } from "../src/engine/field";
 import { guess, pick } from "../src/engine/probe";
 import { fromHalf } from "../src/engine/formats";
@@ -18,7 +18,7 @@ import type { Program, View } from "../src/gl/program";
 import { alternatives, chosen, Sampler } from "../src/engine/sampling";
 import { readAll, type Source } from "../src/engine/source";
 import { Tokenizer } from "../src/engine/tokenizer";
-import { caption, cutName } from "../src/ui/names";
+import { caption, interventionName } from "../src/ui/names";
 import { countInWords } from "../src/ui/tools";
 import { split } from "../src/ui/source";
 
@@ -331,7 +331,7 @@ describe("names", () => {
   it("are explained and captioned as the manifest says", () => {
     expect([names.about("layers.11.q.weight"), names.about("other")]).toEqual(["makes queries", ""]);
     expect(["layers.1.q", "h.0.attn.sums"].map((label) => caption(names, label))).toEqual(["to Q", "sums"]);
-    expect(["h.11", "h.11.attn", "h.11.attn.1*2"].map((change) => cutName(names, change))).toEqual([
+    expect(["h.11", "h.11.attn", "h.11.attn.1*2"].map((change) => interventionName(names, change))).toEqual([
       "block 11", "attention of block 11", "head 1 of block 11 × 2",
     ]);
   });
@@ -367,16 +367,16 @@ describe("the tokenizer", () => {
 describe("changes of a model", () => {
   it("are the same after they were written", () => {
     for (const word of ["h.3.attn.5", "h.3.mlp*-0.5", "h.2~a%7Eb%2C~~4", "h.2@7@x%40y", "h.1.attn:uniform"]) {
-      expect(written(parseChange(word))).toBe(word);
+      expect(written(parseIntervention(word))).toBe(word);
       expect(scales(word)).toBe(/^h\.3/.test(word));
     }
-    expect(parseChange("h.2@7@x%40y").patch).toEqual({ position: 7, text: "x@y" });
-    expect(parseChange("h.2~a%7Eb%2C~~4").steering).toEqual({ towards: "a~b,", away: "" });
+    expect(parseIntervention("h.2@7@x%40y").patch).toEqual({ position: 7, text: "x@y" });
+    expect(parseIntervention("h.2~a%7Eb%2C~~4").steering).toEqual({ towards: "a~b,", away: "" });
   });
 
   it("are refused where they are none", () => {
     for (const word of ["h.3*", "h.3*x", "h.3*1*2", "h.2~a~b", "h.2~a~b~", "h.2@a@x", "h.2@1.5@x", "h.2@-1@x", "h.2@1", "h.2@1@%", "h.2~%~~1", "h.1:", "h.1:a:b"]) {
-      expect(() => parseChange(word), word).toThrow("is no change of a part");
+      expect(() => parseIntervention(word), word).toThrow("is no change of a part");
     }
   });
 });

@@ -22,11 +22,11 @@ describe("messages of a split model", () => {
 
 describe("guessing ahead", () => {
   it("begins when the line takes longer than both sides together, over eight round trips", () => {
-    const trips = (wireMs: number, count = 8) => Array.from({ length: count }, () => ({ hereMs: 20, wireMs, thereMs: 10 }));
+    const trips = (networkMs: number, count = 8) => Array.from({ length: count }, () => ({ localMs: 20, networkMs, remoteMs: 10 }));
     expect(highLatency(trips(31))).toBe(true);
     expect(highLatency(trips(29))).toBe(false);
     expect(highLatency(trips(31, 7))).toBe(false);
-    expect(highLatency(trips(19).map((trip) => ({ ...trip, hereMs: 1, thereMs: 1 })))).toBe(false);
+    expect(highLatency(trips(19).map((trip) => ({ ...trip, localMs: 1, remoteMs: 1 })))).toBe(false);
   });
 });
 

@@ -1,4 +1,4 @@
-"""Checks of what `GPT2.from_pretrained` is given, before a file is opened."""
+"""Checks of what `LanguageModel.from_pretrained` is given, before a file is opened."""
 
 from __future__ import annotations
 

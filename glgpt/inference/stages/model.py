@@ -18,7 +18,7 @@ from glgpt.inference.arguments.names import Names
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.edits import Edits
 from glgpt.inference.interventions import Interventions, edits_of
-from glgpt.inference.model import GPT2, Asked
+from glgpt.inference.model import Asked, LanguageModel
 from glgpt.inference.stages.pipeline import Local, Pipeline
 from glgpt.inference.stages.remote import RemoteStage
 from glgpt.inference.stages.stage import Stage
@@ -43,8 +43,8 @@ def parse_plan(text: str) -> list[tuple[str, str]]:
     return found
 
 
-class SplitGPT2(GPT2):
-    """A model of several stages; use `GPT2.from_pretrained` with `rest` or `plan`. It gives the unsplit model's text.
+class SplitLanguageModel(LanguageModel):
+    """A model of several stages; use `LanguageModel.from_pretrained` with `rest` or `plan`. It gives the unsplit model's text.
 
     Stages here are loaded without the other tensors of the checkpoint. `traffic` says what went over each connection.
     Raises GlgptError for a server that cannot be reached, refuses, or holds another model or another part.
@@ -140,7 +140,7 @@ class SplitGPT2(GPT2):
         *,
         interventions: Interventions = (),
     ) -> tuple[Floats, dict[str, Floats]]:
-        """As `GPT2.run_with_cache`: each stage looks inside its own blocks. Raises GlgptError for interventions."""
+        """As `LanguageModel.run_with_cache`: each stage looks inside its own blocks. Raises GlgptError for interventions."""
         self._refuse(edits_of(self.config, interventions))
         x: Any
         x, asked, wanted = self._asked(ids, names)

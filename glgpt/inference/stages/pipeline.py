@@ -11,7 +11,7 @@ from typing import Any
 
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import Rows, plan
-from glgpt.inference.generation import Run, continuation
+from glgpt.inference.generation import GenerationStats, continuation
 from glgpt.inference.sampling import Sampler, draw_seed
 from glgpt.inference.stages.drafts import draft
 from glgpt.inference.stages.remote import RemoteStage
@@ -90,7 +90,9 @@ class Pipeline:
         self.held = 0  # rows that every stage has of the text in turn
         self.guessed = self.accepted = 0
 
-    def generate(self, ids: list[int], tokens: int, sampler: Sampler, ends: Container[int], run: Run) -> Iterator[int]:
+    def generate(
+        self, ids: list[int], tokens: int, sampler: Sampler, ends: Container[int], run: GenerationStats
+    ) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; stops at any of `ends`."""
         turn, known, read = object(), deque[int](), 0
 

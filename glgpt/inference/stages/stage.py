@@ -19,7 +19,7 @@ from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import LOGITS, K, ModelConfig, V, in_block
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.program.kernel import Kernel
-from glgpt.tuning.choice import DeviceSettings
+from glgpt.tuning.kernel_selection import DeviceSettings
 from glgpt.wire.messages import Ask
 
 
@@ -68,7 +68,7 @@ class Stage:
 
         Its caches hold `context` positions, by default the model's, 2,048 at most.
 
-        Raises GlgptError as `GPT2.from_pretrained` does.
+        Raises GlgptError as `LanguageModel.from_pretrained` does.
         """
         if dtype not in FORMATS:
             raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")

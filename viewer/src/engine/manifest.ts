@@ -31,7 +31,7 @@ export interface Recording {
   product: string;
   row: string;
   /** `generate` with parts that can be cut. */
-  cut?: string;
+  interventions?: string;
   /** Texts side by side that continue one prompt. */
   several?: string;
 }
@@ -252,7 +252,7 @@ export interface Offer {
     /** What the other tabs play of a model of this size, with weights laid out as its parameters. */
     generate: string;
     capture: string;
-    cut: string;
+    interventions: string;
   }[];
 }
 

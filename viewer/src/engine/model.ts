@@ -7,7 +7,7 @@ import { Reader } from "../gl/readback";
 import { pause, Queue } from "../gl/wait";
 import { Capture, writeState, type Values } from "./capture";
 import { plan, sizes, windowStart, writeIds, writeToken, type Chunk } from "./chunks";
-import { parseChange, patched, resolve, streamBehind, writeCuts, type Change, type Cut } from "./cuts";
+import { parseIntervention, patched, resolve, streamBehind, writeInterventions, type Intervention, type ResolvedIntervention } from "./interventions";
 import { FORMATS } from "./formats";
 import { blocks, shape, unpack } from "./layout";
 import type { Loader } from "./loader";
@@ -92,8 +92,8 @@ export interface Weights {
 function shared(crossing: Crossing, tokens: number): Crossing {
   if (tokens === 1) return crossing; // of a prompt's chunk, too, whose rows are many
   const share = (x: number) => x / tokens;
-  const { blocks, sent, received, hereMs, wireMs, thereMs } = crossing;
-  const ms = { hereMs: share(hereMs), wireMs: share(wireMs), thereMs: share(thereMs) };
+  const { blocks, sent, received, localMs, networkMs, remoteMs } = crossing;
+  const ms = { localMs: share(localMs), networkMs: share(networkMs), remoteMs: share(remoteMs) };
   return { blocks, rows: 1, sent: share(sent), received: share(received), ...ms };
 }
 
@@ -123,9 +123,9 @@ export class Model {
   private readonly measuring = new Queue();
   watcher: Watcher | null = null;
   /** Parts that are cut at present. */
-  cuts: readonly string[] = [];
+  interventions: readonly string[] = [];
   private whole: { player: Player; generate: Program } | null = null;
-  private cutting: { player: Player; generate: Program } | null = null;
+  private intervened: { player: Player; generate: Program } | null = null;
   /** Tokens whose rows the caches hold. */
   cached: number[] = [];
   /** The server that runs blocks; null where there is none. */
@@ -181,7 +181,7 @@ export class Model {
   }
 
   /** Whether the server runs this block, and this page has no weights of it. */
-  foreign(block: number): boolean {
+  isRemote(block: number): boolean {
     return block >= this.manifest.config.n_layer;
   }
 
@@ -196,7 +196,7 @@ export class Model {
 
   /** How many blocks run in this page: all, or those before the others that the server runs. */
   get here(): number {
-    return this.movable && this.cuts.length ? this.manifest.config.n_layer : this.blocksHere;
+    return this.movable && this.interventions.length ? this.manifest.config.n_layer : this.blocksHere;
   }
 
   /** Moves the cut. A text that is being generated continues with it. */
@@ -291,7 +291,7 @@ export class Model {
     this.captured = null;
     this.cached = [];
     this.front = [];
-    this.cutting = null;
+    this.intervened = null;
     this.several = null;
     if (this.whole) this.programs.generate = this.whole.generate;
     this.known = this.complete || this.weights ? this.recorded : this.recorded.slice(-2);
@@ -326,7 +326,7 @@ export class Model {
     device.still(generation);
     this.whole = { player: this.player, generate: this.programs.generate };
     this.generation = generation;
-    if (this.cuts.length) await this.cut(this.cuts);
+    if (this.interventions.length) await this.intervene(this.interventions);
   }
 
   /** The chunk sizes that were recorded, greatest first, 1 (`decode`) the last. */
@@ -356,7 +356,7 @@ export class Model {
   /** Uses all chunk sizes from now on. Nothing else may use the model meanwhile. */
   async usePrefills(): Promise<void> {
     if (this.stale) return;
-    for (const made of [this.whole, this.cutting]) await made?.player.prepare(...this.prefills);
+    for (const made of [this.whole, this.intervened]) await made?.player.prepare(...this.prefills);
     this.known = this.recorded;
   }
 
@@ -365,27 +365,27 @@ export class Model {
   }
 
   /**
-   * Changes parts (`parseChange`), and restores all others; caches begin anew. What every entry plays from then on is the
+   * Changes parts (`parseIntervention`), and restores all others; caches begin anew. What every entry plays from then on is the
    * program with cuts, recorded unfused; without any it is the model's own again.
    */
-  async cut(parts: readonly string[], onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<void> {
-    const cuts: Cut[] = [];
-    for (const change of parts.map(parseChange)) cuts.push(...resolve(this.manifest, change, await this.valuesFor(change)));
-    if (parts.length && !this.cutting) {
-      if (!this.recording.cut) throw new PageError("This page was exported without parts that can be cut.");
-      const generate = parseProgram(await this.loader.packed(this.recording.cut), this.recording.cut);
+  async intervene(parts: readonly string[], onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<void> {
+    const resolved: ResolvedIntervention[] = [];
+    for (const change of parts.map(parseIntervention)) resolved.push(...resolve(this.manifest, change, await this.valuesFor(change)));
+    if (parts.length && !this.intervened) {
+      if (!this.recording.interventions) throw new PageError("This page was exported without parts that can be cut.");
+      const generate = parseProgram(await this.loader.packed(this.recording.interventions), this.recording.interventions);
       const player = new Player(this.device, generate, this.options, must(this.whole, "the whole model").player.shared(), this.drawFlops, this.reader);
       player.onCompiled = onCompiled;
       await player.prepare(...this.played);
       player.onCompiled = () => {};
       player.play("prepare");
-      this.cutting = { player, generate };
+      this.intervened = { player, generate };
     }
-    const now = must(parts.length ? this.cutting : this.whole, "the model");
-    if (parts.length) writeCuts(now.player, this.manifest, cuts);
+    const now = must(parts.length ? this.intervened : this.whole, "the model");
+    if (parts.length) writeInterventions(now.player, this.manifest, resolved);
     this.player = now.player;
     this.programs.generate = now.generate;
-    this.cuts = [...parts];
+    this.interventions = [...parts];
     this.tokenMs = Infinity;
     this.watcher = null; // it watches textures of the program before
     this.cached = [];
@@ -396,7 +396,7 @@ export class Model {
    * What a change is made of, as the whole model computes it: for steering from what the residual stream is at the end of one
    * text to what it is at the end of another, for a patch what the part gives in another text.
    */
-  private async valuesFor({ part, steering, patch }: Change): Promise<Float32Array | null> {
+  private async valuesFor({ part, steering, patch }: Intervention): Promise<Float32Array | null> {
     if (patch) return this.rowOf(patched(this.manifest, part).name, patch.text, patch.position);
     if (!steering) return null;
     const name = streamBehind(this.manifest, part);
@@ -429,7 +429,7 @@ export class Model {
     this.cached = [];
     this.front = [];
     const shared = this.weights.shared();
-    const players = [this.whole?.player, this.cutting?.player, this.captured?.player];
+    const players = [this.whole?.player, this.intervened?.player, this.captured?.player];
     for (const player of players) player?.adopt(shared);
     for (const player of players.slice(0, 2)) player?.play("prepare");
   }
@@ -451,7 +451,7 @@ export class Model {
   close(): void {
     this.rest();
     if (this.stale) return;
-    this.cutting?.player.close();
+    this.intervened?.player.close();
     this.whole?.player.close();
   }
 
@@ -630,14 +630,14 @@ export class Model {
 
   /** How many texts `continuations` writes side by side; 0: none, as the model is now. */
   get texts(): number {
-    return this.recording.several && !this.cuts.length && !this.remote ? (this.manifest.tuning.texts ?? 0) : 0;
+    return this.recording.several && !this.interventions.length && !this.remote ? (this.manifest.tuning.texts ?? 0) : 0;
   }
 
   /** The textures and shaders of texts side by side, made when they are first asked for. */
   private async opened(onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<Several> {
     const { several: name } = this.recording;
     if (!name) throw new PageError("This model was exported without texts side by side.");
-    if (this.cuts.length) throw new PageError("Parts of the model are changed; restore them to write several texts.");
+    if (this.interventions.length) throw new PageError("Parts of the model are changed; restore them to write several texts.");
     if (this.remote) throw new PageError("A model that runs on a server writes one text at a time.");
     if (!this.several) {
       const program = parseProgram(await this.loader.packed(name), name);
@@ -763,8 +763,8 @@ export class Model {
   }
 
   /** Tells the strip of a token that this page alone computed, with so many blocks, in so many milliseconds. */
-  private report(blocks: number, hereMs: number): void {
-    this.split?.onCrossing({ blocks, rows: 1, sent: 0, received: 0, hereMs, wireMs: 0, thereMs: 0 });
+  private report(blocks: number, localMs: number): void {
+    this.split?.onCrossing({ blocks, rows: 1, sent: 0, received: 0, localMs, networkMs: 0, remoteMs: 0 });
   }
 
   /** Each token's hidden state goes to the server; the token behind it comes back, or where the head is here is drawn. */
@@ -851,7 +851,7 @@ export class Model {
       const draw = sampler.draw(logits, step);
       token = { id: draw.id, ...(weighed ? alternatives(logits, weighed, draw.id, draw) : {}) };
     }
-    this.split!.onCrossing({ ...crossing, hereMs: crossing.hereMs + performance.now() - start });
+    this.split!.onCrossing({ ...crossing, localMs: crossing.localMs + performance.now() - start });
     return token;
   }
 
@@ -887,14 +887,14 @@ export class Model {
     const { split, config } = this.manifest;
     if (!split || !this.split || this.movable) return this.capture.run(ids, names);
     const ofHead = this.headHere ? names.filter((name) => this.capture.ofHead.includes(name)) : [];
-    const theirs = names.filter((name) => split.activations.has(name));
+    const remoteNames = names.filter((name) => split.activations.has(name));
     const last = must(split.stream[config.n_layer], "the stream behind the page's blocks"); // what goes to the server
-    const own = names.filter((name) => !theirs.includes(name) && !ofHead.includes(name));
+    const own = names.filter((name) => !remoteNames.includes(name) && !ofHead.includes(name));
     const found = await this.capture.run(ids, [...new Set([...own, last])]);
     const states = found.get(last)!;
-    if (theirs.length || ofHead.length) {
-      const end = ofHead.length > 0 || theirs.includes("logits");
-      const looked = await this.split.look(states.data, ids.length, theirs.filter((name) => name !== "logits"), end);
+    if (remoteNames.length || ofHead.length) {
+      const end = ofHead.length > 0 || remoteNames.includes("logits");
+      const looked = await this.split.look(states.data, ids.length, remoteNames.filter((name) => name !== "logits"), end);
       for (const [name, values] of looked) found.set(name, values);
       if (ofHead.length) {
         const ended = await this.capture.head(must(looked.get("hidden"), "hidden states").data, ofHead);
@@ -1059,7 +1059,7 @@ export class Model {
       ...Object.fromEntries(own.map((role) => [role, textureBytes(whole, [role])])),
       capture: this.captured ? textureBytes(capture, own) : 0,
       several: this.several?.bytes ?? 0,
-      cut: this.cutting ? textureBytes(this.cutting.generate, own) : 0,
+      interventions: this.intervened ? textureBytes(this.intervened.generate, own) : 0,
     };
   }
 }

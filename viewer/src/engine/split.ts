@@ -61,9 +61,9 @@ export interface Crossing {
   rows: number;
   sent: number;
   received: number;
-  hereMs: number;
-  wireMs: number;
-  thereMs: number;
+  localMs: number;
+  networkMs: number;
+  remoteMs: number;
 }
 
 /** The session has only `held` rows: the later ones must be fed again. */
@@ -86,7 +86,7 @@ interface Waiting {
   seq: number;
   sent: number;
   bytes: number;
-  resolve: (answer: { header: Message; payload: Uint8Array<ArrayBuffer>; wireMs: number; bytes: number }) => void;
+  resolve: (answer: { header: Message; payload: Uint8Array<ArrayBuffer>; networkMs: number; bytes: number }) => void;
   reject: (error: Error) => void;
 }
 
@@ -98,10 +98,10 @@ const HIGH_LATENCY = 20; // ms on the wire at least
 export const AGAIN = ["evicted", "draining", "order", "full"]; // errors after which the connection is made again
 
 /** Whether a round trip spends longer on the wire than both sides compute together, in the mean of these. */
-export function highLatency(latest: readonly Pick<Crossing, "hereMs" | "wireMs" | "thereMs">[]): boolean {
+export function highLatency(latest: readonly Pick<Crossing, "localMs" | "networkMs" | "remoteMs">[]): boolean {
   const mean = (value: (c: (typeof latest)[number]) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
-  const wire = mean((c) => c.wireMs);
-  return latest.length >= LATEST && wire > HIGH_LATENCY && wire > mean((c) => c.hereMs + c.thereMs);
+  const wire = mean((c) => c.networkMs);
+  return latest.length >= LATEST && wire > HIGH_LATENCY && wire > mean((c) => c.localMs + c.remoteMs);
 }
 
 export class Split {
@@ -297,7 +297,7 @@ export class Split {
     const waiting = this.waiting.splice(at, 1)[0]!;
     this.wait = 0;
     const there = Number(header["ms"] ?? 0) + Number(header["queue_ms"] ?? 0);
-    waiting.resolve({ header, payload, bytes, wireMs: Math.max(0, performance.now() - waiting.sent - there) });
+    waiting.resolve({ header, payload, bytes, networkMs: Math.max(0, performance.now() - waiting.sent - there) });
   }
 
   /** Rejects with `Forgotten` where the connection is gone. */
@@ -348,9 +348,9 @@ export class Split {
     this.held = ids.slice(0, pos + (guessed ? tokens.length : n)); // behind a wrong guess the server forgets
     this.guessed += guessed;
     this.accepted += guessed ? tokens.length - 1 : 0;
-    const thereMs = Number(answer.header["ms"] ?? 0);
+    const remoteMs = Number(answer.header["ms"] ?? 0);
     const rows = guessed ? tokens.length : n; // of those that the server keeps
-    const crossing = { blocks: own.blocks, rows, sent: answer.sent, received: answer.bytes, hereMs: own.ms, wireMs: answer.wireMs, thereMs };
+    const crossing = { blocks: own.blocks, rows, sent: answer.sent, received: answer.bytes, localMs: own.ms, networkMs: answer.networkMs, remoteMs };
     if (n === 1 + guessed) this.latest.push(crossing);
     if (this.latest.length > LATEST) this.latest.shift();
     const found: Stepped = { chosen: tokens, hidden: null, crossing };

@@ -56,11 +56,11 @@ function off(here: number, there: number): number {
   return Number.isFinite(here) && Number.isFinite(there) ? Math.abs(here - there) : Infinity;
 }
 
-/** Mean KL(reference || ours) of two `[tokens, vocab]` of logits, in nats. */
-export function klDivergence(reference: Float32Array, ours: Float32Array, vocab: number): number {
+/** Mean KL(reference || computed) of two `[tokens, vocab]` of logits, in nats. */
+export function klDivergence(reference: Float32Array, computed: Float32Array, vocab: number): number {
   let sum = 0;
   for (let first = 0; first < reference.length; first += vocab) {
-    const [p, q] = [reference, ours].map((x) => logProbabilities(x.subarray(first, first + vocab)));
+    const [p, q] = [reference, computed].map((x) => logProbabilities(x.subarray(first, first + vocab)));
     let kl = 0;
     for (let i = 0; i < vocab; i++) if (p![i]! > -Infinity) kl += Math.exp(p![i]!) * (p![i]! - q![i]!);
     sum += Math.max(kl, 0);
@@ -75,7 +75,7 @@ function logProbabilities(logits: Float32Array): Float64Array {
 }
 
 /** True if the logits of two tokens are as near as the tolerance: either may be the greedy one. */
-export function ties(logits: Float32Array, ours: number, theirs: number, tolerance: Tolerance): boolean {
+export function ties(logits: Float32Array, computed: number, reference: number, tolerance: Tolerance): boolean {
   const rms = Math.sqrt(logits.reduce((s, x) => s + x * x, 0) / logits.length);
-  return Math.abs(logits[ours]! - logits[theirs]!) <= tolerance.relative * rms;
+  return Math.abs(logits[computed]! - logits[reference]!) <= tolerance.relative * rms;
 }

@@ -221,8 +221,8 @@ export class Training {
     const chosen = this.suiting(offer, kernel);
     const program = async (name: string) => parseProgram(await loader.packed(name), name);
     const [generate, capture] = await Promise.all([program(chosen.generate), program(chosen.capture)]);
-    const { kernel: name, draw_buffers, cut } = chosen;
-    const recording = { kernel: name, draw_buffers, generate: chosen.generate, capture: chosen.capture, cut, rows: "strided", product: "", row: "" } as const;
+    const { kernel: name, draw_buffers, interventions } = chosen;
+    const recording = { kernel: name, draw_buffers, generate: chosen.generate, capture: chosen.capture, interventions, rows: "strided", product: "", row: "" } as const;
     const config = { ...offer.config, ...offer.shape };
     const about = { model, dtype: "f32", parameters: offer.count, trained_on: null, recorded: null, split: null, chat: null, head: null, config, recordings: [recording] } as const;
     const manifest: Manifest = { ...page, ...about, eos: bpe ? [0] : [], recordings: [recording], activations: offer.activations, family: offer.family };
@@ -345,7 +345,7 @@ export class Training {
   async files({ kernel }: Recording = this.model().recording): Promise<string[]> {
     const { sizes, texts } = await this.ready();
     const played = sizes.map((offer) => this.suiting(offer, kernel));
-    return [...played.flatMap(({ file, generate, capture, cut }) => [file, generate, capture, cut]), ...texts.map(({ file }) => file)];
+    return [...played.flatMap(({ file, generate, capture, interventions }) => [file, generate, capture, interventions]), ...texts.map(({ file }) => file)];
   }
 
   /** The programs of a size for the kernel that this device plays best, or that a training began with. */

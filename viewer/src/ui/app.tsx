@@ -7,7 +7,7 @@ import { AttentionView } from "./attention";
 import { BlocksView } from "./blocks";
 import { DeviceView } from "./device";
 import { PassesView } from "./passes";
-import { CutBar } from "./cuts";
+import { InterventionBar } from "./interventions";
 import { RecordedAttention } from "./recorded";
 import { RecordedText, TextView } from "./text";
 import { TrainView } from "./train";
@@ -86,7 +86,7 @@ export function App() {
       <Lost />
       {split && <SplitStrip model={state.engine().model} />}
       <UnknownLink />
-      <main tabIndex={-1}>{phase === "failed" ? <Failed /> : phase === "ready" ? <><CutBar /><View key={view === "train" ? "" : state.model.value} /><Tour /></> : <Coming view={view} />}</main>
+      <main tabIndex={-1}>{phase === "failed" ? <Failed /> : phase === "ready" ? <><InterventionBar /><View key={view === "train" ? "" : state.model.value} /><Tour /></> : <Coming view={view} />}</main>
     </>
   );
 }

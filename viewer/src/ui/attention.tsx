@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { MEAN, type Kind } from "./drawing/attention";
 import type { Grid } from "./drawing/painter";
 import { legendPlace, TICKS } from "./drawing/scale";
-import { CutButton, LooksAt } from "./cuts";
+import { AblateButton, LooksAt } from "./interventions";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
@@ -38,11 +38,11 @@ interface Row {
 const missing = signal("");
 
 /** The server has no scores of pairs that the mask hides. */
-const kindOf = (layer: number): Kind => (state.place.kind.value === "raw" && state.engine().model.foreign(layer) ? "scores" : state.place.kind.value);
+const kindOf = (layer: number): Kind => (state.place.kind.value === "raw" && state.engine().model.isRemote(layer) ? "scores" : state.place.kind.value);
 
 /** Has the layer's weights here, where a server computes them. */
 async function ready({ attention, model }: Awaited<ReturnType<typeof drawing>>, layer: number, kind: Kind, ids: readonly number[]): Promise<void> {
-  if (model.foreign(layer)) await attention.fetch(ids, kind, layer);
+  if (model.isRemote(layer)) await attention.fetch(ids, kind, layer);
 }
 
 export function AttentionView() {
@@ -84,7 +84,7 @@ export function AttentionView() {
         <h2>Every layer and head</h2>
         <p class="dim">
           Each row is a layer, each square a head. Choose one to enlarge it.
-          {model.foreign(model.blocks - 1) && ` Layers from ${model.manifest.config.n_layer} on come from the server when the text is written.`}
+          {model.isRemote(model.blocks - 1) && ` Layers from ${model.manifest.config.n_layer} on come from the server when the text is written.`}
         </p>
         {missing.value && (
           <p class="problem" role="alert">
@@ -121,8 +121,8 @@ export function AttentionView() {
           >
             Keep beside
           </button>
-          {head.value !== MEAN && !model.foreign(layer.value) && <CutButton part={model.names.attention(layer.value, head.value)} />}
-          {!model.foreign(layer.value) && <LooksAt part={model.names.attention(layer.value, head.value === MEAN ? null : head.value)} />}
+          {head.value !== MEAN && !model.isRemote(layer.value) && <AblateButton part={model.names.attention(layer.value, head.value)} />}
+          {!model.isRemote(layer.value) && <LooksAt part={model.names.attention(layer.value, head.value === MEAN ? null : head.value)} />}
         </div>
         <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
         {enlarged}

@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { lens, type Block } from "../engine/lens";
-import { CutButtons } from "./cuts";
+import { AblateButtons } from "./interventions";
 import { cell, walkCells } from "./roving";
 import * as state from "./state";
 import { percent, short, useDevice } from "./tools";
@@ -187,7 +187,7 @@ export function BlocksView() {
                 </li>
               ))}
             </ol>
-            {blockOf(detail.name) >= 0 && !state.engine().model.foreign(blockOf(detail.name)) && <CutButtons block={blockOf(detail.name)} token={ct} />}
+            {blockOf(detail.name) >= 0 && !state.engine().model.isRemote(blockOf(detail.name)) && <AblateButtons block={blockOf(detail.name)} token={ct} />}
             <p class="dim">
               The stream is {short(detail.norm)} long here
               {detail.change ? `; the block added ${short(detail.change)}` : ""}. Its numbers:{" "}

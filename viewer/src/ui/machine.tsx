@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { fromBase64 } from "../engine/base64";
 import { BLUE, ORANGE } from "./drawing/palettes";
 import { Strip, stages, type Stage } from "./drawing/strip";
-import { headIn, parseChange } from "../engine/cuts";
+import { headIn, parseIntervention } from "../engine/interventions";
 import { Names } from "../engine/names";
 import { cell, walkCells } from "./roving";
 import * as split from "./split/state";
@@ -215,7 +215,7 @@ function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signa
   const there = isThere(stage);
   return (
     <button
-      class={`stage${isCut(stage) ? " cut" : ""}${there ? " there" : ""}`}
+      class={`stage${isIntervened(stage) ? " cut" : ""}${there ? " there" : ""}`}
       {...cell(stage.column, stage.line, at === stop.value)}
       style={{ "--column": stage.column + 1, "--line": stage.line < 0 ? "1 / -1" : stage.line + 1, "--at": at }}
       onFocus={() => (stop.value = at)}
@@ -237,10 +237,10 @@ function isThere({ column }: Stage): boolean {
 }
 
 /** Whether all or one head of what a stage shows is cut. */
-function isCut({ label, part }: Stage): boolean {
+function isIntervened({ label, part }: Stage): boolean {
   const { names } = state.engine().model;
   if (!part) return false;
-  return state.cuts.value.map((cut) => parseChange(cut).part).some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
+  return state.interventions.value.map((cut) => parseIntervention(cut).part).some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
 }
 
 /** What all this was for: the token that came out, and those that might have. */

@@ -1,6 +1,6 @@
 // Names as a person reads them.
 
-import { headIn, parseChange } from "../engine/cuts";
+import { headIn, parseIntervention } from "../engine/interventions";
 import type { Names } from "../engine/names";
 
 /** Returns what a pass does, in one or two words. */
@@ -9,8 +9,8 @@ export function caption(names: Names, label: string): string {
 }
 
 /** A part that can be cut, in words. */
-export function cutName(names: Names, change: string): string {
-  const { part, factor, steering, patch, pattern } = parseChange(change);
+export function interventionName(names: Names, change: string): string {
+  const { part, factor, steering, patch, pattern } = parseIntervention(change);
   const name = partName(names, part);
   if (pattern) return `${name} looks at ${pattern === "uniform" ? "all alike" : `the ${pattern} token`}`;
   if (patch) return `${name} at token ${patch.position} as in “${patch.text}”`;

@@ -2,7 +2,7 @@
 
 import { batch, computed, effect, signal, type Signal } from "@preact/signals";
 import type { Continuation, Glgpt, Used } from "../api";
-import { parseChange } from "../engine/cuts";
+import { parseIntervention } from "../engine/interventions";
 import { KINDS, MEAN, type Kind } from "./drawing/attention";
 import type { Progress } from "../engine/loader";
 import type { Manifest, Recorded } from "../engine/manifest";
@@ -106,7 +106,7 @@ function numberIn(link: URLSearchParams, key: string, otherwise: number): number
 }
 
 const KEYS = new Set([
-  ...["view", "prompt", "tokens", "temperature", "k", "p", "minp", "penalty", "seed", "stop", "tour", "cut"],
+  ...["view", "prompt", "tokens", "temperature", "k", "p", "minp", "penalty", "seed", "stop", "tour", "interventions"],
   ...["layer", "head", "kind", "beside", "texture", "entry", "pass", "step", "join", "boundary", "server"],
   ...Object.values(LESSON).flat(),
 ]);
@@ -151,12 +151,12 @@ function readText(link: URLSearchParams): void {
   settings.repetitionPenalty.value = within("penalty", 1, 100) || 1;
   settings.seed.value = Math.floor(within("seed", 1, Number.MAX_SAFE_INTEGER));
   settings.stop.value = link.get("stop") ?? "";
-  cuts.value = (link.get("cut") ?? "").split(",").filter(isChange);
+  interventions.value = (link.get("interventions") ?? "").split(",").filter(isChange);
 }
 
 function isChange(text: string): boolean {
   try {
-    return Boolean(parseChange(text).part);
+    return Boolean(parseIntervention(text).part);
   } catch {
     return false; // a link may hold anything
   }
@@ -176,11 +176,11 @@ export const tourAlone = signal(false);
 /** A link named the card and no view: the card moves the views once it can. */
 export const tourMoves = signal(false);
 /** Parts that are cut (see `Glgpt.cut`), those that the engine has cut, and the text as the whole model wrote it. */
-export const cuts = signal<readonly string[]>([]);
+export const interventions = signal<readonly string[]>([]);
 export const applied = signal("");
 export const before = signal<readonly Tok[] | null>(null);
 /** What there is to wait for until a cut is made, or why it was not. */
-export const cutting = signal("");
+export const intervening = signal("");
 /** By how many nats the change made each token of the whole model's text more likely, behind the same words; null: not known yet. */
 export const shifts = signal<readonly number[] | null>(null);
 /** Which model is used, how often that has changed, and the name of one from files. */
@@ -315,7 +315,7 @@ async function follow(own: boolean): Promise<void> {
 }
 
 /** The text that the settings ask for, as one string. */
-const wanted = () => JSON.stringify([prompt.value, cuts.value, ...Object.values(settings).map((setting) => setting.value)]);
+const wanted = () => JSON.stringify([prompt.value, interventions.value, ...Object.values(settings).map((setting) => setting.value)]);
 
 export function share(): void {
   const fields: Record<string, string> = {
@@ -331,7 +331,7 @@ export function share(): void {
   };
   if (settings.stop.value) fields["stop"] = settings.stop.value;
   if (tour.value) fields["tour"] = String(tour.value);
-  if (cuts.value.length) fields["cut"] = cuts.value.join();
+  if (interventions.value.length) fields["interventions"] = interventions.value.join();
   const { layer, head, sought, beside, kind, texture, entry, pass, stage } = place;
   if (view.value === "attention")
     Object.assign(fields, {
@@ -404,31 +404,31 @@ export async function write(): Promise<void> {
 
 /** Writes what the link asks for: where parts are cut, the whole model's text first, to compare. */
 async function begin(): Promise<void> {
-  const wish = cuts.value;
-  if (applied.value) await setCuts([], false);
+  const wish = interventions.value;
+  if (applied.value) await setInterventions([], false);
   await write();
-  if (wish.length) await setCuts(wish);
+  if (wish.length) await setInterventions(wish);
 }
 
 /** Cuts a part, or restores it; the text is written again with the same seed, beside the whole model's. */
-export async function toggleCut(part: string): Promise<void> {
-  await setCuts(cuts.value.includes(part) ? cuts.value.filter((p) => p !== part) : [...cuts.value, part]);
+export async function toggleIntervention(part: string): Promise<void> {
+  await setInterventions(interventions.value.includes(part) ? interventions.value.filter((p) => p !== part) : [...interventions.value, part]);
 }
 
 /** Cuts these parts and no others. */
-export async function setCuts(parts: readonly string[], again = true): Promise<void> {
+export async function setInterventions(parts: readonly string[], again = true): Promise<void> {
   await stop();
   if (parts.length && !before.value) before.value = tokens.value;
-  cuts.value = parts;
-  cutting.value = parts.length ? "Changing the model…" : "";
+  interventions.value = parts;
+  intervening.value = parts.length ? "Changing the model…" : "";
   try {
-    await glgpt.cut(parts, (compiled, shaders) => (cutting.value = `Compiling shaders ${compiled} of ${shaders}`));
-    cutting.value = "";
+    await glgpt.intervene(parts, (compiled, shaders) => (intervening.value = `Compiling shaders ${compiled} of ${shaders}`));
+    intervening.value = "";
   } catch (error) {
-    cuts.value = glgpt.model.cuts;
-    cutting.value = error instanceof Error ? error.message : String(error);
+    interventions.value = glgpt.model.interventions;
+    intervening.value = error instanceof Error ? error.message : String(error);
   }
-  applied.value = glgpt.model.cuts.join();
+  applied.value = glgpt.model.interventions.join();
   if (!applied.value) before.value = null;
   shifts.value = null;
   if (again) await write();
@@ -660,8 +660,8 @@ function another(): void {
     const asked = texts.get(used.value);
     prompt.value = asked?.prompt ?? shorter(prompt.value);
     settings.tokens.value = asked?.tokens ?? settings.tokens.value;
-    cuts.value = [];
-    applied.value = cutting.value = "";
+    interventions.value = [];
+    applied.value = intervening.value = "";
     before.value = several.value = null;
     tokens.value = [];
     chosen.value = speeds.value = null;

@@ -3,7 +3,7 @@
 import { Component } from "preact";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { Compared } from "./cuts";
+import { Compared } from "./interventions";
 import { Machine, RecordedMachine } from "./machine";
 import * as state from "./state";
 import { Sampling, Sliders } from "./sampling";
@@ -80,8 +80,8 @@ function Invitations() {
       <button disabled={!ready} onClick={() => openCard(CARD.attention, true)}>
         <b>2</b> See what it looks at
       </button>
-      {(!ready || state.engine().model.recording.cut) && (
-        <button disabled={!ready} onClick={() => openCard(CARD.cut, true)}>
+      {(!ready || state.engine().model.recording.interventions) && (
+        <button disabled={!ready} onClick={() => openCard(CARD.ablate, true)}>
           <b>3</b> Cut a head, see the text change
         </button>
       )}

@@ -46,7 +46,7 @@ export function TexturesView() {
   const play = async (m: Model): Promise<Subject | null> => {
     if (state.running.value || !texts.length) return null;
     if (!isActivation) return playState(m, texts, name, memory.value);
-    if (theirs(m, name)) {
+    if (isRemoteActivation(m, name)) {
       const came = (await m.fetched(texts, [name])).get(name)!;
       fetched?.player.close();
       fetched = came;
@@ -78,7 +78,7 @@ export function TexturesView() {
         </p>
         {isActivation && state.applied.value && <p class="dim">As the whole model computes it, without the cuts.</p>}
         <div class="buttons">
-          {!theirs(model, name) && (
+          {!isRemoteActivation(model, name) && (
             <label class="inline">
               <input type="checkbox" checked={memory.value} onChange={(e) => (memory.value = e.currentTarget.checked)} />
               as it lies in memory
@@ -122,11 +122,11 @@ function activationsOf(model: Model): string[] {
 }
 
 /** Whether only the server has this activation. */
-const theirs = (model: Model, name: string) => activationsOf(model).includes(name) && !model.manifest.activations.has(name);
+const isRemoteActivation = (model: Model, name: string) => activationsOf(model).includes(name) && !model.manifest.activations.has(name);
 
 function Facts({ name, found, memory }: { name: string; found: Found | null; memory: boolean }) {
   const { model } = state.engine();
-  if (theirs(model, name)) {
+  if (isRemoteActivation(model, name)) {
     if (!found) return null;
     return (
       <p class="dim">
@@ -178,14 +178,14 @@ function Names() {
           <button
             key={i}
             aria-pressed={block === i - 1}
-            {...(model.foreign(i - 1) ? { class: "there", title: "on the server" } : {})}
+            {...(model.isRemote(i - 1) ? { class: "there", title: "on the server" } : {})}
             onClick={() => go(i - 1)}
           >
             {i ? i - 1 : "outside"}
           </button>
         ))}
       </div>
-      <h2>{block < 0 ? "Before and after the blocks" : `Block ${block}${model.foreign(block) ? ", on the server" : ""}`}</h2>
+      <h2>{block < 0 ? "Before and after the blocks" : `Block ${block}${model.isRemote(block) ? ", on the server" : ""}`}</h2>
       <div class="list">
         {groups.map(([title, all]) => {
           const some = all.filter((name) => names.block(name) === block);

@@ -136,14 +136,14 @@ const CARDS: readonly (() => Card)[] = [
     question: "Which part can this model not do without?",
     answer: "Hardly any single head is missed: the others make up for it. Cut the MLP of block 0, in Blocks, and the text falls apart.",
     go: () => {
-      state.showAt("attention", ".one .cut-it", "nearest");
+      state.showAt("attention", ".one .ablate", "nearest");
       state.chooseHead(0, Math.max(0, state.place.head.value));
     },
   }),
 ];
 
 /** Cards that other views open. */
-export const CARD = { attention: 3, cut: CARDS.length };
+export const CARD = { attention: 3, ablate: CARDS.length };
 
 export function Tour() {
   const at = state.tour.value;
@@ -159,7 +159,7 @@ export function Tour() {
   const move = (to: number) => openCard(to);
   const alone = state.tourAlone.value;
   return (
-    <aside class={`tour${number === CARD.cut ? " breaks" : ""}`} aria-label="Tour">
+    <aside class={`tour${number === CARD.ablate ? " breaks" : ""}`} aria-label="Tour">
       <div>
         <h2>
           {!alone && (
@@ -199,10 +199,10 @@ export function Tour() {
 
 /** What leads on from a card that was asked for by itself. */
 function Alone({ number }: { number: number }) {
-  const more = number === CARD.attention && state.engine().model.recording.cut;
+  const more = number === CARD.attention && state.engine().model.recording.interventions;
   return (
     <div class="buttons">
-      <button class="primary" onClick={() => (more ? openCard(CARD.cut, true) : (state.tour.value = 0))}>
+      <button class="primary" onClick={() => (more ? openCard(CARD.ablate, true) : (state.tour.value = 0))}>
         {more ? "Next: cut a head" : "Done"}
       </button>
       <button class="quiet" onClick={() => openCard(1)}>

@@ -29,8 +29,8 @@ export class Attention {
   private current: Grid | null = null;
   private readonly known: number[];
   /** Scores or weights of layers that a server has, the ones used least recently first, and of what: the part and the tokens. */
-  private readonly theirs = new Map<number, Uploaded>();
-  private theirsOf = "";
+  private readonly remoteSlabs = new Map<number, Uploaded>();
+  private remoteSlabsOf = "";
 
   constructor(
     private readonly model: Model,
@@ -60,8 +60,8 @@ export class Attention {
     const { split, config } = this.model.manifest;
     const part = kind === "pattern" ? kind : "scores";
     const text = `${part} ${ids.join()}`;
-    if (this.theirsOf !== text) this.drop();
-    this.theirsOf = text;
+    if (this.remoteSlabsOf !== text) this.drop();
+    this.remoteSlabsOf = text;
     const named = [...(split?.activations ?? [])].filter(([, activation]) => activation.kind === part);
     const names = new Map(named.map(([name]) => [this.model.names.block(name), name]));
     const wanted = of === null ? [...names.keys()] : [of];
@@ -69,31 +69,31 @@ export class Attention {
     const most = Math.max(1, Math.floor(ASKED / bytes));
     for (let at = 0; at < wanted.length; at += most) {
       const layers = wanted.slice(at, at + most);
-      const missing = layers.filter((layer) => !this.theirs.has(layer));
+      const missing = layers.filter((layer) => !this.remoteSlabs.has(layer));
       const found = missing.length ? await this.model.fetched(ids, missing.map((layer) => names.get(layer)!)) : new Map<string, Uploaded>();
       for (const layer of layers) {
-        const slab = this.theirs.get(layer) ?? found.get(names.get(layer)!)!;
-        this.theirs.delete(layer); // and behind the others again: used last
-        this.theirs.set(layer, slab);
+        const slab = this.remoteSlabs.get(layer) ?? found.get(names.get(layer)!)!;
+        this.remoteSlabs.delete(layer); // and behind the others again: used last
+        this.remoteSlabs.set(layer, slab);
       }
       came(layers);
-      for (const layer of [...this.theirs.keys()].slice(0, Math.max(0, this.theirs.size - 2 * most))) this.drop(layer);
+      for (const layer of [...this.remoteSlabs.keys()].slice(0, Math.max(0, this.remoteSlabs.size - 2 * most))) this.drop(layer);
     }
   }
 
   /** Deletes what came from the server, or one layer of it. */
   drop(layer?: number): void {
-    for (const [each, { player }] of this.theirs) {
+    for (const [each, { player }] of this.remoteSlabs) {
       if (layer !== undefined && each !== layer) continue;
       player.close();
-      this.theirs.delete(each);
+      this.remoteSlabs.delete(each);
     }
-    if (!this.theirs.size) this.theirsOf = "";
+    if (!this.remoteSlabs.size) this.remoteSlabsOf = "";
   }
 
   /** Brings the server's layers into the grid that `drawGrid` has drawn for these tokens, as they come. */
   async drawTheirs(target: HTMLCanvasElement, ids: readonly number[], kind: Kind): Promise<void> {
-    if (!this.model.foreign(this.model.blocks - 1)) return;
+    if (!this.model.isRemote(this.model.blocks - 1)) return;
     await this.fetch(ids, kind, null, (layers) => {
       if (!this.current) return;
       const { current } = this;
@@ -115,8 +115,8 @@ export class Attention {
   private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
     const { player, manifest } = this.model;
     const scores = kind !== "pattern";
-    if (this.model.foreign(layer)) {
-      const slab = this.theirs.get(layer);
+    if (this.model.isRemote(layer)) {
+      const slab = this.remoteSlabs.get(layer);
       if (slab) use({ texture: slab.player.texture(slab.view.texture), view: slab.view, start: 0, valid: total, scores, transposed: false });
       return;
     }
@@ -200,11 +200,11 @@ export class Attention {
 
   private async read(entry: Entry, layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
     const { player, manifest } = this.model;
-    if (this.model.foreign(layer)) {
-      const theirs = must(this.theirs.get(layer), `layer ${layer} from the server`);
+    if (this.model.isRemote(layer)) {
+      const slab = must(this.remoteSlabs.get(layer), `layer ${layer} from the server`);
       const { n_head: heads } = manifest.config;
-      const from = (h: number) => (t * heads + h) * theirs.view.cols;
-      return Array.from({ length: heads }, (_, h) => theirs.values.slice(from(h), from(h) + t + 1));
+      const from = (h: number) => (t * heads + h) * slab.view.cols;
+      return Array.from({ length: heads }, (_, h) => slab.values.slice(from(h), from(h) + t + 1));
     }
     player.set("pos", t);
     player.play(`${entry}_${layer}_1`);

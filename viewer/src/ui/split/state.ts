@@ -72,7 +72,7 @@ export function watch(model: Model): void {
     latest.push(crossing);
     if (latest.length > LATEST) latest.shift();
     const of = (value: (c: Crossing) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
-    const [own, wire, there] = [of((c) => c.hereMs), of((c) => c.wireMs), of((c) => c.thereMs)];
+    const [own, wire, there] = [of((c) => c.localMs), of((c) => c.networkMs), of((c) => c.remoteMs)];
     mean.value = { here: own, wire, there, bytes: of((c) => c.sent + c.received) };
     tried.value = new Map(tried.value).set(here.value, mean.value);
   };

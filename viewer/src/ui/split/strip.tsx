@@ -104,7 +104,7 @@ function Guessing({ model }: { model: Model }) {
 
 /** How many blocks run in the page. */
 function Slider({ model, here, blocks }: { model: Model; here: number; blocks: number }) {
-  const cut = model.cuts.length > 0;
+  const cut = model.interventions.length > 0;
   return (
     <label class="inline slider">
       Blocks in this page

@@ -12,14 +12,13 @@ import pytest
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
-from glgpt.inference.model import GPT2
+from glgpt.inference.model import LanguageModel
+from glgpt.inference.stages.batched_stage import BatchedStage, SessionCache, StepInput
 from glgpt.inference.stages.stage import Answer, Stage
-from glgpt.inference.stages.together import Caches, Fed, Together
 from glgpt.models.part import Part
-from glgpt.split.engine import Engine
-from glgpt.split.engine import Fed as FedStep
+from glgpt.split.batching_executor import BatchingExecutor, _Task
+from glgpt.split.engine import Engine, StepRequest
 from glgpt.split.sessions import Session
-from glgpt.split.turns import Turns, _Turn
 from glgpt.wire.messages import Ask, Step, decode_answer
 
 LOGITS = Ask(logits=True)
@@ -41,8 +40,8 @@ def together() -> Iterator[Any]:
             n = checkpoint.config.n_layer
             first, _, embed, head = PARTS[which]
             stage = Stage.load(checkpoint, Part(min(first, n - 1), n, embed, head), device="software")
-        several: Any = Together(stage, texts)
-        several.given = list[Caches]()
+        several: Any = BatchedStage(stage, texts)
+        several.given = list[SessionCache]()
         made.append((several, stage))
         return several, stage
 
@@ -83,7 +82,7 @@ def test_each_text_gets_the_bits_that_it_gets_alone(folder: Path, which: str, to
     texts, stage = together(folder, which)
     head = stage.part.head
     rng, alone = np.random.default_rng(1), [Alone(stage) for _ in range(8)]
-    caches: list[Caches] = texts.given
+    caches: list[SessionCache] = texts.given
     caches += [texts.caches() for _ in alone]
     held = [0] * 8
     most = stage.config.n_positions
@@ -91,13 +90,13 @@ def test_each_text_gets_the_bits_that_it_gets_alone(folder: Path, which: str, to
         for i in range(8):
             x = rows_for(stage, 1 + i % 3, i)
             wanted = alone[i].feed(0, x, LOGITS)
-            assert bits(texts.answer(Fed(caches[i], 0, x, LOGITS)), head) == bits(wanted, head)
+            assert bits(texts.answer(StepInput(caches[i], 0, x, LOGITS)), head) == bits(wanted, head)
             held[i] = len(x)
         for turn in range(14):
             chosen = [int(i) for i in rng.permutation(8)[: 1 + turn % 8] if held[i] + 9 < most]
             pos = {i: max(0, held[i] - int(rng.integers(0, 3)) * (turn % 3 == 0)) for i in chosen}
             x = {i: rows_for(stage, 1, 100 * turn + i) for i in chosen}
-            found = texts.answers([Fed(caches[i], pos[i], x[i], LOGITS) for i in chosen])
+            found = texts.answers([StepInput(caches[i], pos[i], x[i], LOGITS) for i in chosen])
             for i, answer in zip(chosen, found, strict=True):
                 assert bits(answer, head) == bits(alone[i].feed(pos[i], x[i], LOGITS), head), (turn, i)
                 held[i] = pos[i] + 1
@@ -106,7 +105,7 @@ def test_each_text_gets_the_bits_that_it_gets_alone(folder: Path, which: str, to
             ):  # rows on its own caches, behind rows that only the shared ones had
                 guesses = rows_for(stage, 3, turn)
                 wanted = alone[0].feed(held[0], guesses, LOGITS)
-                assert bits(texts.answer(Fed(caches[0], held[0], guesses, LOGITS)), head) == bits(wanted, head)
+                assert bits(texts.answer(StepInput(caches[0], held[0], guesses, LOGITS)), head) == bits(wanted, head)
                 held[0] += 3
         assert texts.passes > 5
     finally:
@@ -125,9 +124,9 @@ def test_drawn_tokens_and_alternatives_are_those_of_one_text(folder: Path, toget
     ]
     prompts = [rows_for(stage, 3, i) for i in range(3)]
     for caches, prompt in zip(texts.given, prompts, strict=True):
-        texts.answer(Fed(caches, 0, prompt, None))
+        texts.answer(StepInput(caches, 0, prompt, None))
     tokens = [rows_for(stage, 1, 9 + i) for i in range(3)]
-    steps = [Fed(c, 3, x, ask) for c, x, ask in zip(texts.given, tokens, asks, strict=True)]
+    steps = [StepInput(c, 3, x, ask) for c, x, ask in zip(texts.given, tokens, asks, strict=True)]
     found = texts.answers(steps)
     for prompt, x, ask, answer in zip(prompts, tokens, asks, found, strict=True):
         alone.answer(0, prompt, None)
@@ -139,7 +138,7 @@ def test_drawn_tokens_and_alternatives_are_those_of_one_text(folder: Path, toget
 def test_rows_that_others_need_go_back_to_their_own_caches(
     folder: Path, together: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Together, "rows", property(lambda self: 1))  # as few as there can be: 256
+    monkeypatch.setattr(BatchedStage, "rows", property(lambda self: 1))  # as few as there can be: 256
     texts, stage = together(folder, "back")
     n = min(40, stage.config.n_positions - 3)
     texts.given += [texts.caches() for _ in range(2 * (256 // (2 * n)) + 2)]
@@ -147,13 +146,13 @@ def test_rows_that_others_need_go_back_to_their_own_caches(
     try:
         for i, caches in enumerate(texts.given):
             x = rows_for(stage, n, i)
-            texts.answer(Fed(caches, 0, x, None))
+            texts.answer(StepInput(caches, 0, x, None))
             alone[i].feed(0, x, None)
         for turn in range(2):
             for first in range(0, len(alone), 2):
                 pair = (first, first + 1)
                 rows = {i: rows_for(stage, 1, 10 * turn + i) for i in pair}
-                found = texts.answers([Fed(texts.given[i], n + turn, rows[i], LOGITS) for i in pair])
+                found = texts.answers([StepInput(texts.given[i], n + turn, rows[i], LOGITS) for i in pair])
                 for i, answer in zip(pair, found, strict=True):
                     assert bits(answer, True) == bits(alone[i].feed(n + turn, rows[i], LOGITS), True)
         assert any(caches.own > n for caches in texts.given), "no rows were needed by others"
@@ -167,7 +166,7 @@ def test_without_memory_for_shared_caches_texts_take_turns(goldens: Path, togeth
     texts.most = stage.texture_bytes + 1000
     texts.given += [texts.caches() for _ in range(2)]
     rows = [rows_for(stage, 1, i) for i in range(2)]
-    found = texts.answers([Fed(c, 0, x, LOGITS) for c, x in zip(texts.given, rows, strict=True)])
+    found = texts.answers([StepInput(c, 0, x, LOGITS) for c, x in zip(texts.given, rows, strict=True)])
     one = Alone(stage)
     for x, answer in zip(rows, found, strict=True):
         assert bits(answer, True) == bits(one.feed(0, x, LOGITS), True)
@@ -183,12 +182,12 @@ def test_turns_keep_their_order_and_jobs_that_wait_run_together() -> None:
         ran.append(tuple(jobs))
         return [GlgptError("bad") if job == "b2" else job.upper() for job in jobs]
 
-    turns: Turns[str] = Turns("test", run, lambda: 3)
+    turns: BatchingExecutor[str] = BatchingExecutor("test", run, lambda: 3)
     try:
         first = turns.submit(gate.wait)
-        jobs = {name: turns._add(_Turn(job=name, whose=name[0])) for name in ("a1", "b2", "a3")}
+        jobs = {name: turns._add(_Task(job=name, whose=name[0])) for name in ("a1", "b2", "a3")}
         work = turns.submit(lambda: ran.append("work"))
-        jobs |= {name: turns._add(_Turn(job=name, whose=name[0])) for name in ("c4", "d5")}
+        jobs |= {name: turns._add(_Task(job=name, whose=name[0])) for name in ("c4", "d5")}
         gate.set()
         for future in (first, work, jobs["d5"], jobs["a3"]):
             future.result(10)
@@ -202,9 +201,9 @@ def test_turns_keep_their_order_and_jobs_that_wait_run_together() -> None:
 
 def test_a_run_with_too_few_results_fails_its_jobs_and_not_the_thread() -> None:
     """The thread ended, and everybody waited for ever."""
-    turns: Turns[str] = Turns("test", lambda jobs: ["one"] * (len(jobs) - 1), lambda: 3)
+    turns: BatchingExecutor[str] = BatchingExecutor("test", lambda jobs: ["one"] * (len(jobs) - 1), lambda: 3)
     try:
-        assert isinstance(turns._add(_Turn(job="a", whose="a")).exception(10), RuntimeError)
+        assert isinstance(turns._add(_Task(job="a", whose="a")).exception(10), RuntimeError)
         assert turns.submit(lambda: "on").result(10) == "on"
     finally:
         turns.close()
@@ -214,14 +213,14 @@ def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, 
     """Four clients at once: each text is the unsplit one, and passes were shared."""
     folder = goldens / "llama-grouped"
     server = serve(folder, "1")
-    with GPT2.from_pretrained(folder, device="software") as model:
+    with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = [list(model.generate_ids([3, 31, 6 + i], 8, temperature=1, seed=i)) for i in range(4)]
     engine = server.app.engine
     texts = list[Any]([None] * 4)
     slow = threading.Barrier(4)
 
     def client(i: int) -> None:
-        with GPT2.from_pretrained(folder, rest=server.url, device="software") as split:
+        with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
             run = split.generate_ids([3, 31, 6 + i], 8, temperature=1, seed=i)
             texts[i] = []
             for token in run:
@@ -249,7 +248,7 @@ def test_a_step_that_fails_beside_others_fails_alone(goldens: Path, monkeypatch:
             jobs = []
             for session, x, ask in zip(sessions, rows, asks, strict=True):
                 jobs.append(
-                    FedStep(session, Step(seq=seq, pos=seq, n=1).model_copy(update={"ask": ask}), x, "f32", 0.0)
+                    StepRequest(session, Step(seq=seq, pos=seq, n=1).model_copy(update={"ask": ask}), x, "f32", 0.0)
                 )
             found: list[Any] = engine._turns.submit(lambda: engine._together(jobs)).result()
             return [tuple(decode_answer(x)[0].tokens) if isinstance(x, bytes) else x for x in found]

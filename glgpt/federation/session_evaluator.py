@@ -20,7 +20,7 @@ from glgpt.training.loop import Loop
 from glgpt.training.run_folder import RunFolder
 
 
-class Keeper:
+class SessionEvaluator:
     """Evaluates the shared model after its rounds on this machine; opened when the first round is done."""
 
     def __init__(self, files: Files, device: str | int) -> None:

@@ -2,8 +2,8 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { parseChange, scales, written } from "../engine/cuts";
-import { cutName } from "./names";
+import { parseIntervention, scales, written } from "../engine/interventions";
+import { interventionName } from "./names";
 import * as state from "./state";
 import { percent } from "./tools";
 
@@ -12,18 +12,18 @@ const MOST_SHIFT = 3; // nats at which a token has its full colour
 const SOME = 8; // tokens of each text that the bar shows
 const SOON = 300; // ms after which a change is weighed: the view draws first
 
-const named = (change: string) => cutName(state.engine().model.names, change);
+const named = (change: string) => interventionName(state.engine().model.names, change);
 
-export function CutButton({ part }: { part: string }) {
-  const made = state.cuts.value.find((cut) => scales(cut) && parseChange(cut).part === part);
+export function AblateButton({ part }: { part: string }) {
+  const made = state.interventions.value.find((cut) => scales(cut) && parseIntervention(cut).part === part);
   const is = made !== undefined;
   return (
     <button
-      class="cut-it"
+      class="ablate"
       aria-pressed={is}
-      disabled={Boolean(state.cutting.value) && !is}
+      disabled={Boolean(state.intervening.value) && !is}
       title={is ? "Switch it on again" : "Switch it off and write the text again: what changes?"}
-      onClick={() => void state.toggleCut(made ?? part)}
+      onClick={() => void state.toggleIntervention(made ?? part)}
     >
       ✂ {is ? "Restore" : "Cut"} {named(part)}
     </button>
@@ -32,8 +32,8 @@ export function CutButton({ part }: { part: string }) {
 
 /** All changes but those of this kind of a part, which another takes the place of. */
 const others = (part: string, kind: "pattern" | "patch" | "steering") =>
-  state.cuts.value.filter((cut) => {
-    const change = parseChange(cut);
+  state.interventions.value.filter((cut) => {
+    const change = parseIntervention(cut);
     return change.part !== part || !change[kind];
   });
 
@@ -42,17 +42,17 @@ const PATTERN_NAMES: Record<string, string> = { uniform: "all tokens so far alik
 /** Where a head, or all of a layer's attention, looks: as it does by itself, or as one chooses. */
 export function LooksAt({ part }: { part: string }) {
   const { patterns = [] } = state.engine().model.manifest;
-  const made = state.cuts.value.map(parseChange).find((change) => change.part === part && change.pattern);
+  const made = state.interventions.value.map(parseIntervention).find((change) => change.part === part && change.pattern);
   if (!patterns.length) return null;
   return (
     <label class="inline" title="Replaces where it looks, and writes the text again: what changes?">
       Looks at
       <select
         value={made?.pattern ?? ""}
-        disabled={Boolean(state.cutting.value)}
+        disabled={Boolean(state.intervening.value)}
         onChange={(e) => {
           const pattern = e.currentTarget.value;
-          void state.setCuts([...others(part, "pattern"), ...(pattern ? [written({ part, pattern })] : [])]);
+          void state.setInterventions([...others(part, "pattern"), ...(pattern ? [written({ part, pattern })] : [])]);
         }}
       >
         <option value="">what it chooses</option>
@@ -67,11 +67,11 @@ export function LooksAt({ part }: { part: string }) {
 }
 
 /** Everything of a block that can be cut; `token` is the one that is looked at. */
-export function CutButtons({ block, token }: { block: number; token: number }) {
+export function AblateButtons({ block, token }: { block: number; token: number }) {
   return (
-    <div class="buttons cut-buttons">
+    <div class="buttons ablate-buttons">
       {state.engine().model.names.partsOf(block).map((part) => (
-        <CutButton key={part} part={part} />
+        <AblateButton key={part} part={part} />
       ))}
       {state.engine().model.tokenizer && <Patch block={block} token={token} />}
       {state.engine().model.tokenizer && <Steer block={block} />}
@@ -83,17 +83,17 @@ const STRENGTHS = [-1, 0, 0.5, 2, 4, 8];
 
 /** How strong a change is: 0 switches a part off, 2 doubles what it adds. */
 function Strength({ of }: { of: string }) {
-  const change = parseChange(of);
+  const change = parseIntervention(of);
   const known = [...new Set([...STRENGTHS, change.factor])].sort((a, b) => a - b);
   return (
     <select
       aria-label={`Strength of ${named(of)}`}
       title="What it adds is multiplied by this; 0 switches it off"
       value={change.factor}
-      disabled={Boolean(state.cutting.value)}
+      disabled={Boolean(state.intervening.value)}
       onChange={(e) => {
         const other = written({ ...change, factor: Number(e.currentTarget.value) });
-        void state.setCuts(state.cuts.value.map((cut) => (cut === of ? other : cut)));
+        void state.setInterventions(state.interventions.value.map((cut) => (cut === of ? other : cut)));
       }}
     >
       {known.map((factor) => (
@@ -112,7 +112,7 @@ function Patch({ block, token }: { block: number; token: number }) {
   const { names } = state.engine().model;
   const [whole, ...parts] = names.partsOf(block) as [string, ...string[]];
   const part = of.value ? `${whole}.${of.value}` : whole;
-  const patch = () => void state.setCuts([...others(part, "patch"), written({ part, patch: { position: token, text: text.value } })]);
+  const patch = () => void state.setInterventions([...others(part, "patch"), written({ part, patch: { position: token, text: text.value } })]);
   return (
     <details class="changing patch">
       <summary>
@@ -137,7 +137,7 @@ function Patch({ block, token }: { block: number; token: number }) {
           ))}
         </select>
       </label>
-      <button disabled={!text.value || Boolean(state.cutting.value)} onClick={patch}>
+      <button disabled={!text.value || Boolean(state.intervening.value)} onClick={patch}>
         Patch
       </button>
     </details>
@@ -150,7 +150,7 @@ function Steer({ block }: { block: number }) {
   const away = useSignal("");
   const part = state.engine().model.names.partsOf(block)[0]!;
   const steer = () => {
-    void state.setCuts([...others(part, "steering"), written({ part, factor: 2, steering: { towards: towards.value, away: away.value } })]);
+    void state.setInterventions([...others(part, "steering"), written({ part, factor: 2, steering: { towards: towards.value, away: away.value } })]);
   };
   const field = (title: string, of: typeof towards, hint: string) => (
     <label class="field">
@@ -164,7 +164,7 @@ function Steer({ block }: { block: number }) {
       <p class="dim">Adds to the stream, at every token, what sets the end of one text apart from the end of another.</p>
       {field("Towards", towards, "I love")}
       {field("Away from", away, "I hate")}
-      <button disabled={!towards.value || Boolean(state.cutting.value)} onClick={steer}>
+      <button disabled={!towards.value || Boolean(state.intervening.value)} onClick={steer}>
         Steer
       </button>
     </details>
@@ -172,7 +172,7 @@ function Steer({ block }: { block: number }) {
 }
 
 /** Whether both texts are written. */
-const bothWritten = () => !state.running.value && !state.cutting.value;
+const bothWritten = () => !state.running.value && !state.intervening.value;
 
 /** Has what a change does to the whole model's text weighed, once both texts are written: here, over every view, and so once. */
 function useWeighed(whole: readonly state.Tok[] | null): void {
@@ -212,22 +212,22 @@ function Parting() {
 const parting = (whole: readonly state.Tok[], now: readonly state.Tok[]) => whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
 
 /** Lists the changes above every view. */
-export function CutBar() {
-  const parts = state.cuts.value;
-  if (!parts.length && !state.cutting.value) return null;
+export function InterventionBar() {
+  const parts = state.interventions.value;
+  if (!parts.length && !state.intervening.value) return null;
   return (
-    <div class="cut-bar" role="status">
-      <span>{state.cutting.value || "Changed model:"}</span>
+    <div class="intervention-bar" role="status">
+      <span>{state.intervening.value || "Changed model:"}</span>
       {parts.map((part) => (
         <span key={part} class="change">
-          <button class="quiet" title="Undo this change" onClick={() => void state.toggleCut(part)}>
-            {scales(part) && parseChange(part).factor === 0 && "✂ "}{named(part)} <span aria-hidden="true">✕</span>
+          <button class="quiet" title="Undo this change" onClick={() => void state.toggleIntervention(part)}>
+            {scales(part) && parseIntervention(part).factor === 0 && "✂ "}{named(part)} <span aria-hidden="true">✕</span>
           </button>
-          {!parseChange(part).patch && !parseChange(part).pattern && <Strength of={part} />}
+          {!parseIntervention(part).patch && !parseIntervention(part).pattern && <Strength of={part} />}
         </span>
       ))}
       {parts.length > 1 && (
-        <button class="quiet" onClick={() => void state.setCuts([])}>
+        <button class="quiet" onClick={() => void state.setInterventions([])}>
           Undo all
         </button>
       )}

@@ -13,7 +13,7 @@ from glgpt.text.untrusted.tokenizer_document import Document, steps
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-class EngineTokenizer(Tokenizer):
+class HFTokenizer(Tokenizer):
     """A tokenizer that `tokenizers` runs; a page cannot, since its split is not one of `text.splits`."""
 
     def __init__(self, document: Document, vocab_size: int | None, named: Mapping[str, str]) -> None:

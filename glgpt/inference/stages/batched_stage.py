@@ -19,7 +19,7 @@ from glgpt.wire.messages import Ask
 
 
 @dataclass(eq=False)
-class Caches(Member):
+class SessionCache(Member):
     """A text's keys and values: the first `own` rows in the caches of `stage`, the first `len(rows)` in shared ones.
 
     What is in neither is not there. Prefills work on the own caches, steps beside other texts on the shared ones; rows
@@ -36,10 +36,10 @@ class Caches(Member):
 
 
 @dataclass(frozen=True)
-class Fed:
+class StepInput:
     """Rows from position `pos` for a text, and what is asked for behind them."""
 
-    caches: Caches
+    caches: SessionCache
     pos: int
     x: Rows
     ask: Ask | None = None
@@ -50,7 +50,7 @@ class Fed:
         return len(self.x) == 1 and not (self.ask and self.ask.guesses)
 
 
-class Together(SharedCaches[Caches]):
+class BatchedStage(SharedCaches[SessionCache]):
     """Runs rows of up to `texts` texts on a stage: of one text alone, or one row of each of several in one pass.
 
     The shared caches are made when two texts first have a row at the same time; where `most` bytes of textures do not
@@ -60,7 +60,7 @@ class Together(SharedCaches[Caches]):
     def __init__(self, stage: Stage, texts: int, most: int | None = None) -> None:
         super().__init__(stage.player, stage.config, stage.kernel, stage.dtype, most, stage.part)
         self.stage, self.texts = stage, texts
-        self._bridges: dict[Caches, Player] = {}
+        self._bridges: dict[SessionCache, Player] = {}
         self.alone = texts == 1
         self.passes = 0  # that ran rows of several texts
 
@@ -79,11 +79,11 @@ class Together(SharedCaches[Caches]):
         """Texture memory of the shared caches, in bytes; 0 where they never come to be."""
         return 0 if self.alone else self.stage.session_bytes // self.config.context * self.height(self.rows)
 
-    def caches(self) -> Caches:
+    def caches(self) -> SessionCache:
         """Caches for another text."""
-        return Caches(stage=self.stage.session())
+        return SessionCache(stage=self.stage.session())
 
-    def answer(self, fed: Fed) -> Answer:
+    def answer(self, fed: StepInput) -> Answer:
         """Runs rows of one text. Raises GlgptError as `Stage.answer`; the text then ends before them."""
         caches, n = fed.caches, len(fed.x)
         assert caches.stage
@@ -98,7 +98,7 @@ class Together(SharedCaches[Caches]):
         caches.own = fed.pos + (len(answer.tokens) if fed.ask and fed.ask.guesses and answer.tokens else n)
         return answer
 
-    def answers(self, steps: Sequence[Fed]) -> list[Answer | GlgptError]:
+    def answers(self, steps: Sequence[StepInput]) -> list[Answer | GlgptError]:
         """Runs one row of each of up to eight texts, no text twice: the bits that `answer` gives."""
         if (len(steps) == 1 and not steps[0].caches.rows) or not self._reserved():
             return [self._alone(fed) for fed in steps]
@@ -119,7 +119,7 @@ class Together(SharedCaches[Caches]):
             for i, fed in enumerate(steps)
         ]
 
-    def _rows_of(self, steps: Sequence[Fed]) -> Any:
+    def _rows_of(self, steps: Sequence[StepInput]) -> Any:
         """The rows of all steps, below each other."""
         if self.part.embed:
             return [int(fed.x[0]) for fed in steps]
@@ -134,7 +134,7 @@ class Together(SharedCaches[Caches]):
         top = [weighed(logits, sampler, token, ask.alternatives)] if ask.alternatives else []
         return Answer(tokens=[token], top=top, logits=logits if ask.logits else None)
 
-    def _alone(self, fed: Fed) -> Answer | GlgptError:
+    def _alone(self, fed: StepInput) -> Answer | GlgptError:
         try:
             return self.answer(fed)
         except GlgptError as error:
@@ -151,7 +151,7 @@ class Together(SharedCaches[Caches]):
 
     # -- caches -------------------------------------------------------------------------------------------------
 
-    def release(self, caches: Caches) -> None:
+    def release(self, caches: SessionCache) -> None:
         """Releases the caches of a text that has ended."""
         self.forget(caches)
         if bridge := self._bridges.pop(caches, None):
@@ -159,31 +159,31 @@ class Together(SharedCaches[Caches]):
         if caches.stage:
             caches.stage.close()
 
-    def forget(self, caches: Caches) -> None:
+    def forget(self, caches: SessionCache) -> None:
         """The caches are of no text any more."""
         self._back(caches, 0)
 
-    def _back(self, caches: Caches, pos: int) -> None:
+    def _back(self, caches: SessionCache, pos: int) -> None:
         """Takes the rows from `pos` on back."""
         caches.own = min(caches.own, pos)
         if len(caches.rows) > pos:
             self.cut(caches, pos)
 
-    def refill(self, text: Caches, keep: Sequence[Caches]) -> None:
+    def refill(self, text: SessionCache, keep: Sequence[SessionCache]) -> None:
         """Adopts what only the text's own caches have."""
         if len(text.rows) < text.own:
             self.adopt([text], text.own, keep, self._bridge(text))
 
-    def lose(self, text: Caches) -> None:
+    def lose(self, text: SessionCache) -> None:
         """Takes the text's rows into its own caches."""
         self._restore(text)
 
-    def _restore(self, text: Caches) -> None:
+    def _restore(self, text: SessionCache) -> None:
         for position in range(text.own, len(text.rows)):
             self._bridge(text).play("restore_1", pos=text.rows[position], row=position)
         text.own = text.held
 
-    def _bridge(self, text: Caches) -> Player:
+    def _bridge(self, text: SessionCache) -> Player:
         """What copies between the shared caches and the text's own."""
         if text not in self._bridges:
             assert text.stage

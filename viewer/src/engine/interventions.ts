@@ -20,7 +20,7 @@ export interface Patch {
 }
 
 /** What is asked for, in one word (`written`): a part, and a factor for what it adds; with `steering`, of the direction. */
-export interface Change {
+export interface Intervention {
   part: string;
   factor: number;
   steering: Steering | null;
@@ -30,7 +30,7 @@ export interface Change {
 }
 
 /** An activation's columns, of all or one of its heads (null: all): y = x gain + shift; with `at`, at that position alone. */
-export interface Cut {
+export interface ResolvedIntervention {
   name: string;
   head: number | null;
   gain: number;
@@ -44,7 +44,7 @@ export interface Cut {
  * `h.3.attn.5` switches a head off, `h.3.mlp*0.5` halves what an MLP adds, `h.2~love~hate~4` steers block 2, `h.3.mlp@7@To be`
  * patches token 7, `h.3.attn.5:previous` makes a head look at the token before; texts are escaped.
  */
-export function parseChange(word: string): Change {
+export function parseIntervention(word: string): Intervention {
   const plain = { factor: 0, steering: null, patch: null, pattern: null };
   const wrong = new PageError(
     `${word} is no change of a part; write PART, PART*0.5, PART@7@text, for attention PART:previous, or for a block BLOCK~towards~away~4.`,
@@ -77,7 +77,7 @@ export function parseChange(word: string): Change {
 }
 
 /** The same as one word without commas, as a link has it. */
-export function written({ part, factor = 0, steering, patch, pattern }: Pick<Change, "part"> & Partial<Change>): string {
+export function written({ part, factor = 0, steering, patch, pattern }: Pick<Intervention, "part"> & Partial<Intervention>): string {
   const escaped = (text: string) => encodeURIComponent(text).replaceAll("~", "%7E");
   if (pattern) return `${part}:${pattern}`;
   if (patch) return [part, patch.position, escaped(patch.text)].join("@");
@@ -140,7 +140,7 @@ function ofKind({ activations }: Manifest, part: string, kind: Activation["kind"
  * What a part means: `h.3.attn.5` a head, `h.3.attn` and `h.3.mlp` what they add, `h.3` both. `values` are those of the
  * direction to steer to, or of what a part gives where it is patched. Throws for a part that the model lacks.
  */
-export function resolve(manifest: Manifest, { part, factor, steering, patch, pattern }: Change, values: Float32Array | null = null): Cut[] {
+export function resolve(manifest: Manifest, { part, factor, steering, patch, pattern }: Intervention, values: Float32Array | null = null): ResolvedIntervention[] {
   const outs = added(manifest, part);
   if (pattern) return [looking(manifest, part, pattern)];
   if (patch && values) return [{ ...patched(manifest, part), gain: 0, shift: values, at: patch.position }];
@@ -149,7 +149,7 @@ export function resolve(manifest: Manifest, { part, factor, steering, patch, pat
   return [{ ...headOf(manifest, part, "heads"), gain: factor, shift: null }];
 }
 
-function looking(manifest: Manifest, part: string, pattern: string): Cut {
+function looking(manifest: Manifest, part: string, pattern: string): ResolvedIntervention {
   const { patterns = [] } = manifest;
   if (!patterns.includes(pattern)) throw new PageError(`${pattern} is no pattern of attention; there are ${patterns.join(", ") || "none here"}.`);
   const whole = added(manifest, part).length === 1 ? ofKind(manifest, part, "pattern") : undefined;
@@ -157,12 +157,12 @@ function looking(manifest: Manifest, part: string, pattern: string): Cut {
   return { ...of, gain: 1, shift: null, how: 1 + patterns.indexOf(pattern) };
 }
 
-/** Writes what every part is multiplied with, what is added, and where attention looks, into a player of a program that has cuts. */
-export function writeCuts(player: Player, manifest: Manifest, cuts: readonly Cut[]): void {
+/** Writes what every part is multiplied with, what is added, and where attention looks, into a player of a program that has resolved. */
+export function writeInterventions(player: Player, manifest: Manifest, resolved: readonly ResolvedIntervention[]): void {
   for (const [texture, view] of Object.entries(player.program.views)) {
-    const [, name, kind] = /^cut\.(.*)\.(gain|shift|at|how)$/.exec(texture) ?? [];
+    const [, name, kind] = /^edit\.(.*)\.(gain|shift|at|how)$/.exec(texture) ?? [];
     if (name === undefined) continue;
-    const own = cuts.filter((cut) => cut.name === name);
+    const own = resolved.filter((each) => each.name === name);
     const { heads = 1, width = 1 } = manifest.activations.get(name) ?? {};
     const values = new Float32Array(4 * shape(view).width * view.rows);
     if (kind === "at") values[0] = positionOf(own);
@@ -175,17 +175,17 @@ export function writeCuts(player: Player, manifest: Manifest, cuts: readonly Cut
 }
 
 /** The position at which a part is patched; -1: none. Throws for several. */
-function positionOf(cuts: readonly Cut[]): number {
-  const [at = -1, ...more] = new Set(cuts.flatMap((cut) => cut.at ?? []));
-  if (more.length) throw new PageError(`${cuts[0]!.name} is patched at tokens ${at} and ${more[0]}; a part can be patched at one.`);
+function positionOf(resolved: readonly ResolvedIntervention[]): number {
+  const [at = -1, ...more] = new Set(resolved.flatMap((each) => each.at ?? []));
+  if (more.length) throw new PageError(`${resolved[0]!.name} is patched at tokens ${at} and ${more[0]}; a part can be patched at one.`);
   return at;
 }
 
 /** Rows of gain or shift: the first for all positions, the second for the one that is patched. */
-function fillColumns(values: Float32Array, gains: boolean, cuts: readonly Cut[], rows: number, across: number, width: number): void {
+function fillColumns(values: Float32Array, gains: boolean, resolved: readonly ResolvedIntervention[], rows: number, across: number, width: number): void {
   const wide = values.length / rows;
   values.fill(gains ? 1 : 0);
-  for (const { head, gain, shift, at } of cuts) {
+  for (const { head, gain, shift, at } of resolved) {
     const [from, end] = head === null ? [0, wide] : [head * across, (head + 1) * across];
     for (let row = at === undefined ? 0 : 1; row < rows; row++) {
       for (let i = from; i < end; i++) {
