@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 CASES_TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").glob("cases*.py")))
 OPS_TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "glgpt/ops").glob("*.py")))
-SHADERS = {path.stem for path in (ROOT / "glsl").glob("*.frag")}
+SHADERS = {path.stem for path in (ROOT / "glsl").glob("*/*.frag") if path.parent.name != "bench"}
 
 
 def section(title: str) -> str:

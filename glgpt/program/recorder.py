@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from glgpt.errors import GlgptError
 from glgpt.program.fusion import SMALL, Movable, Shape, fused_text, sampler_of, schedule
@@ -315,9 +316,15 @@ def _literal(value: int | float | str) -> str:
 
 
 @functools.cache
+def _shader_files() -> dict[str, Path]:
+    """Returns the shaders in the folders of `glsl/` by file name, which is unique."""
+    return {path.name: path for path in data_path("glsl").glob("*/*.*")}
+
+
+@functools.cache
 def _source(name: str) -> str:
     try:
-        text = (data_path("glsl") / name).read_text(encoding="utf-8")
+        text = _shader_files().get(name, data_path("glsl") / name).read_text(encoding="utf-8")
     except OSError as error:
         raise GlgptError(f"shader {name} cannot be read: {error}; reinstall glgpt") from error
     lines = []
