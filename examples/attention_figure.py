@@ -1,8 +1,8 @@
-"""Draws the attention of one head over a sentence, tokens on both axes, as a PNG.
+"""Draws one head's attention over a sentence as a PNG, with tokens on both axes.
 
     python examples/attention_figure.py "To be, or not to be: that is the question." --layer 1 --head 6
 
-`glgpt dump` draws all heads at once; this is how to make a figure of one's own from the numbers.
+`glgpt dump` draws all heads at once. This example makes a custom figure from the numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     with LanguageModel.from_pretrained(args.model) as model:
         ids = model.encode(args.sentence)
         _, cache = model.run_with_cache(ids, name)
-        pattern = cache[name][args.head]  # (T, T): row = the token that looks, column = the one looked at
+        pattern = cache[name][args.head]  # (T, T): row = the token that attends, column = the token it attends to
         labels = [model.tokenizer.label(i) for i in ids]
 
     figure, axes = plt.subplots(figsize=(1.5 + 0.3 * len(ids), 1 + 0.3 * len(ids)), layout="constrained")

@@ -1,8 +1,8 @@
-"""Generates text and shows it as it comes, then says how fast it was.
+"""Generates text and prints it as it is generated, then the number of tokens and the seed.
 
     python examples/generate.py "ROMEO:" --tokens 60 --seed 57
 
-`model.generate` gives text in whole characters, `model.generate_ids` token ids. The same seed gives the same text.
+`model.generate` yields text in whole characters, `model.generate_ids` yields token ids. A seed repeats a text.
 """
 
 from __future__ import annotations

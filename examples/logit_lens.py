@@ -1,4 +1,4 @@
-"""The logit lens: what the model would say after each block, if that block were the last one.
+"""The logit lens: prints what the model would predict if each block were the last one.
 
     python examples/logit_lens.py "To be, or not to"
 
@@ -16,7 +16,7 @@ from glgpt import LanguageModel
 
 
 def final_norm(model: LanguageModel, x: np.ndarray) -> np.ndarray:
-    """GPT-2's last layer norm, or Llama's last RMS norm, of one row."""
+    """Applies GPT-2's final layer norm, or Llama's final RMS norm, to one row."""
     epsilon, parameters = model.config.layer_norm_epsilon, model.parameters()
     if "ln_f.weight" in parameters:
         x = x - x.mean()
@@ -27,8 +27,8 @@ def final_norm(model: LanguageModel, x: np.ndarray) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompt", nargs="?", default="To be, or not to")
-    parser.add_argument("--model", default=None, help="a Hub name or a folder; the embedded model if left out")
-    parser.add_argument("--top", type=int, default=4, help="tokens to show")
+    parser.add_argument("--model", default=None, help="a Hub name or a folder (default: the embedded model)")
+    parser.add_argument("--top", type=int, default=4, help="number of tokens to show")
     args = parser.parse_args()
 
     with LanguageModel.from_pretrained(args.model) as model:
@@ -37,7 +37,7 @@ def main() -> None:
         head = model.parameter(model.config.output).astype(np.float64)  # (vocab, n_embd)
         width = max(map(len, stream))
         for name, rows in stream.items():
-            logits = head @ final_norm(model, rows[-1].astype(np.float64))  # of the last token
+            logits = head @ final_norm(model, rows[-1].astype(np.float64))  # at the last token
             p = np.exp(logits - logits.max())
             p /= p.sum()
             best = np.argsort(-p)[: args.top]

@@ -1,9 +1,9 @@
-"""Puts a model into a web page of your own: a text box whose continuation appears while you type.
+"""Puts a model into your own web page: a text box whose continuation appears while you type.
 
     python examples/own_page.py --out my-page
     glgpt serve my-page
 
-`glgpt export --embed` writes the module `glgpt.js` and the model's files; this script adds a page that imports it. It
+`glgpt export --embed` writes the module `glgpt.js` and the model's files. This script adds a page that imports it. It
 needs the built viewer: any installed wheel has it, and in a clone `make viewer` builds it.
 """
 
@@ -35,7 +35,7 @@ But soft, what light</textarea>
     const glgpt = await open({ onProgress: show });
     let running = new AbortController();
     const write = async () => {
-      running.abort(); // what was being written continues another line
+      running.abort(); // stop the continuation of the previous text
       const { signal } = (running = new AbortController());
       more.textContent = "";
       await glgpt.generate({

@@ -1,8 +1,8 @@
-"""Trains a small model on a text of yours, plots its losses and lets it write.
+"""Trains a small model on your text, plots its losses and generates a sample.
 
     python examples/train_and_plot.py play.txt --steps 300
 
-`glgpt train` does the same with progress, checkpoints and --resume; here are its Python equivalents. Without a file it
+`glgpt train` does the same with progress, checkpoints and --resume; this is the Python equivalent. Without a file it
 trains on the scenes in tests/data.
 """
 
@@ -37,7 +37,7 @@ def main() -> None:
         steps=args.steps,
         lr=1e-3,
         on_validation=lambda step, nats, bits: print(
-            f"step {step:5}  validation loss {nats:.3f} nats, {bits:.3f} bits a byte"
+            f"step {step:5}  validation loss {nats:.3f} nats, {bits:.3f} bits per byte"
         ),
         **small,
         **often,
@@ -48,7 +48,7 @@ def main() -> None:
     for key, style in (("loss", {"linewidth": 0.8}), ("validation_loss", {"marker": "o"})):
         points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
         axes.plot(*zip(*points, strict=True), label=key.replace("_", " "), **style)
-    axes.set(xlabel="step", ylabel="nats a token")
+    axes.set(xlabel="step", ylabel="nats per token")
     axes.legend()
     figure.savefig(done.folder / "losses.png", dpi=150)
 

@@ -1,4 +1,5 @@
-"""Training one model on many devices: a session's rounds, its gateway for browsers, and the client that joins.
+"""Trains one model on many devices: a session's rounds, the gateway for browsers, and the client that joins a session.
 
-It knows Flower (in `flower`), sockets and rules for updates; it never knows shaders: `training` takes the steps.
+The entry points are `serve` (runs a session), `gateway` (serves its clients) and `member.join` (joins as a client). It
+uses Flower through `flower`; `training` takes the training steps.
 """

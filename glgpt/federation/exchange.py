@@ -1,7 +1,7 @@
-"""Asking Flower's nodes for a round: the gateways, which all are waited for, and supernodes, which have their time.
+"""Asks Flower's nodes for a round: it waits for every gateway, but for supernodes only until their deadline.
 
-A supernode's answer comes from outside. It is pulled in a thread of its own and checked before anything counts it: none
-can hold a round up for longer than its time, or end it.
+A supernode's answer is untrusted input. Each answer is pulled in a separate thread and checked before it counts, so no
+supernode can delay a round past its deadline or end it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from glgpt.federation.session import Session
 
 logger = logging.getLogger("flwr")
 POLL = 0.3  # seconds
-AGAIN = 8.0  # seconds, then twice as many, after which a gateway is asked again: a killed one may not know of the round
-MOST = 64  # supernodes that are asked in a round
+AGAIN = 8.0  # seconds, doubled each time, until a gateway is asked again: one that was killed may have lost the request
+MOST = 64  # maximum number of supernodes asked in a round
 KEY = "parameters"
-ALIKE = "alike"  # a weight that is the same for all
+ALIKE = "alike"  # metric that strategies weight updates by: the same for every client
 
-Answer = tuple[Message, Message]  # what was asked, and the reply
+Answer = tuple[Message, Message]  # the question and its reply
 
 
 def arrays_of(parameters: Vector) -> ArrayRecord:
-    """The parameters as strategies take them."""
+    """Returns the parameters in the form that strategies take."""
     return ArrayRecord({KEY: Array(np.ascontiguousarray(parameters, np.float32))})
 
 
 def client_reply(question: Message, parameters: Vector, tokens: float, loss: float) -> Message:
-    """One client's update as strategies take it."""
+    """Returns one client's update in the form that strategies take."""
     figures = MetricRecord({"num-examples": tokens, "loss": loss, ALIKE: 1.0})
     return Message(RecordDict({"arrays": arrays_of(parameters), "metrics": figures}), reply_to=question)
 
@@ -48,8 +48,8 @@ def client_reply(question: Message, parameters: Vector, tokens: float, loss: flo
 def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[Answer]:
     """Asks all gateways and waits for their answers.
 
-    `make` gives a message to each that is there. One that says nothing is asked again. Returns when all that were asked
-    and are still there have answered.
+    `make` creates a message for each connected gateway. A gateway that does not answer is asked again. Returns when
+    every gateway that was asked and is still connected has answered.
     """
     asked: dict[str, Message] = {}
     found: dict[int, Answer] = {}
@@ -72,22 +72,22 @@ def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[Answer]:
 
 
 class Supernodes:
-    """The supernodes of a run. One that is still busy with an earlier round is not asked for another."""
+    """The supernodes of a run. A supernode that is still busy with an earlier round is not asked for another one."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._threads: dict[int, threading.Thread] = {}
-        self._asked: list[threading.Thread] = []  # in this round
+        self._asked: list[threading.Thread] = []  # those of this round
         self._found: list[Answer] = []
         self._over = threading.Event()
 
     def free(self, nodes: Sequence[int]) -> list[int]:
-        """Those of `nodes` that can be asked now, `MOST` at most."""
+        """Returns the `nodes` that can be asked now, at most `MOST`."""
         self._threads = {node: thread for node, thread in self._threads.items() if thread.is_alive()}
         return [node for node in nodes if node not in self._threads][: MOST - len(self._threads)]
 
     def ask(self, messages: Sequence[Message]) -> None:
-        """Sends each its message, of a new round."""
+        """Starts a round: sends each message to its node."""
         self._asked, self._found, self._over = [], [], threading.Event()
         for message in messages:
             thread = threading.Thread(target=self._wait_for, args=(message, self._found, self._over), daemon=True)
@@ -99,16 +99,16 @@ class Supernodes:
         try:
             (name,) = self._grid.push_messages([message])
             while not over.is_set():
-                for reply in self._grid.pull_messages([name]):  # waits for all of it, for hours if it is sent slowly
+                for reply in self._grid.pull_messages([name]):  # may block for hours on a slow sender
                     if not (reply.has_error() and reply.error.code in AWAY):
                         found.append((message, reply))
                     return
                 time.sleep(POLL)
-        except Exception as error:  # whatever a node sends
+        except Exception as error:  # a node may send anything
             logger.warning("%s is left out: %s", name_of(message.metadata.dst_node_id), quoted(error, 300))
 
     def answers(self, until: float) -> list[Answer]:
-        """What has come when all have answered, or at `until` of the monotonic clock."""
+        """Returns the answers received once all nodes have answered, at the latest at `until` (monotonic clock)."""
         for thread in self._asked:
             thread.join(max(0.0, until - time.monotonic()))
         self._over.set()
@@ -116,13 +116,13 @@ class Supernodes:
 
 
 def name_of(node: int) -> str:
-    """What the others see of a supernode; its number is nobody's business, who knows it can send it messages."""
+    """Returns the name that others see. Node IDs are private: anyone who knows one can message the node."""
     return f"supernode {hashlib.sha256(str(node).encode()).hexdigest()[:6]}"
 
 
 @dataclass(frozen=True)
 class SupernodeClaims:
-    """Returns what a supernode reports about its steps."""
+    """The metrics that a supernode reports about its steps."""
 
     tokens: int
     steps: int
@@ -132,7 +132,10 @@ class SupernodeClaims:
 def from_supernode(
     answer: Answer, parameters: Vector, session: Session, limits: rules.NormLimits
 ) -> tuple[Message, dict[str, Any]] | None:
-    """A supernode's reply as strategies take it, and its line of `rounds.jsonl`; None for one that is not as agreed."""
+    """Returns a supernode's reply in the form that strategies take, and its line of `rounds.jsonl`.
+
+    Returns None if the reply is invalid.
+    """
     question, reply = answer
     name = name_of(question.metadata.dst_node_id)
     try:
@@ -153,6 +156,6 @@ def from_supernode(
         device = {"member": None, "name": name, **told, "steps": claims.steps, "norm": norm, "said": ""}
         line = {"clients": 1, **told, "seconds": float(seconds), "streamed": False}
         return client_reply(question, row, float(tokens), claims.loss), line | {"devices": [device], "site": name}
-    except Exception as error:  # whatever a node sends
+    except Exception as error:  # a node may send anything
         logger.warning("%s is left out: %s", name, quoted(error, 300))
         return None

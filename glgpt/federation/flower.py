@@ -1,7 +1,7 @@
-"""Everything that depends on the insides of Flower (flwr 1.41.0): its processes, its control calls, its Fleet node.
+"""Everything that depends on the internals of Flower (flwr 1.41.0): processes, control calls, the Fleet node.
 
-The rest of the package uses Flower's public `flwr.app` and `flwr.serverapp` at most (`server_app.py`). Flower's Fleet
-API is young: another version of flwr may need another version of this file, and of this file only.
+The rest of the package uses only Flower's public `flwr.app` and `flwr.serverapp`. Flower's Fleet API is young: another
+version of flwr may require changes to this file, and to this file only.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from glgpt.system.files import written_whole
 
 logger = logging.getLogger(__name__)
 
-# On unless told otherwise: figures sent to Flower's makers, a look for updates, `uv sync` at a run's start.
+# Disables what Flower does by default: telemetry, the update check, and `uv sync` at the start of a run.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -105,23 +105,23 @@ client = client_of(Path(__file__).parent / TERMS)
 """
 LICENSE = b"MIT\n"
 ROUND_TABLES = ("object_children", "run_objects", "objects", "message_ins", "message_res")  # of SuperLink's database
-MAX_FREE_BYTES = 32 << 20  # that SuperLink's database may take and not use
-# Errors of a reply that say that a node was away, not that its app failed
+MAX_FREE_BYTES = 32 << 20  # unused space that SuperLink's database may take
+# Error codes of a reply that mean that a node was offline, not that its app failed
 AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
-EARLIEST = 1e-3  # seconds after a message at which its reply is dated: the time of writing would make each another one
+EARLIEST = 1e-3  # seconds after a message at which its reply is dated; with the current time, each retry would differ
 
 
 # -- processes ------------------------------------------------------------------------------------------------------
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of Flower's processes: nothing leaves the host, files under `home`, this Python's commands."""
+    """Returns the environment for Flower's processes: no telemetry, files under `home`, this Python's commands."""
     search = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     return dict(os.environ) | QUIET | {"FLWR_HOME": str(home), "PATH": os.pathsep.join(search)}
 
 
 def superlink_command(port: int, database: Path, secret: Path) -> list[str]:
-    """SuperLink on loopback: its Control API has no authentication, and a caller can have it run code."""
+    """Returns the command for SuperLink, on loopback: its Control API has no authentication and can run code."""
     return [
         sys.executable, "-c", "from flwr.superlink.cli import flower_superlink; flower_superlink()",
         "--insecure", "--host", "127.0.0.1", "--port", str(port), "--database", str(database),
@@ -131,9 +131,9 @@ def superlink_command(port: int, database: Path, secret: Path) -> list[str]:
 
 
 def shrink_database(database: Path) -> None:
-    """Drops what rounds left in the database of a SuperLink that does not run, and returns its space to the disk.
+    """Deletes old rounds from the database of a SuperLink that is not running, and frees the disk space.
 
-    Runs and nodes stay, so that supernodes are known. What is dropped is asked for again by the next run.
+    Runs and nodes remain, so that supernodes stay registered. The next run requests unfinished rounds again.
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
@@ -145,13 +145,13 @@ def shrink_database(database: Path) -> None:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
-        logger.warning("%s stays as large as it is: %s", database, error)
+        logger.warning("%s could not be shrunk: %s", database, error)
 
 
 def trim_database(database: Path) -> None:
-    """Returns the space of rounds that SuperLink has deleted to the disk, if that is much.
+    """Frees the disk space of rounds that SuperLink has deleted, if there is much of it.
 
-    SQLite keeps it, and a log of writes as large as a round. May be called while SuperLink runs.
+    SQLite retains that space, and a write-ahead log as large as a round. Safe to call while SuperLink runs.
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
@@ -160,12 +160,15 @@ def trim_database(database: Path) -> None:
             if page * free + (log.stat().st_size if log.exists() else 0) > MAX_FREE_BYTES:
                 connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except sqlite3.Error as error:  # such as busy: after the next round, then
-        logger.info("%s is not trimmed: %s", database, error)
+    except sqlite3.Error as error:  # such as "database is locked": the next round tries again
+        logger.info("%s could not be trimmed: %s", database, error)
 
 
 def superexec_command(port: int, secret: Path, serverapp: Path) -> list[str]:
-    """SuperExec, which starts the ServerApp when a run begins, and writes its process id to `serverapp`."""
+    """Returns the command for SuperExec.
+
+    It starts the ServerApp when a run begins, and writes the ServerApp's process id to `serverapp`.
+    """
     return [
         sys.executable, "-c", "from glgpt.federation.flower import superexec; superexec()", str(serverapp),
         "--insecure", "--runtime-api-address", f"127.0.0.1:{port}", "--superexec-auth-secret-file", str(secret),
@@ -174,10 +177,10 @@ def superexec_command(port: int, secret: Path, serverapp: Path) -> list[str]:
 
 
 def superexec() -> None:
-    """SuperExec with everything that a ServerApp imports, from which each ServerApp is forked.
+    """Runs SuperExec with everything that a ServerApp imports, and forks each ServerApp from it.
 
-    SuperLink gives a new ServerApp a minute to report. Importing takes 6 s of processor time, which is more than that
-    on a machine that is busy; a fork takes none, and no task is claimed before all is imported.
+    SuperLink gives a new ServerApp one minute to report. Importing takes 6 s of processor time, which can exceed that
+    minute on a busy machine. A fork takes none, and no task is claimed before everything is imported.
     """
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.superexec.executor import subprocess_executor
@@ -188,12 +191,12 @@ def superexec() -> None:
     noted = Path(sys.argv.pop(1))
 
     class Forked:
-        """Stands for `subprocess` in Flower's executor."""
+        """Replaces `subprocess` in Flower's executor."""
 
         DEVNULL = -3
 
         @staticmethod
-        def Popen(args: list[str], **_: Any) -> None:  # noqa: N802, its name there
+        def Popen(args: list[str], **_: Any) -> None:  # noqa: N802, the name in `subprocess`
             pid = os.fork()
             if pid:
                 noted.write_text(str(pid), "utf-8")
@@ -205,8 +208,8 @@ def superexec() -> None:
             finally:
                 os._exit(1)
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a ServerApp that ended leaves nothing behind
-    setattr(subprocess_executor, "subprocess", Forked)  # noqa: B010, mypy knows a module there
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a ServerApp that has ended leaves no zombie process
+    setattr(subprocess_executor, "subprocess", Forked)  # noqa: B010, mypy expects a module
     flower_superexec()
 
 
@@ -215,7 +218,7 @@ def superexec() -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the ServerApp as SuperLink knows it."""
+    """A run of the ServerApp as SuperLink lists it."""
 
     run_id: int
     status: str  # pending, starting, running or finished:completed|failed|stopped
@@ -223,7 +226,7 @@ class Run:
 
 
 class Control:
-    """Starts, lists and stops runs. Raises httpx.HTTPError where SuperLink does not answer."""
+    """Starts, lists and stops runs. Raises httpx.HTTPError if SuperLink does not answer."""
 
     def __init__(self, port: int) -> None:
         self._client = ControlHttpClient.from_server_address(
@@ -231,7 +234,7 @@ class Control:
         )
 
     def start(self, folder: Path, terms: bytes) -> int:
-        """Starts the ServerApp on a session's folder; gives the run's id. `terms` are for supernodes."""
+        """Starts the ServerApp on a session's folder and returns the run's id. `terms` are for supernodes."""
         files = {"pyproject.toml": APP.encode(), "app.py": CODE, "LICENSE": LICENSE, TERMS: terms}
         content, _ = build_fab_from_files(files)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
@@ -239,7 +242,7 @@ class Control:
         return int(self._client.StartRun(StartRunRequest(fab=fab_to_proto(fab), override_config=config)).run_id)
 
     def runs(self) -> list[Run]:
-        """All runs that SuperLink knows."""
+        """Returns all runs that SuperLink lists."""
         found = self._client.ListRuns(ListRunsRequest()).run_dict.values()
         return [
             Run(int(run.run_id), ":".join(filter(None, (run.status.status, run.status.sub_status))), run.status.details)
@@ -260,15 +263,15 @@ class Control:
 
 @dataclass(frozen=True)
 class Task:
-    """A round that the ServerApp asks a site for."""
+    """A round that the ServerApp requests from a site."""
 
-    message: bytes  # what `Site.answer` replies to, to be kept on disk
+    message: bytes  # the message that `Site.answer` replies to; the gateway stores it on disk
     arrays: dict[str, np.ndarray]
     config: dict[str, Any]
 
 
 class Site:
-    """One node of Flower's Fleet, which stands for all clients of a gateway. Its key and number are kept in files."""
+    """The Flower Fleet node that represents all clients of a gateway. Its key and node id are stored in files."""
 
     def __init__(self, address: str, key: Path, number: Path) -> None:
         if key.exists():
@@ -292,17 +295,17 @@ class Site:
         self._number = number
 
     def connect(self) -> int:
-        """Registers the node where it is new, and activates it where it is not active; gives its id.
+        """Registers the node if it is new, activates it if it is inactive, and returns its id.
 
-        SuperLink activates no node that it takes for active, as one is whose process was killed a moment ago: the id is
-        kept in a file, and a heartbeat does instead. Raises httpx.HTTPError.
+        SuperLink refuses to activate a node that it believes is still alive, such as one whose process was just killed.
+        The id is therefore stored in a file, and a heartbeat is sent instead. Raises httpx.HTTPError.
         """
         if self._number.exists():
             self._node = Node(node_id=int(self._number.read_text("utf-8")))
             with contextlib.suppress(httpx.HTTPStatusError):
                 if self.heartbeat():
                     return int(self._node.node_id)
-        with contextlib.suppress(httpx.HTTPStatusError):  # registered already: SuperLink keeps nodes in its database
+        with contextlib.suppress(httpx.HTTPStatusError):  # registered already: SuperLink stores nodes in its database
             self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
         asked = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         self._node = Node(node_id=self._client.ActivateNode(asked).node_id)
@@ -311,12 +314,12 @@ class Site:
         return int(self._node.node_id)
 
     def heartbeat(self) -> bool:
-        """Tells SuperLink that the site is there, due within 30 s; whether SuperLink takes it for active."""
+        """Sends a heartbeat, due every 30 s. Returns True if SuperLink considers the site active."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         return bool(self._client.SendNodeHeartbeat(request).success)
 
     def pull(self) -> Task | None:
-        """The next round asked for, with its arrays; None: there is none. Raises httpx.HTTPError."""
+        """Returns the next requested round with its arrays, or None. Raises httpx.HTTPError."""
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None
@@ -333,10 +336,10 @@ class Site:
         return Task(proto.SerializeToString(), arrays, dict(content.config_records["config"]))
 
     def answer(self, task: bytes, arrays: Mapping[str, np.ndarray], metrics: Mapping[str, Any]) -> None:
-        """Replies to a task of `pull`. Raises RunOver where its run has ended, and httpx.HTTPError.
+        """Replies to a task of `pull`. Raises RunOver if its run has ended, and httpx.HTTPError.
 
-        The same answer is the same message, so that what a killed process left half sent is completed: SuperLink takes
-        one reply to a message, and a ServerApp waits three minutes for the objects of one that is incomplete.
+        The same answer gives the same message, so a retry completes a reply that a killed process left half sent.
+        SuperLink accepts one reply per message; a ServerApp waits three minutes for the rest of an incomplete one.
         """
         asked = message_from_proto(MessageProto.FromString(task))
         records = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
@@ -358,8 +361,8 @@ class Site:
                 push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run_id, pushed.session_id)
                 push_objects(objects, push, object_ids_to_push=missing)
                 return
-            # The ServerApp has taken the message, and may wait for objects that a killed process did not send. Without
-            # a session, SuperLink finds that of the first attempt; it refuses an object that is there already.
+            # The ServerApp has accepted the message, and may wait for objects that a killed process did not send.
+            # Without a session id, SuperLink uses that of the first attempt. It refuses objects that it already has.
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run_id, "")
             for one in list(objects):
                 with contextlib.suppress(ObjectPushError):
@@ -374,5 +377,5 @@ class Site:
             raise
 
     def close(self) -> None:
-        """Closes the connection; the node stays registered, for the next process of this site."""
+        """Closes the connection. The node stays registered for the next process of this site."""
         self._client.close()

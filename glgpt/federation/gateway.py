@@ -1,7 +1,7 @@
-"""The gateway: the sockets of browsers and desktops, the REST calls of the host, the dashboard, the exported page.
+"""The gateway serves the clients' WebSockets, the host's REST calls, the dashboard and the exported page.
 
 Run as `python -m glgpt.federation.gateway RUN ADDRESS …` by `glgpt federate serve`. It is one site of Flower's
-Fleet: it pulls a round once and answers it once, whatever the number of clients.
+Fleet: however many clients it has, it pulls each round once and answers it once.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-HELLO = 10.0  # seconds in which a client must say `join`
-TICK = 0.2
-PULL = 0.5  # seconds between two questions for a round
-HEARTBEAT = 20.0
-ADDRESS_SOCKETS = 128  # sockets of one address
+HELLO = 10.0  # seconds within which a client must send `join`
+TICK = 0.2  # seconds between two checks of the round's deadlines
+PULL = 0.5  # seconds between two requests for a round
+HEARTBEAT = 20.0  # seconds between two heartbeats to SuperLink
+ADDRESS_SOCKETS = 128  # maximum sockets per address
 MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
-SENT_FRAME = 1 << 17  # bytes: each socket holds some frames, also of a client that reads slowly
-SHOWN_ROUNDS = 500
-SHOWN_SAMPLES = 20  # of the last rounds
-JUDGED = 120.0  # seconds that the end of a session waits for its last validation
-MAX_QR_BYTES = 2000  # of a text as a QR code
+SENT_FRAME = 1 << 17  # bytes: each socket buffers a few frames, also for a client that reads slowly
+SHOWN_ROUNDS = 500  # maximum number of rounds that clients and the dashboard receive
+SHOWN_SAMPLES = 20  # that many of the latest rounds include their sample text
+JUDGED = 120.0  # seconds that a finished session waits for its last validation
+MAX_QR_BYTES = 2000  # of the text of a QR code
 
 
 class SuperLinkError(Exception):
-    """A call of SuperLink that failed; it is tried again."""
+    """Raised if a call to SuperLink fails; the gateway retries it."""
 
 
 class SiteLike(Protocol):
-    """What the gateway wants of Flower: see `flower.Site`."""
+    """The Flower operations that the gateway needs, as in `flower.Site`."""
 
     def connect(self) -> int: ...  # noqa: D102
     def heartbeat(self) -> Any: ...  # noqa: D102
@@ -79,13 +79,13 @@ class SiteLike(Protocol):
 
 
 class Bucket:
-    """Messages that a client may still send now."""
+    """Token bucket that limits how many messages a client may send."""
 
     def __init__(self) -> None:
         self._left, self._at = MESSAGES_BURST, time.monotonic()
 
     def take(self) -> bool:
-        """Takes one; False where there is none left."""
+        """Takes one message from the bucket, or returns False if the bucket is empty."""
         now = time.monotonic()
         self._left = min(MESSAGES_BURST, self._left + (now - self._at) * MESSAGES_PER_S)
         self._at = now
@@ -94,7 +94,7 @@ class Bucket:
 
 
 class Upload:
-    """The frames of an update that came so far, in a file without a name: clients are many and all send at once."""
+    """A partially received update, buffered in an anonymous temporary file: many clients send at once."""
 
     def __init__(self, update: Update, folder: Path) -> None:
         self.update, self._have = update, 0
@@ -102,53 +102,53 @@ class Upload:
 
     @property
     def frames(self) -> int:
-        """How many there are."""
+        """Returns the number of frames received so far."""
         return protocol.frame_count(self._have)
 
     @property
     def missing(self) -> int:
-        """Bytes that have not come."""
+        """Returns the number of bytes still to be received."""
         return self.update.bytes - self._have
 
     @property
     def complete(self) -> bool:
-        """True if all came."""
+        """True if the whole update has been received."""
         return not self.missing
 
     def add(self, frame: bytes) -> bool:
-        """Takes the next frame; False for one that the update did not announce."""
+        """Appends the next frame. Returns False if its size is not the announced one."""
         if not self.missing or len(frame) != min(protocol.FRAME, self.missing):
             return False
-        self._file.seek(self._have)  # a write that failed may have left a part
+        self._file.seek(self._have)  # an earlier write may have failed halfway
         self._file.write(frame)
         self._have += len(frame)
         return True
 
     def data(self) -> bytes:
-        """All that came."""
+        """Returns the bytes received so far."""
         self._file.seek(0)
         return self._file.read()
 
 
 class Client:
-    """A socket of a member."""
+    """A connected socket of a member."""
 
     def __init__(self, socket: WebSocket, member: Member) -> None:
         self.socket, self.member = socket, member
-        self.sent = ""  # the id of the round that went out on this socket
-        self.upload: Upload | None = None  # that it announced last
-        self.owed = 0  # bytes of frames that it announced and has not sent
-        self._lock = asyncio.Lock()  # frames belong to the text before them
+        self.sent = ""  # id of the last round sent on this socket
+        self.upload: Upload | None = None  # the update that the client announced last
+        self.owed = 0  # announced bytes that the client has not sent yet
+        self._lock = asyncio.Lock()  # keeps a message and its frames together
 
     @property
     def busy(self) -> bool:
-        """Whether something is being sent, which a slow client keeps waiting."""
+        """True while a message is being sent, which takes long to a slow client."""
         return self._lock.locked()
 
     async def say(
         self, message: dict[str, Any], data: bytes | memoryview = b"", still: Callable[[], bool] = lambda: True
     ) -> None:
-        """Sends a message and the frames that it announces, if it is `still` wanted when its turn comes."""
+        """Sends a message and its frames, unless `still()` is false when earlier messages have been sent."""
         async with self._lock:
             if not still():
                 return
@@ -159,7 +159,7 @@ class Client:
 
 
 class Gateway:
-    """The sockets, and the tasks that keep the rounds going."""
+    """Serves the sockets of one site and runs its rounds in background tasks."""
 
     def __init__(self, files: Files, site: SiteLike, origins: tuple[str, ...] = ()) -> None:
         self.files, self.site, self.origins = files, site, origins
@@ -170,12 +170,12 @@ class Gateway:
         self.ended = False
         self.failed = False
         self.on_failure: Callable[[], None] = lambda: None  # called when a background task has failed
-        self._uploads: dict[str, Upload] = {}  # unfinished, by the hash of the member's key
+        self._uploads: dict[str, Upload] = {}  # unfinished uploads, by the hash of the member's key
         self._sockets: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
-        self._turning = asyncio.Lock()  # a round is opened, or closed and settled
-        self._decoding = asyncio.Lock()  # one at a time: each takes several times the parameters' memory
+        self._turning = asyncio.Lock()  # held while a round is opened, or closed and settled
+        self._decoding = asyncio.Lock()  # one at a time: decoding takes several times the parameters' memory
         self._noted = 0.0
         self._done_at = 0.0
 
@@ -183,7 +183,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def running(self, _app: Any = None) -> AsyncIterator[None]:
-        """Runs rounds until the block ends."""
+        """Runs rounds until the context exits."""
         tasks = [asyncio.create_task(self._vital(work)) for work in (self._flower, self._clock, self._news)]
         try:
             yield
@@ -194,7 +194,7 @@ class Gateway:
             self.site.close()
 
     async def _vital(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs a task that the session cannot do without; ends the process, which is then restarted, if it fails."""
+        """Runs a task that the session needs. If the task fails, ends the process, which is then restarted."""
         try:
             await work()
         except Exception:
@@ -203,7 +203,7 @@ class Gateway:
             self.on_failure()
 
     async def _flower(self) -> None:
-        """Asks Flower for rounds and answers them; reconnects after an error of SuperLink."""
+        """Pulls rounds from Flower and answers them. Reconnects after an error of SuperLink."""
         connected, beat = False, 0.0
         while True:
             try:
@@ -232,7 +232,7 @@ class Gateway:
             return await asyncio.to_thread(call, *args)
         except RunOver:
             raise
-        except Exception as error:  # Flower's client has no common class of errors
+        except Exception as error:  # Flower's client has no common exception class
             raise SuperLinkError(f"SuperLink: {type(error).__name__}: {error}") from error
 
     async def _begin(self, task: Any) -> None:
@@ -244,7 +244,7 @@ class Gateway:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             logger.error("a task of SuperLink is not a round: %s", quoted(error, 300))
             return
-        if number <= self.files.round_of():  # it was asked for before this gateway was away
+        if number <= self.files.round_of():  # it was requested before this gateway was restarted
             return
         async with self._turning:
             attempt = int(task.config.get("attempt", 0))
@@ -252,7 +252,7 @@ class Gateway:
             if round_ is not self.rounds.open:
                 logger.info("round %d is open", number)
                 self.rounds.open = round_
-                self._uploads.clear()  # now: once others run, a client may be offered it and send its frames
+                self._uploads.clear()  # before the next await: then clients may send frames of this round
                 for client in self.clients:
                     client.sent = ""
             await asyncio.to_thread(self.rounds.keep_open)
@@ -266,7 +266,7 @@ class Gateway:
         with contextlib.suppress(RunOver):
             await self._superlink(self.site.answer, reply.task, {"updates": reply.updates}, reply.metrics)
         if round_.task == reply.task:
-            round_.task = b""  # answered; asked for again, it comes with another task
+            round_.task = b""  # answered; a repeated request has a new task
         logger.info("round %d is answered", round_.number)
 
     async def _clock(self) -> None:
@@ -284,7 +284,7 @@ class Gateway:
                 await asyncio.sleep(10 * TICK)
 
     async def _tick(self) -> None:
-        """Does what is due; a round that is closed is noted and settled, once more where that failed."""
+        """Advances the round: wraps it up, or records and settles a closed one, retrying after a failure."""
         due, round_ = self.rounds.tick(), self.rounds.open
         if due == "wrap_up" and round_ is not None:
             await self._tell({"type": "wrap_up", "attempt": round_.id})
@@ -296,13 +296,13 @@ class Gateway:
             self._wake.set()
 
     async def _news(self) -> None:
-        """Sends new lines of `rounds.jsonl`, the state and the end of the session to all, once a second."""
+        """Sends new lines of `rounds.jsonl`, the state and the session's end to all clients, once a second."""
         while True:
             await asyncio.sleep(1)
             try:
                 await self._report()
             except OSError as error:  # such as no free descriptor
-                logger.error("no news can be sent: %s", error)
+                logger.error("the clients cannot be updated: %s", error)
 
     async def _report(self) -> None:
         path = self.files.folder / ROUNDS
@@ -321,7 +321,7 @@ class Gateway:
             await self._tell({"type": "closed", "why": why})
 
     def _all_done(self) -> bool:
-        """Whether the last round is done, and its validation known to all; that may take a while, but not for ever."""
+        """True if the last round is done and its validation was sent, or is more than `JUDGED` seconds late."""
         if self.files.round_of() < self.session.rounds:
             return False
         self._done_at = self._done_at or time.monotonic()
@@ -338,9 +338,9 @@ class Gateway:
         async def guarded() -> None:
             try:
                 await work
-            except (WebSocketDisconnect, RuntimeError):  # the client is gone
+            except (WebSocketDisconnect, RuntimeError):  # the client has disconnected
                 pass
-            except Exception:  # of one client: the others go on
+            except Exception:  # affects this client only
                 logger.exception("sending to a client failed")
 
         task = asyncio.create_task(guarded())
@@ -365,7 +365,7 @@ class Gateway:
     # -- sockets ----------------------------------------------------------------------------------------------------
 
     async def socket(self, socket: WebSocket) -> None:
-        """A client's socket, from its `join` to its end."""
+        """Serves a client's socket from its `join` until it closes."""
         address = socket.client.host if socket.client else ""
         if not self._origin_fits(socket) or self._sockets[address] >= ADDRESS_SOCKETS:
             await socket.close(1008)
@@ -391,26 +391,26 @@ class Gateway:
                 self.rounds.disconnected(client.member)
 
     def _origin_fits(self, socket: WebSocket) -> bool:
-        """True for a page of this gateway, and for programs that are not browsers."""
+        """True if Origin is same-origin, on the allow-list, or absent (programs other than browsers)."""
         origin = socket.headers.get("origin")
         if origin is None or origin in self.origins:
             return True
         try:
             return urlsplit(origin).netloc == socket.headers.get("host")
-        except ValueError:  # not an address
+        except ValueError:  # not a valid URL
             return False
 
     async def _admitted(self, socket: WebSocket) -> tuple[Member, str] | None:
         message = await asyncio.wait_for(socket.receive(), HELLO)
         if message["type"] == "websocket.disconnect":
             return None
-        text = message.get("text")  # none of a binary message
+        text = message.get("text")  # absent in a binary message
         try:
             said = protocol.parsed(text[: protocol.MOST_TEXT]) if text else None
             if not isinstance(said, Join):
-                raise GlgptError("a client begins with join")
+                raise GlgptError("the first message must be join")
             admitted = self.rounds.admit(said)
-            self._turn_out_unwanted()  # whoever had the seat
+            self._turn_out_unwanted()  # the member that had the seat
             return admitted
         except GlgptError as error:
             await socket.close(protocol.NO_TOKEN, protocol.close_reason(str(error)))
@@ -419,13 +419,13 @@ class Gateway:
         return None
 
     def _unwanted(self, member: Member) -> bool:
-        """True for a member who may not be connected (any more)."""
+        """True if the member must not be connected."""
         return member.barred or not self.rounds.seated(member)
 
     async def _turn_out(self, client: Client) -> None:
-        """Closes the socket of a member who may not be connected, and says why."""
+        """Closes the socket of a member that must not be connected, with the reason."""
         if not self.rounds.seated(client.member):
-            code, why = protocol.FULL, "another device has this one's place: it sent no update for some rounds"
+            code, why = protocol.FULL, "this device lost its place to another one: it sent no update for several rounds"
         elif client.member.aside == REMOVED:
             code, why = protocol.REMOVED, "the host removed this device"
         else:
@@ -433,7 +433,7 @@ class Gateway:
         await client.socket.close(code, why)
 
     def _turn_out_unwanted(self) -> None:
-        """Closes the sockets of all who may not be connected, and drops their unfinished uploads."""
+        """Closes the sockets of all members that must not be connected, and discards their unfinished uploads."""
         for client in [client for client in self.clients if self._unwanted(client.member)]:
             self.clients.discard(client)
             self._spawn(self._turn_out(client))
@@ -449,13 +449,13 @@ class Gateway:
         for note in rounds[:-SHOWN_SAMPLES]:
             note.pop("sample", None)
         await client.say(welcome | {"rounds": rounds, "aside": member.aside, **self._state()})
-        self.clients.add(client)  # not before the welcome, which comes first
-        if self._unwanted(member):  # since meanwhile
+        self.clients.add(client)  # only now: the welcome must be the first message
+        if self._unwanted(member):  # became so during the welcome
             await self._turn_out(client)
             return
         if self.ended:
             await client.say({"type": "closed", "why": "all rounds are done"})
-        self._spawn(self._offer(client))  # the socket is read meanwhile
+        self._spawn(self._offer(client))  # in a task, so that the socket is read at the same time
 
     async def _listen(self, client: Client) -> None:
         bucket = Bucket()
@@ -466,16 +466,16 @@ class Gateway:
             text, data = message.get("text"), message.get("bytes")
             client.member.bytes_in += len(text or data or b"")
             if not bucket.take() or len(text or "") > protocol.MOST_TEXT:
-                await client.socket.close(protocol.TOO_MUCH, "too many or too long messages")
+                await client.socket.close(protocol.TOO_MUCH, "too many messages, or a message that is too long")
                 return
             if self._unwanted(client.member):
                 await self._turn_out(client)
                 return
             if data is not None:
                 if not await self._frame(client, data):
-                    await client.socket.close(protocol.TOO_MUCH, "bytes that no update announced")
+                    await client.socket.close(protocol.TOO_MUCH, "data that no update announced")
                     return
-                del message, data  # a frame of each socket is much, where there are many
+                del message, data  # do not hold a frame for every socket while waiting
                 continue
             try:
                 said = protocol.parsed(text or "")
@@ -495,7 +495,7 @@ class Gateway:
             await client.say({"type": "pong", "n": said.n})
 
     async def _announced(self, client: Client, update: Update) -> None:
-        """Says which frames of an update are wanted: those that an earlier socket did not bring."""
+        """Answers an announced update with the number of frames already received, perhaps on an earlier socket."""
         member = client.member
         try:
             self.rounds.check(member, update)
@@ -506,21 +506,21 @@ class Gateway:
         upload = self._uploads.get(member.key)
         if upload is None or upload.update != update:
             upload = self._uploads[member.key] = Upload(update, self.rounds.spool)
-        if upload.complete:  # its socket closed before it was taken
+        if upload.complete:  # its socket closed after the last frame, before the update was accepted
             del self._uploads[member.key]
             await self._finish(client, upload)
             return
         client.upload = upload
-        client.owed = min(2 * update.bytes, client.owed + upload.missing)  # it may be announced twice
+        client.owed = min(2 * update.bytes, client.owed + upload.missing)  # an update may be announced twice
         await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
 
     async def _frame(self, client: Client, data: bytes) -> bool:
-        """Takes a frame of the update that this socket announced; False for one that it did not announce."""
+        """Accepts a frame of the update that this socket announced. Returns False for any other frame."""
         upload, key = client.upload, client.member.key
         client.owed -= len(data)
         if upload is None or not data or client.owed < 0:
             return False
-        if self._uploads.get(key) is not upload:  # it was turned away or taken meanwhile
+        if self._uploads.get(key) is not upload:  # the upload was rejected or accepted in between
             return True
         if not upload.add(data):
             return False
@@ -549,7 +549,7 @@ class Gateway:
         await client.say({"type": "accepted", "attempt": update.attempt, "norm": norm})
 
     async def _reject(self, client: Client, rejected: Rejected, update: Update) -> None:
-        """Says why; after a stale update the current weights follow."""
+        """Sends the reason. After a stale update, sends the current weights too."""
         metrics.UPDATES.labels("rejected").inc()
         message = {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
         await client.say(message)
@@ -559,7 +559,7 @@ class Gateway:
     # -- REST -------------------------------------------------------------------------------------------------------
 
     def routes(self) -> list[BaseRoute]:
-        """All that is served."""
+        """Returns all routes of the gateway."""
         host: Callable[..., Any] = self._for_host
         routes: list[BaseRoute] = [
             WebSocketRoute("/v1/socket", self.socket),
@@ -589,7 +589,7 @@ class Gateway:
         return (self.files.page / "index.html").is_file()
 
     def application(self) -> Any:
-        """The ASGI application."""
+        """Returns the ASGI application."""
         return Headers(Starlette(routes=self.routes(), lifespan=self.running))
 
     def _for_host(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -597,7 +597,7 @@ class Gateway:
             try:
                 self.invitations.check(_bearer(request), *HOST_KINDS)
             except GlgptError:
-                return JSONResponse({"error": "the host's token is needed"}, 401)
+                return JSONResponse({"error": "the host's token is required"}, 401)
             return await work(request)
 
         return guarded
@@ -609,7 +609,7 @@ class Gateway:
                 self.invitations.check(token)
             except GlgptError:
                 if not self.rounds.knows(token):
-                    return JSONResponse({"error": "an invitation is needed"}, 401)
+                    return JSONResponse({"error": "an invitation is required"}, 401)
             return await work(request)
 
         return guarded
@@ -619,7 +619,7 @@ class Gateway:
         return JSONResponse({"status": "failed" if self.failed else "ok"}, 503 if self.failed else 200)
 
     async def about(self, _: Request) -> Response:
-        """What a client must know to train along."""
+        """Sends what a client needs to train: the session, the shapes and the size of the text."""
         session = self.session
         ids = np.load(self.files.ids, mmap_mode="r")
         return JSONResponse(
@@ -631,49 +631,49 @@ class Gateway:
         )
 
     async def tokenizer(self, _: Request) -> Response:
-        """The tokenizer's files by name."""
+        """Sends the tokenizer's files by name."""
         return JSONResponse(self.files.tokenizer_files())
 
     async def text(self, _: Request) -> Response:
-        """The text's ids, little-endian."""
+        """Sends the text's token ids as little-endian uint32."""
         ids = await asyncio.to_thread(lambda: np.load(self.files.ids).astype("<u4").tobytes())
         return Response(ids, media_type="application/octet-stream")
 
     async def status(self, _: Request) -> Response:
-        """What the dashboard shows."""
+        """Sends what the dashboard shows."""
         notes = await asyncio.to_thread(self.files.notes)
         more = {"page": self._has_page, "history": notes[-SHOWN_ROUNDS:]}
         return JSONResponse(self.rounds.status() | more)
 
     async def pause(self, request: Request) -> Response:
-        """Pauses or resumes: `{"paused": true}`. Who is training a round ends it."""
+        """Pauses or resumes: `{"paused": true}`. Clients finish the round that they are training."""
         paused = (await _json(request)).get("paused")
         if not isinstance(paused, bool):
-            return JSONResponse({"error": "paused is true or false"}, 400)
+            return JSONResponse({"error": "paused must be true or false"}, 400)
         self.files.pause(paused)
         return JSONResponse({"paused": paused})
 
     async def end(self, _: Request) -> Response:
-        """Ends the session after the rounds that are done."""
+        """Ends the session without starting another round."""
         (self.files.folder / ENDED).touch()
         return JSONResponse({"ended": True})
 
     async def invite(self, request: Request) -> Response:
-        """A new invitation: `{"uses": 1, "hours": 24}`, each of which may be left out."""
+        """Creates an invitation: `{"uses": 1, "hours": 24}`, both optional."""
         asked = await _json(request)
         uses, hours = asked.get("uses"), asked.get("hours", LIFE / 3600)
         good = (uses is None or (isinstance(uses, int) and uses > 0)) and isinstance(hours, (int, float)) and hours > 0
         if not good:
-            return JSONResponse({"error": "uses and hours are numbers above 0"}, 400)
+            return JSONResponse({"error": "uses must be a positive integer and hours a positive number"}, 400)
         token = self.invitations.create(hours * 3600, uses)
         return JSONResponse({"token": token, "digest": digest(token)}, 201)
 
     async def invited(self, _: Request) -> Response:
-        """All invitations, by their hashes."""
+        """Lists all invitations by their hashes."""
         return JSONResponse({"invitations": self.invitations.listed()})
 
     async def revoke(self, request: Request) -> Response:
-        """Takes an invitation back, and turns out who joined by it."""
+        """Revokes an invitation and disconnects the members that joined with it."""
         members = self.rounds.revoke(request.path_params["digest"])
         self._turn_out_unwanted()
         if members is None:
@@ -681,30 +681,30 @@ class Gateway:
         return JSONResponse({"revoked": True, "members": [member.number for member in members]})
 
     async def remove(self, request: Request) -> Response:
-        """Sets a device aside for good."""
+        """Removes a device permanently."""
         number = request.path_params["number"]
         if not self.rounds.remove(number):
-            return JSONResponse({"error": "there is no such device"}, 404)
+            return JSONResponse({"error": "unknown device"}, 404)
         self._turn_out_unwanted()
         return JSONResponse({"removed": number})
 
     async def host_token(self, request: Request) -> Response:
-        """Exchanges the token of a dashboard's link, which ends, for one that a tab stores."""
+        """Exchanges the one-time token of a dashboard's link for one that a tab stores."""
         return JSONResponse({"token": self.invitations.exchange(_bearer(request))}, 201)
 
     async def host_link(self, request: Request) -> Response:
-        """Creates the token of another dashboard's link; `{"rotate": true}` ends those of all other hosts."""
+        """Creates a token for another dashboard link. `{"rotate": true}` revokes the tokens of all other hosts."""
         if (await _json(request)).get("rotate") is True:
             self.invitations.turn_out_hosts(but=_bearer(request))
         return JSONResponse({"token": self.invitations.create(kind=HOST_LINK)}, 201)
 
     async def model(self, _: Request) -> Response:
-        """The model as it is now: a zip of the folder that `glgpt generate --model` takes."""
+        """Sends the current model as a zip of the folder that `glgpt generate --model` takes."""
         path = await asyncio.to_thread(_zipped, self.files)
         return FileResponse(path, filename="model.zip", background=BackgroundTask(path.unlink))
 
     async def qr(self, request: Request) -> Response:
-        """Returns a link as a QR code, a string a row with "1" for dark modules: `{"text": "https://…"}`."""
+        """Sends `{"text": "https://…"}` as a QR code: a string per row, with "1" for dark modules."""
         text = (await _json(request)).get("text")
         if not isinstance(text, str) or not 0 < len(text.encode(errors="replace")) <= MAX_QR_BYTES:
             return JSONResponse({"error": f"text must be a string of 1 to {MAX_QR_BYTES} bytes"}, 400)
@@ -713,7 +713,7 @@ class Gateway:
 
 
 def _dashboard() -> BaseRoute:
-    """Serves the dashboard, or a line that says why there is none."""
+    """Returns the dashboard's route; if it is not built, the route sends the reason as text."""
     try:
         return Mount("/", PageFiles(directory=str(built_dashboard()), html=True))
     except GlgptError as error:
@@ -721,12 +721,12 @@ def _dashboard() -> BaseRoute:
 
 
 def _shown(note: dict[str, Any]) -> dict[str, Any]:
-    """Returns what members see of a round's line: with its devices, 500 rounds would be megabytes."""
+    """Returns a round's line without its devices: with them, 500 rounds would be megabytes."""
     return {name: value for name, value in note.items() if name != "devices"}
 
 
 def _zipped(files: Files) -> Path:
-    """A checkpoint's files in a temporary zip, not compressed: weights would hardly be smaller."""
+    """Writes a checkpoint's files to a temporary zip, uncompressed because weights hardly compress."""
     with tempfile.NamedTemporaryFile(suffix=".zip", delete=False) as found, zipfile.ZipFile(found, "w") as archive:
         for name in ("config.json", "model.safetensors", *TOKENIZER_FILES):
             if (files.run / name).is_file():
@@ -759,7 +759,7 @@ def main() -> None:
     parser.add_argument("--tls-cert")
     parser.add_argument("--tls-key")
     parser.add_argument("--origin", action="append", default=[])
-    parser.add_argument("--proxied", action="store_true", help="connections of this machine are of a proxy")
+    parser.add_argument("--proxied", action="store_true", help="connections from this machine come from a proxy")
     parser.add_argument("--metrics", nargs=2, metavar=("HOST", "PORT"), default=())
     parser.add_argument("--log-level", default="info")
     parser.add_argument("--log-format", default="text")

@@ -1,4 +1,4 @@
-"""Invitations: signed, expiring, perhaps for one member only, revocable. Stored are their hashes alone."""
+"""Invitations are signed tokens that expire, can be revoked and may limit their uses. Only their hashes are stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glgpt.system.files import read_json, write_json
 
 LIFE = 7 * 24 * 3600.0  # seconds
 DASHBOARD_LIFE = 30 * 24 * 3600.0
-HOST, HOST_LINK, COMMANDS = "host", "host link", "host commands"  # of a dashboard's tab, of its link, of this machine
+HOST, HOST_LINK, COMMANDS = "host", "host link", "host commands"  # tab, link, local commands
 HOST_KINDS = (HOST, HOST_LINK, COMMANDS)  # the host's tokens, as well as "member"
 
 
@@ -30,21 +30,21 @@ def _data(text: str) -> bytes:
 
 
 def digest(token: str) -> str:
-    """What is stored of a token."""
+    """Returns the hash that is stored for a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Invitations:
-    """A session's invitations. `clock` gives seconds since the epoch."""
+    """The invitations of a session. `clock` returns seconds since the epoch."""
 
     def __init__(self, path: Path, key: bytes, session: str, clock: Callable[[], float] = time.time) -> None:
         self._path, self._key, self._session, self._clock = path, key, session, clock
         self._known: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
 
     def create(self, life: float = LIFE, uses: int | None = None, kind: str = "member") -> str:
-        """Creates a token; `uses` is how many members may join by it, None: any number.
+        """Creates a token that `uses` members may join with (None: any number).
 
-        `kind` is "member" or one of `HOST_KINDS`, whose tokens are forgotten when they have expired.
+        `kind` is "member" or one of `HOST_KINDS`. Host tokens are deleted after they expire.
         """
         now = self._clock()
         self._known = {n: x for n, x in self._known.items() if x["expires"] > now or x["kind"] not in HOST_KINDS}
@@ -59,7 +59,7 @@ class Invitations:
         return hmac.new(self._key, body.encode(), hashlib.sha256).digest()
 
     def check(self, token: str, *kinds: str) -> None:
-        """Raises GlgptError, which says no more than that, for a token that is not of these kinds (default: member)."""
+        """Raises GlgptError, without details, unless the token is valid and of one of `kinds` (default: member)."""
         body, _, signature = token.partition(".")
         try:
             signed = hmac.compare_digest(self._sign(body), _data(signature))
@@ -76,28 +76,28 @@ class Invitations:
             and known["expires"] > self._clock()
         )
         if not good:
-            raise GlgptError("this invitation does not admit: it is unknown, expired or revoked")
+            raise GlgptError("this invitation is unknown, expired or revoked; ask the host for a new one")
 
     def use(self, token: str) -> None:
-        """Counts a member who joins by the token. Raises GlgptError where it admits no more."""
+        """Counts a member that joins with the token. Raises GlgptError if all uses are taken."""
         self.check(token)
         known = self._known[digest(token)]
         if known["uses"] is None:
             return
         if known["uses"] < 1:
-            raise GlgptError("this invitation was used already")
+            raise GlgptError("this invitation has no uses left; ask the host for a new one")
         known["uses"] -= 1
         self._store()
 
     def give_back(self, token_digest: str) -> None:
-        """Lets another member join by a token, where the seat of one who joined by it is given to another."""
+        """Restores one use of a token, after a member that joined with it lost its seat."""
         known = self._known.get(token_digest)
         if known is not None and known["uses"] is not None:
             known["uses"] += 1
             self._store()
 
     def revoke(self, token_digest: str) -> bool:
-        """Takes back the token of a digest; False where there is none such."""
+        """Revokes the token with this digest. Returns False if there is none."""
         if token_digest not in self._known:
             return False
         self._known[token_digest]["revoked"] = True
@@ -105,20 +105,20 @@ class Invitations:
         return True
 
     def exchange(self, token: str) -> str:
-        """Returns a dashboard's token for a host's that is good. A link's is worth nothing afterwards."""
+        """Returns a dashboard token in exchange for a valid host token. A link's token is revoked."""
         self.check(token, *HOST_KINDS)
         if self._known[digest(token)]["kind"] == HOST_LINK:
             self._known[digest(token)]["revoked"] = True
         return self.create(DASHBOARD_LIFE, None, HOST)
 
     def turn_out_hosts(self, but: str) -> None:
-        """Revokes the tokens of all dashboards and their links but one."""
+        """Revokes the tokens of all dashboards and their links except `but`."""
         for name, known in self._known.items():
             known["revoked"] |= known["kind"] in (HOST, HOST_LINK) and name != digest(but)
         self._store()
 
     def listed(self) -> list[dict[str, Any]]:
-        """What is stored, for the host."""
+        """Returns all stored invitations, for the host."""
         return [{"digest": key, **value} for key, value in self._known.items()]
 
     def _store(self) -> None:

@@ -1,8 +1,8 @@
-"""What clients and the gateway say to each other: JSON texts, and numbers in binary frames of at most 1 MiB.
+"""The messages between clients and the gateway: JSON texts, and numbers in binary frames of at most 1 MiB.
 
-A client begins with `join`. The gateway answers `welcome`, then sends `round` and the parameters whenever there is a
-round to train. The client announces its `update`, sends the frames that the gateway lacks, and hears `accepted` or
-`rejected`. All parameters together are one vector, in the order of the model's parameters.
+A client sends `join` first. The gateway answers with `welcome`, then sends `round` and the parameters whenever a round
+can be trained. The client announces its `update`, sends the frames that the gateway lacks, and receives `accepted` or
+`rejected`. All parameters travel as one vector, in the order of the model's parameters.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from glgpt.errors import GlgptError, quoted
 
-FRAME = 1 << 20  # bytes of a binary frame at most
-MOST_TEXT = 1 << 16  # bytes of a JSON text from a client
-BLOCK = 1024  # values of an int8 change that share a scale
-MAX_COUNT = 1 << 53  # of any integer in a message: what JavaScript represents exactly
-MAX_SECONDS = 30 * 24 * 3600.0  # that a client may report for a round
-MAX_SHOWN = 1e12  # of a rate, a time or a loss that is only displayed
+FRAME = 1 << 20  # maximum bytes of a binary frame
+MOST_TEXT = 1 << 16  # maximum bytes of a JSON text from a client
+BLOCK = 1024  # number of int8 values that share a scale
+MAX_COUNT = 1 << 53  # maximum of any integer in a message: JavaScript represents these exactly
+MAX_SECONDS = 30 * 24 * 3600.0  # maximum time that a client may report for a round
+MAX_SHOWN = 1e12  # maximum of a rate, a time or a loss that is only displayed
 
 Vector = NDArray[np.float32]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Dtype = Literal["f16", "f32", "int8", "exact"]
 DTYPES = get_args(Dtype)
 STRATEGIES = ("diloco", "fedavg", "fedadam", "median", "trimmed")  # how updates are combined
-OUTER_LR, OUTER_MOMENTUM = 1.0, 0.8  # of diloco: the best of those simulated, see docs/federation.md
+OUTER_LR, OUTER_MOMENTUM = 1.0, 0.8  # for diloco: the best of the simulated values, see docs/federation.md
 
-# Codes of a closed socket, beside the standard's
+# Close codes of a WebSocket, in addition to the standard ones
 NO_TOKEN, FULL, TOO_MUCH, REMOVED = 4403, 4429, 4413, 4410
 
 
@@ -39,7 +39,7 @@ class _Message(BaseModel):
 
 
 class Join(_Message):
-    """A client's first message: who it is, and that it would compute the same program."""
+    """A client's first message: identifies it and shows that it computes the same program."""
 
     type: Literal["join"] = "join"
     version: Literal[1] = 1
@@ -54,11 +54,11 @@ class Join(_Message):
 
 
 class Update(_Message):
-    """What a client learned in a round; its `bytes` follow in frames. Losses are in nats a token."""
+    """Announces a client's result of a round; `bytes` of data follow in frames. Losses are in nats per token."""
 
     type: Literal["update"] = "update"
     round: Count
-    attempt: Annotated[str, Field(max_length=64)]  # the `id` of the round's message: which weights it began from
+    attempt: Annotated[str, Field(max_length=64)]  # `attempt` of the round's message: the weights it started from
     tokens: Count
     steps: Count
     loss: float
@@ -69,7 +69,7 @@ class Update(_Message):
 
 
 class Progress(_Message):
-    """How far a client is, for the dashboard."""
+    """Reports a client's progress, for the dashboard."""
 
     type: Literal["progress"] = "progress"
     step: Count
@@ -90,7 +90,7 @@ _SAID: TypeAdapter[Join | Update | Progress | Ping] = TypeAdapter(Said)
 
 
 class _FromHost(BaseModel):
-    """A message of a host, whose fields that a desktop does not read are ignored."""
+    """A message from the host. Fields that a desktop client does not read are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="ignore")
 
@@ -100,39 +100,39 @@ Reason = Annotated[str, Field(max_length=1000)]
 
 
 class Welcome(_FromHost):
-    """Lets a client in; `resume` brings it back as the same member."""
+    """Admits a client; with `resume` it can rejoin as the same member."""
 
     resume: Annotated[str, Field(max_length=128)]
     name: Annotated[str, Field(max_length=200)]
 
 
 class RoundOffer(_FromHost):
-    """A round to train; `bytes` of weights follow in frames."""
+    """Offers a round to train; `bytes` of weights follow in frames."""
 
     round: Count
     attempt: Attempt
-    step: Count  # steps of the schedule before the round
-    lr: list[Annotated[float, Field(ge=0)]]  # of each step
+    step: Count  # training steps before this round
+    lr: list[Annotated[float, Field(ge=0)]]  # the learning rate of each step
     seed: Annotated[int, Field(ge=0, lt=1 << 32)]
     shard: tuple[Count, Count]
     bytes: Count
 
 
 class WrapUp(_FromHost):
-    """Asks for what a client has learned so far."""
+    """Asks a client to send its result so far."""
 
     attempt: Attempt
 
 
 class Ready(_FromHost):
-    """Asks for an update's frames, of which the gateway has some."""
+    """Asks for the frames of an update; the gateway already has the first `have` of them."""
 
     attempt: Attempt
     have: Count
 
 
 class Answer(_FromHost):
-    """The outcome of an update."""
+    """Accepts or rejects an update."""
 
     type: Literal["accepted", "rejected"]
     attempt: Attempt | None = None
@@ -145,7 +145,7 @@ class Pong(_FromHost):
 
 
 class Closed(_FromHost):
-    """The session has ended."""
+    """Reports the end of the session."""
 
     why: Reason = "the session ended"
 
@@ -162,7 +162,7 @@ _HOST_SAID: dict[str, type[HostSaid]] = {
 
 
 def parsed_from_host(text: str) -> HostSaid | None:
-    """Returns a host's message; None for one that only the page shows. Raises GlgptError that names the wrong field."""
+    """Returns a host's message, or None for a kind that only the page uses. Raises GlgptError naming a wrong field."""
     try:
         kind = _HOST_SAID.get(_Kind.model_validate_json(text).type)
         return kind.model_validate_json(text) if kind else None
@@ -177,7 +177,7 @@ def _first(error: ValidationError) -> str:
 
 
 def parsed(text: str) -> Join | Update | Progress | Ping:
-    """What a client said. Raises GlgptError that names the first wrong field."""
+    """Returns a client's message. Raises GlgptError naming the first wrong field."""
     try:
         return _SAID.validate_json(text)
     except ValidationError as error:
@@ -185,19 +185,19 @@ def parsed(text: str) -> Join | Update | Progress | Ping:
 
 
 def close_reason(text: str) -> str:
-    """Returns as much of a text as the reason of a closed socket may hold, which is 123 bytes."""
+    """Truncates a text to fit a WebSocket's close reason (at most 123 bytes)."""
     return text.encode()[:120].decode(errors="ignore")
 
 
 def frames(data: bytes | memoryview, size: int | None = None) -> Iterator[bytes]:
-    """`data` in frames of `size` bytes (None: as large as they may be)."""
+    """Splits `data` into frames of `size` bytes (None: `FRAME`)."""
     view, size = memoryview(data), size or FRAME
     for at in range(0, len(view), size):
         yield bytes(view[at : at + size])
 
 
 def frame_count(size: int) -> int:
-    """How many frames `size` bytes take."""
+    """Returns the number of frames for `size` bytes."""
     return -(-size // FRAME)
 
 
@@ -205,17 +205,17 @@ def frame_count(size: int) -> int:
 
 
 def encoded_size(dtype: Dtype, count: int) -> int:
-    """Bytes of `count` values."""
+    """Returns the size in bytes of `count` encoded values."""
     if dtype == "int8":
         return count + 4 * -(-count // BLOCK)
     return count * (2 if dtype == "f16" else 4)
 
 
 def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
-    """The change from `before` to `after` as bytes, and its `scale`.
+    """Returns the change from `before` to `after` as bytes, and its `scale`.
 
-    `exact` holds `after` itself, so that no bit is lost; f16 holds the change over its greatest magnitude, so that
-    small changes do not vanish; int8 has a scale for each block of values.
+    `exact` stores `after` itself, so that no bit is lost. f16 stores the change divided by its largest magnitude, so
+    that small changes do not vanish. int8 has one scale per block of values.
     """
     if dtype == "exact":
         return after.astype("<f4").tobytes(), 1.0
@@ -235,10 +235,10 @@ def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
 
 
 def decode(dtype: Dtype, data: bytes, scale: float, before: Vector) -> Vector:
-    """The parameters after a client's steps. Raises GlgptError for another size, or a value that is not finite."""
+    """Returns a client's parameters after its steps. Raises GlgptError for a wrong size or non-finite values."""
     count = len(before)
     if len(data) != encoded_size(dtype, count):
-        raise GlgptError(f"{len(data)} bytes came; {count} values of {dtype} are {encoded_size(dtype, count)}")
+        raise GlgptError(f"received {len(data)} bytes; {count} values of {dtype} take {encoded_size(dtype, count)}")
     if dtype == "exact":
         after = np.frombuffer(data, "<f4").astype(np.float32)
     elif dtype == "f32":
@@ -255,15 +255,15 @@ def decode(dtype: Dtype, data: bytes, scale: float, before: Vector) -> Vector:
 
 
 def flatten(arrays: dict[str, NDArray[Any]]) -> Vector:
-    """All parameters as one vector, in their order."""
+    """Concatenates all parameters into one vector, in their order."""
     return np.concatenate([np.asarray(array, np.float32).reshape(-1) for array in arrays.values()])
 
 
 def unflatten(vector: Vector, shapes: dict[str, tuple[int, ...]]) -> dict[str, Vector]:
-    """The parameters in a vector. Raises GlgptError for a vector of another length."""
+    """Splits a vector into the parameters. Raises GlgptError if its length is wrong."""
     sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
     if sum(sizes.values()) != len(vector):
-        raise GlgptError(f"{len(vector)} values came; the model has {sum(sizes.values())} parameters")
+        raise GlgptError(f"received {len(vector)} values; the model has {sum(sizes.values())} parameters")
     found, at = {}, 0
     for name, shape in shapes.items():
         found[name] = vector[at : at + sizes[name]].reshape(shape)

@@ -1,7 +1,7 @@
-"""The rounds of one site: who is a member, which round is open, what came, and when the round ends.
+"""The rounds of one site: the members, the open round, its updates, and when it closes.
 
-Knows neither sockets nor Flower: time is given by a clock, and all of it is called from one thread. Members and
-accepted updates are on the disk before anyone is told of them, so that a killed gateway forgets nothing.
+It is independent of sockets and of Flower: a clock supplies the time, and one thread makes all calls. Members and
+accepted updates are written to disk before they are confirmed, so that a killed gateway loses nothing.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from glgpt.federation.invitations import Invitations, digest
 from glgpt.federation.protocol import Join, Update, Vector
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
 
-MOST_HELD = 256 << 20  # bytes of a round's updates; beyond, the site answers with their clipped mean
+MOST_HELD = 256 << 20  # bytes of a round's updates; above it, the site replies with their clipped mean
 OPEN, MEMBERS, SPOOL, QUARANTINE = "open.safetensors", "members.jsonl", "spool", "quarantine"
-MAX_SAID = 200  # characters of a reason that is shown to all
-REMOVED, REVOKED = "removed", "the invitation was revoked"  # why a member is set aside, and may not connect
-IDLE_ROUNDS = 3  # without an update, after which a new member's seat may be given away
-ABSENCE = 3600.0  # seconds offline, after which the seat of a member that trained may be given away
-MEMBER_LINES = 1000  # of members.jsonl beyond its members, after which it is written again
+MAX_SAID = 200  # maximum characters of a reason that is shown to all
+REMOVED, REVOKED = "removed", "the invitation was revoked"  # reasons that bar a member from connecting
+IDLE_ROUNDS = 3  # rounds without an update after which a new member's seat may be reassigned
+ABSENCE = 3600.0  # seconds offline after which the seat of a member that trained may be reassigned
+MEMBER_LINES = 1000  # lines of members.jsonl beyond one per member after which it is rewritten
 logger = logging.getLogger(__name__)
 
 
-class Refused(Exception):  # noqa: N818, not an error of ours
-    """A client that is not let in; `code` closes its socket."""
+class Refused(Exception):  # noqa: N818, not a programming error
+    """Raised to refuse a client; `code` is the close code of its socket."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)
@@ -50,7 +50,7 @@ class Refused(Exception):  # noqa: N818, not an error of ours
 
 
 class Rejected(Exception):  # noqa: N818
-    """An update that does not count; `stale`: it was for another round, which is no fault."""
+    """Raised to reject an update. If it is `stale`, for another round, it does not count against the member."""
 
     def __init__(self, why: str, stale: bool = False) -> None:
         super().__init__(why)
@@ -58,12 +58,12 @@ class Rejected(Exception):  # noqa: N818
 
 
 class RunOver(Exception):  # noqa: N818
-    """Flower's run that asked for a round has ended: its answer is wanted no more, and the next run asks again."""
+    """Raised if Flower's run has ended: its round's result is not needed, and the next run requests it again."""
 
 
 @dataclass
 class Member:
-    """A client that joined; its number never changes and is nobody else's."""
+    """A client that joined. Its number identifies its seat and never changes."""
 
     number: int
     key: str  # SHA-256 of its resume key
@@ -72,10 +72,10 @@ class Member:
     kind: str
     own_text: bool
     strikes: int = 0
-    aside: str = ""  # why its updates count no more
-    accepted: int = 0
-    invitation: str = ""  # SHA-256 of the token that it last joined by
-    # what follows is shown, and not kept
+    aside: str = ""  # reason the member is set aside; "" if it is not
+    accepted: int = 0  # number of accepted updates
+    invitation: str = ""  # SHA-256 of the token it last joined with
+    # shown only, not stored
     connections: int = 0
     step: int = 0
     loss: float | None = None
@@ -84,10 +84,10 @@ class Member:
     ping_ms: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
-    said: str = ""  # what became of its last update
-    offered: str = ""  # the id of the round that it was last sent
-    since: int = 0  # the round in which it joined
-    seen: float = 0.0  # when it was last connected, by the clock of `Rounds`
+    said: str = ""  # outcome of its last update
+    offered: str = ""  # id of the last round offered to it
+    since: int = 0  # round in which it joined
+    seen: float = 0.0  # time of its last connection, by the clock of `Rounds`
 
     KEPT = ("number", "key", "name", "device", "kind", "own_text", "strikes", "aside", "accepted", "invitation")
     HIDDEN = ("key", "offered", "invitation", "since", "seen")
@@ -98,17 +98,17 @@ class Member:
         return self.aside in (REMOVED, REVOKED)
 
     def kept(self) -> dict[str, Any]:
-        """What is on the disk."""
+        """Returns the fields that are stored on disk."""
         return {name: getattr(self, name) for name in self.KEPT}
 
     def shown(self) -> dict[str, Any]:
-        """What the dashboard and the other members see."""
+        """Returns the fields that the dashboard and other members see."""
         return {k: v for k, v in asdict(self).items() if k not in self.HIDDEN}
 
 
 @dataclass(frozen=True)
 class Spooled:
-    """An accepted update."""
+    """An accepted update, stored in the spool folder."""
 
     member: int
     tokens: int
@@ -118,11 +118,11 @@ class Spooled:
     file: Path
 
     def after(self) -> Vector:
-        """The client's parameters after its steps."""
+        """Returns the client's parameters after its steps."""
         return np.fromfile(self.file, "<f4").astype(np.float32, copy=False)
 
     def check(self, bounds: rules.Bounds, limits: rules.NormLimits, count: int) -> None:
-        """Raises GlgptError or OSError for an update that cannot be combined with others of `count` values."""
+        """Raises GlgptError or OSError if the update cannot be combined with others of `count` values."""
         rules.check_claims(self, bounds)
         limits.check(self.norm, self.steps)
         values = self.after()
@@ -135,7 +135,7 @@ _SPOOLED = TypeAdapter(Spooled)
 
 @dataclass
 class OpenRound:
-    """A round that is being trained, or that was and whose answer Flower has not got yet."""
+    """A round that is being trained, or a closed one whose reply Flower has not received yet."""
 
     number: int
     id: str
@@ -146,16 +146,16 @@ class OpenRound:
     deadline: float
     quorum_at: float | None = None
     closed: bool = False
-    settled: bool = False  # closed on the disk: it may be answered, and stays as it is after a restart
+    settled: bool = False  # closed on disk: it can be answered, and a restart does not reopen it
     wrapped_up: bool = False
     updates: dict[int, Spooled] = field(default_factory=dict)
-    attempt: int = 0  # how often all gateways together had less than the quorum
-    had: int = 0  # updates at the end of the last attempt
+    attempt: int = 0  # number of times all gateways together missed the quorum
+    had: int = 0  # number of updates at the end of the previous attempt
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a site answers a round with: a row of `updates` [k, n] a client, each its parameters after the round."""
+    """A site's reply to a round: row i of `updates` [k, n] holds client i's parameters after the round."""
 
     task: bytes
     updates: NDArray[np.float32]
@@ -163,7 +163,7 @@ class Reply:
 
 
 class Rounds:
-    """The members and the open round of a site."""
+    """Manages the members and the open round of a site."""
 
     def __init__(self, files: Files, invitations: Invitations, clock: Callable[[], float] = time.monotonic) -> None:
         self.files, self.invitations, self.clock = files, invitations, clock
@@ -171,12 +171,12 @@ class Rounds:
         self.members: dict[int, Member] = {}
         self.open: OpenRound | None = None
         self.most_held = MOST_HELD
-        self._attended = -math.inf  # when a device was last at work on a round
+        self._attended = -math.inf  # when a device last worked on a round
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
-        self._removed: set[str] = set()  # keys of members that were removed, and whose seat another may have
-        self._lines = 0  # of members.jsonl
+        self._removed: set[str] = set()  # keys of removed members, whose seats others may take
+        self._lines = 0  # number of lines in members.jsonl
         self._restore_members()
         self._restore()
 
@@ -192,7 +192,7 @@ class Rounds:
         self._write_members()
 
     def admit(self, join: Join) -> tuple[Member, str]:
-        """The member that joins, new or known by its resume key; and its key. Raises Refused."""
+        """Admits a new member, or one known by its resume key. Returns it and its key. Raises Refused."""
         known = self._by_key(join.resume) if join.resume else None
         if join.resume and _hash(join.resume) in self._removed:
             raise Refused(protocol.REMOVED, "the host removed this device")
@@ -203,7 +203,7 @@ class Rounds:
         if join.digest != self.session.digest:
             raise Refused(protocol.NO_TOKEN, "another program: this client would train another model than the session")
         if join.tokenizer != self.session.tokenizer:
-            raise Refused(protocol.NO_TOKEN, "another tokenizer: the client's ids would mean other tokens")
+            raise Refused(protocol.NO_TOKEN, "another tokenizer: this client's token ids differ from the session's")
         if known is not None:
             self._resume(known, join)
             return known, join.resume
@@ -221,7 +221,7 @@ class Rounds:
         return member, key
 
     def _resume(self, known: Member, join: Join) -> None:
-        """Lets a member in that is known; by another invitation, too. Raises Refused where that admits no more."""
+        """Admits a known member, also with another invitation. Raises Refused if that invitation has no uses left."""
         before = known.kept()
         if known.invitation != digest(join.token):
             if known.invitation:
@@ -240,28 +240,28 @@ class Rounds:
             raise Refused(protocol.NO_TOKEN, str(error)) from None
 
     def _number(self) -> int:
-        """The round under way."""
+        """Returns the number of the current round."""
         return self.open.number if self.open is not None else self.files.round_of() + 1
 
     def _seat(self) -> int:
-        """Returns a number for a new member: a free one, or that of a member who gives way. Raises Refused."""
+        """Returns a number for a new member: a free one, or one taken from another member. Raises Refused."""
         numbers = range(self.files.site, self._seats(), self.session.gateways)
         for number in numbers:
             if number not in self.members:
                 return number
         giving = [(rank, m.seen, m.number) for m in self.members.values() if (rank := self._gives_way(m)) is not None]
         if not giving:
-            raise Refused(protocol.FULL, f"the session is full: {len(self.members)} members joined here")
+            raise Refused(protocol.FULL, f"the session is full: it has {len(self.members)} members")
         return min(giving)[2]
 
     def _seats(self) -> int:
         return min(self.session.members * self.session.gateways, self.session.shards)
 
     def _gives_way(self, member: Member) -> int | None:
-        """Returns how readily a member's seat is given to another (0: first); None for one that keeps it.
+        """Returns the priority for reassigning a member's seat (0: first), or None if it keeps its seat.
 
-        First those that were set aside, then those offline that never trained, then those connected that let some
-        rounds pass, and last those that trained and are offline for long.
+        The order is: members that are set aside, members offline that never trained, connected members without an
+        update for `IDLE_ROUNDS` rounds, members that trained and have been offline for `ABSENCE` seconds.
         """
         if member.number >= self._seats() or (self.open is not None and member.number in self.open.updates):
             return None  # an update under this number counts in the open round
@@ -275,20 +275,20 @@ class Rounds:
         return 2 if idle else None
 
     def seated(self, member: Member) -> bool:
-        """False for a member whose seat was given to another."""
+        """True unless the member's seat was given to another."""
         return self.members.get(member.number) is member
 
     def connected(self, member: Member) -> None:
-        """Counts a connection of a member."""
+        """Counts a new connection of a member."""
         member.connections += 1
 
     def disconnected(self, member: Member) -> None:
-        """Counts the end of a connection of a member."""
+        """Counts a closed connection of a member."""
         member.connections -= 1
         member.seen = self.clock()
 
     def revoke(self, token_digest: str) -> list[Member] | None:
-        """Takes an invitation back; returns the members who joined by it, who are set aside. None: there is none."""
+        """Revokes an invitation. Sets its members aside and returns them; returns None if it is unknown."""
         if not self.invitations.revoke(token_digest):
             return None
         found = [m for m in self.members.values() if m.invitation == token_digest and m.aside != REMOVED]
@@ -302,12 +302,12 @@ class Rounds:
         return next((m for m in self.members.values() if secrets.compare_digest(m.key, wanted)), None)
 
     def knows(self, key: str) -> bool:
-        """True if a resume key is that of a member who may connect."""
+        """True if a resume key belongs to a member that may connect."""
         found = self._by_key(key)
         return found is not None and not found.barred
 
     def remove(self, number: int) -> bool:
-        """Sets a member aside for good; False where there is none."""
+        """Removes a member permanently. Returns False if there is none."""
         member = self.members.get(number)
         if member is None:
             return False
@@ -326,7 +326,7 @@ class Rounds:
             self._write_members()
 
     def _write_members(self) -> None:
-        """Writes members.jsonl again, with one line a member. Lines of removed members stay, before those of others."""
+        """Rewrites members.jsonl with one line per member; removed members come first."""
         removed = [line for line in json_lines(self.files.site_folder / MEMBERS) if line["aside"] == REMOVED]
         lines = {line["key"]: line for line in removed} | {m.key: m.kept() for m in self.members.values()}
         write_synced(
@@ -337,13 +337,13 @@ class Rounds:
     # -- the open round ---------------------------------------------------------------------------------------------
 
     def asked_for(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> OpenRound:
-        """The round to open next; the open one where it is asked for again: it continues with what came.
+        """Returns the round to open next, or the open one with its updates if it is requested again.
 
-        A new `attempt` says that all gateways together had less than the quorum: the round takes updates again, beside
-        those that it has.
+        A new `attempt` means that all gateways together missed the quorum. The round then accepts further updates and
+        retains those that it has.
         """
         name = weights_id(number, parameters)
-        before = self.open if self.open is not None and self.open.id == name else None  # of the same weights
+        before = self.open if self.open is not None and self.open.id == name else None  # same weights
         if before is not None and attempt <= before.attempt:
             before.task = task
             return before
@@ -360,7 +360,7 @@ class Rounds:
         return OpenRound(number, name, parameters, limits, task, now, now + self.session.round_seconds)
 
     def keep_open(self) -> None:
-        """Keeps the open round on the disk, and deletes what came for others."""
+        """Writes the open round to disk and deletes the updates of other rounds."""
         assert self.open is not None
         text = {"number": str(self.open.number), "task": base64.b64encode(self.open.task).decode()}
         text |= {"attempt": str(self.open.attempt), "had": str(self.open.had)}
@@ -370,7 +370,7 @@ class Rounds:
                 old.unlink()
 
     def settle(self) -> None:
-        """Keeps on the disk that the open round is closed: its answer is the same from now on."""
+        """Records on disk that the open round is closed, so that its reply cannot change any more."""
         assert self.open is not None and self.open.closed
         write_synced(self.spool / f"{self.open.id}.closed", b"")
         self.open.settled = True
@@ -382,7 +382,7 @@ class Rounds:
         with safe_open(path, framework="numpy") as file:
             parameters, text = file.get_tensor("parameters"), file.metadata()
         number = int(text["number"])
-        if self.files.round_of() >= number:  # Flower has the answer
+        if self.files.round_of() >= number:  # Flower has received the reply
             return
         self.open = self._round(number, parameters, base64.b64decode(text["task"]))
         self.open.attempt, self.open.had = int(text.get("attempt", 0)), int(text.get("had", 0))
@@ -393,8 +393,8 @@ class Rounds:
     def _restore_updates(self, round_: OpenRound) -> None:
         """Reads the accepted updates of a restored round, and moves those that cannot be combined out of the spool.
 
-        Such a file is damaged, or of a version that accepted more: left in place, it would fail the round after every
-        restart. A closed round that is then below its quorum takes updates again.
+        Such a file is damaged, or written by a version that accepted more. If it stayed, the round would fail after
+        every restart. A closed round that then misses its quorum accepts updates again.
         """
         lines, bounds, unsound = self.spool / f"{round_.id}.jsonl", self.session.bounds, False
         for line in json_lines(lines):
@@ -413,16 +413,16 @@ class Rounds:
             (self.spool / f"{round_.id}.closed").unlink(missing_ok=True)
 
     def _quarantine(self, line: Any, error: Exception) -> None:
-        """Moves the file of a spooled update's line to a folder of its own."""
+        """Moves the file of a spooled update to the quarantine folder."""
         name = Path(str(line.get("file"))).name if isinstance(line, dict) else ""
         folder = self.files.site_folder / QUARANTINE
         if (self.spool / name).is_file():
             folder.mkdir(exist_ok=True)
             (self.spool / name).replace(folder / name)
-        logger.error("an update in the spool is moved to %s: %s", quoted(folder / name, 300), quoted(error, 300))
+        logger.error("moved an invalid update from the spool to %s: %s", quoted(folder / name, 300), quoted(error, 300))
 
     def offer(self, member: Member) -> dict[str, Any] | None:
-        """The `round` message for a member; None where there is nothing to train for it now."""
+        """Returns the `round` message for a member, or None if it has nothing to train now."""
         round_ = self.open
         if round_ is None or round_.closed or self.files.paused or member.aside or member.number in round_.updates:
             return None
@@ -444,27 +444,27 @@ class Rounds:
         }
 
     def check(self, member: Member, update: Update) -> None:
-        """Raises Rejected for an update that cannot count, before its bytes are sent."""
+        """Raises Rejected if an announced update cannot count, before its bytes are sent."""
         round_ = self.open
         if not self.seated(member):
-            raise Rejected("another device has this one's place")
+            raise Rejected("this device lost its place to another one")
         if member.aside:
             raise Rejected(f"set aside: {member.aside}")
         if round_ is None or round_.closed or update.attempt != round_.id or update.round != round_.number:
-            raise Rejected("stale: it began from the weights of another round", stale=True)
+            raise Rejected("stale: it started from the weights of another round", stale=True)
         if member.number in round_.updates:
-            raise Rejected("this round has an update of yours already", stale=True)
+            raise Rejected("this device has already sent an update for this round", stale=True)
         if update.dtype != self.session.dtype:
-            raise self._strike(member, f"the session wants {self.session.dtype}, not {update.dtype}")
+            raise self._strike(member, f"the session's dtype is {self.session.dtype}, not {update.dtype}")
         if update.bytes != protocol.encoded_size(update.dtype, len(round_.parameters)):
-            raise self._strike(member, f"{update.bytes} bytes are no vector of {len(round_.parameters)} values")
+            raise self._strike(member, f"{update.bytes} bytes is the wrong size for {len(round_.parameters)} values")
         try:
             rules.check_claims(update, self.session.bounds)
         except GlgptError as error:
             raise self._strike(member, str(error)) from None
 
     def decoded(self, update: Update, data: bytes, before: Vector) -> tuple[Vector, float]:
-        """The parameters that an update means, and the norm of their change. May run beside the rest.
+        """Returns the parameters of an update and the norm of their change. Safe to call in another thread.
 
         Raises GlgptError for values that are not finite.
         """
@@ -472,7 +472,7 @@ class Rounds:
         return after, rules.norm(after - before)
 
     def accept(self, member: Member, update: Update, after: Vector, norm: float) -> None:
-        """Takes an update that was checked and decoded: it is on the disk when this returns. Raises Rejected."""
+        """Accepts a checked and decoded update. It is on disk when this returns. Raises Rejected."""
         self.check(member, update)
         round_ = self.open
         assert round_ is not None
@@ -495,7 +495,7 @@ class Rounds:
         self._check_quorum()
 
     def faulty(self, member: Member, why: str) -> Rejected:
-        """Counts an update that could not be decoded; gives what to tell."""
+        """Counts an update that could not be decoded against the member. Returns the error to report."""
         return self._strike(member, why)
 
     def _strike(self, member: Member, why: str) -> Rejected:
@@ -512,13 +512,13 @@ class Rounds:
             round_.quorum_at = self.clock()
 
     def _closes(self, round_: OpenRound) -> float:
-        """When the round ends, as far as is known."""
+        """Returns the time at which the round closes, as currently known."""
         if round_.quorum_at is None:
             return round_.deadline
         return min(round_.deadline, round_.quorum_at + self.session.grace)
 
     def tick(self) -> str:
-        """What is due now: `wrap_up` (clients still at it should send what they have), `close`, or nothing."""
+        """Returns the next action: `wrap_up` (clients should send their results so far), `close` or ""."""
         round_ = self.open
         if round_ is None or round_.closed:
             return ""
@@ -532,7 +532,7 @@ class Rounds:
         if complete or (self.session.gateways > 1 and self._gives_up(round_, now)):
             round_.closed = True
             return "close"
-        if now >= round_.deadline:  # below the quorum: what came is kept
+        if now >= round_.deadline:  # below the quorum: received updates are kept
             round_.deadline = now + self.session.round_seconds
             round_.wrapped_up = False
         if not round_.wrapped_up and now >= self._closes(round_) - self.session.grace / 2:
@@ -541,17 +541,17 @@ class Rounds:
         return ""
 
     def _enough(self, round_: OpenRound) -> bool:
-        """Whether it has its quorum and, in a new attempt, an update more than in the last one."""
+        """True if the round has its quorum and, in a new attempt, more updates than in the previous one."""
         return len(round_.updates) >= max(self.quorum, round_.had + 1)
 
     def _gives_up(self, round_: OpenRound, now: float) -> bool:
-        """Whether other gateways should not wait for this one: its deadline is over, or no device is at work."""
+        """True if other gateways should not wait for this one: past its deadline, or no device is training."""
         if now >= round_.deadline:
             return True
         return now - max(self._attended, round_.opened) >= self.session.grace
 
     def _pending(self, round_: OpenRound) -> list[Member]:
-        """Members who were asked, are there, and have not answered."""
+        """Returns connected members that were offered the round and have not answered."""
         return [
             m
             for m in self.members.values()
@@ -559,15 +559,16 @@ class Rounds:
         ]
 
     def reply(self) -> Reply:
-        """The answer of a closed round: every client's parameters, clipped in public sessions; above `most_held` bytes
-        their mean by tokens.
+        """Returns the reply of a closed round: the clients' parameters, clipped in public sessions.
+
+        Above `most_held` bytes the reply holds only their mean, weighted by tokens.
         """
         round_ = self.open
         assert round_ is not None and round_.closed
         spooled = sorted(round_.updates.values(), key=lambda s: s.member)
         public = self.session.public
         factors = rules.clip_factors([s.norm for s in spooled]) if public else [1.0] * len(spooled)
-        if self.session.dp_noise:  # before a mean is streamed: Flower then sees no change by itself
+        if self.session.dp_noise:  # clip before the mean: Flower then receives no single client's change
             most = self.session.dp_clip
             factors = [min(f, most / s.norm) if s.norm > most else f for f, s in zip(factors, spooled, strict=True)]
         for one, factor in zip(spooled, factors, strict=True):
@@ -596,7 +597,7 @@ class Rounds:
         return np.asarray(before + (after - before) * np.float32(factor), np.float32)
 
     def figures(self) -> dict[str, Any]:
-        """The line of a closed round, which has updates, for `rounds.jsonl`."""
+        """Returns the line of a closed round with updates, for `rounds.jsonl`."""
         round_ = self.open
         assert round_ is not None
         updates = list(round_.updates.values())
@@ -620,12 +621,12 @@ class Rounds:
         }
 
     def _privacy(self, rounds: int) -> dict[str, float]:
-        """What so many rounds spend, where there is noise."""
+        """Returns the privacy budget that this many rounds spend; empty without noise."""
         noise = self.session.dp_noise
         return {"epsilon": round(rules.epsilon(noise, rounds), 4), "delta": rules.DELTA} if noise else {}
 
     def _in_round(self, member: Member) -> dict[str, Any]:
-        """Returns a member's step of the open round, 0 before it is offered the round, and True if it has answered."""
+        """Returns a member's step in the open round (0 before the offer) and whether it has answered."""
         round_ = self.open
         if round_ is None:
             return {"step": 0, "answered": False}
@@ -635,7 +636,7 @@ class Rounds:
         }
 
     def status(self) -> dict[str, Any]:
-        """What the dashboard shows of now."""
+        """Returns the current state, for the dashboard."""
         s, round_ = self.session, self.open
         return {
             "session": s.id,
@@ -662,8 +663,8 @@ class Rounds:
 
 
 def _struck_out(strikes: int, why: str) -> str:
-    """Returns why a member with this many rejected updates is set aside; empty if it is not."""
-    return f"{strikes} rejected updates, the last one: {why}" if strikes >= rules.STRIKES else ""
+    """Returns why a member with this many rejected updates is set aside; "" if it is not."""
+    return f"{strikes} rejected updates; the last: {why}" if strikes >= rules.STRIKES else ""
 
 
 def _streamed_mean(rows: Iterable[Vector], weights: list[float], count: int) -> Vector:

@@ -1,8 +1,8 @@
-"""`glgpt federate serve`: makes or resumes a session and keeps its processes running until the rounds are done.
+"""`glgpt federate serve`: creates or resumes a session and runs its processes until all rounds are done.
 
-SuperLink, SuperExec (which starts the ServerApp) and the gateways are processes of their own and are started again when
-they die; a run of the ServerApp that failed is followed by one from the checkpoint. This process evaluates the shared
-model after each round and keeps the run folder as `glgpt train` leaves it.
+SuperLink, SuperExec (which starts the ServerApp) and the gateways are separate processes, and are restarted when they
+die. After a failed ServerApp run, a new run starts from the checkpoint. This process evaluates the shared model after
+each round and writes the run folder in the form of `glgpt train`.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from glgpt.training.run import new_run
 from glgpt.training.settings import Settings
 
 logger = logging.getLogger(__name__)
-WATCH = 0.5  # seconds between two looks at the processes
-PATIENCE = 180.0  # seconds in which SuperLink must answer after its start
-LOST = 45.0  # seconds after which a run that SuperLink calls running has no ServerApp: its heartbeat is 30
-RESTARTS = 20  # of one process within ten minutes and one round, before it is given up
-HOST_LIFE = 366 * 24 * 3600.0  # of the token of this machine's own commands, which each start replaces
-SUPERLINK = "superlink.sqlite"  # there too
-PROCESSES = "processes"  # in the session's folder: who leads each group of processes
-HOSTS = "host.json"  # there too: each gateway's address and the host's token
+WATCH = 0.5  # seconds between two checks of the processes
+PATIENCE = 180.0  # seconds within which SuperLink must answer after its start
+LOST = 45.0  # seconds; if SuperLink lists a run as running for longer, its ServerApp is gone: the heartbeat is 30 s
+RESTARTS = 20  # maximum restarts of a process within ten minutes and one round
+HOST_LIFE = 366 * 24 * 3600.0  # life in seconds of the token for this machine's commands; each start replaces it
+SUPERLINK = "superlink.sqlite"  # database file, in the session's folder
+PROCESSES = "processes"  # file in the session's folder: the leader of each process group
+HOSTS = "host.json"  # file in the session's folder: each gateway's address and host token
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a host decides about a session, beside the model."""
+    """The terms of a session that the host chooses, in addition to the model."""
 
     rounds: int = 100
     local_steps: int = 25
@@ -79,22 +79,22 @@ class Terms:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a gateway listens, and how others reach it."""
+    """The address on which a gateway listens, and the URL by which browsers reach it."""
 
     host: str = "127.0.0.1"
     port: int = 8043
     tls_cert: str | None = None
     tls_key: str | None = None
-    url: str | None = None  # how browsers reach it behind a proxy
+    url: str | None = None  # its public URL behind a proxy
 
     def base(self) -> str:
-        """The address that links carry."""
+        """Returns the base URL for links."""
         if self.url:
             return self.url if self.url.endswith("/") else self.url + "/"
         return f"{'https' if self.tls_cert else 'http'}://{self.host}:{self.port}/"
 
     def origin(self) -> str:
-        """The origin of pages at this address as browsers send it: without a path or the scheme's own port."""
+        """Returns the origin that browsers send for this address: without a path or the scheme's default port."""
         split = urlsplit(self.base())
         port = "" if split.port in (None, {"http": 80, "https": 443}[split.scheme]) else f":{split.port}"
         return f"{split.scheme}://{in_address(split.hostname or '')}{port}"
@@ -102,7 +102,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Operation:
-    """Options of the gateways for operators: where each serves its metrics, if anywhere, and how they log."""
+    """Operator options of the gateways: the address of each one's metrics (empty: none), and the logs."""
 
     metrics: Sequence[Place] = ()
     log_level: str = "info"
@@ -112,7 +112,7 @@ class Operation:
 def begin(
     files: list[str], out: str, terms: Terms, preset: str | None, init: str | None, given: dict[str, Any], hooks: Hooks
 ) -> Files:
-    """Makes the run folder and the session in it. Raises GlgptError for terms or a text that cannot be."""
+    """Creates the run folder and the session in it. Raises GlgptError for invalid terms or text."""
     record = {"files": [str(Path(file).absolute()) for file in files], "preset": preset, "init": init}
     given = given | {"steps": terms.rounds * terms.local_steps}
 
@@ -150,7 +150,7 @@ def begin(
 
 
 def export_page(files: Files, session: Session, preset: str | None, progress: Callable[[int, int], None] | None) -> str:
-    """Exports the page that joins the session; gives why there is none, where there cannot be one."""
+    """Exports the page that joins the session. Returns "" or the reason why it cannot be exported."""
     from glgpt.page.export import export
     from glgpt.page.training import Size
 
@@ -165,7 +165,7 @@ def export_page(files: Files, session: Session, preset: str | None, progress: Ca
 
 @dataclass
 class Process:
-    """A process that is started again when it ends."""
+    """A child process that is restarted when it ends."""
 
     name: str
     command: Callable[[], list[str]]
@@ -175,31 +175,31 @@ class Process:
     starts: list[float] = field(default_factory=list)
 
     def ensure(self) -> bool:
-        """Starts it where it does not run; True when it did. Raises GlgptError for one that keeps dying."""
+        """Starts the process unless it is running; True if it was started. Raises GlgptError if it keeps dying."""
         if self.child is not None and self.child.poll() is None:
             return False
         if self.child is not None:
             logger.warning(
-                "the %s ended with %s and is started again; its log is %s", self.name, self.child.returncode, self.log
+                "the %s ended with %s and is restarted; its log is %s", self.name, self.child.returncode, self.log
             )
         now = time.monotonic()
         self.starts = [*(at for at in self.starts if now - at < 600), now]
         if len(self.starts) > RESTARTS:
-            raise GlgptError(f"the {self.name} ended {RESTARTS} times in one round; its log is {self.log}")
+            raise GlgptError(f"the {self.name} ended more than {RESTARTS} times in one round; see {self.log}")
         self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             self.child = subprocess.Popen(
                 self.command(), env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                start_new_session=True,  # so that a Ctrl-C ends them in order
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends its children in order
             )  # fmt: skip
         return True
 
     def forgive(self) -> None:
-        """Counts its ends from now on: the session goes on in spite of them."""
+        """Resets the count of restarts, because the session makes progress."""
         self.starts.clear()
 
     def end(self, patience: float = 5.0) -> None:
-        """Ends it with all that it started."""
+        """Ends the process and its children."""
         if self.child is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -208,18 +208,18 @@ class Process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(patience)
                 if number == signal.SIGTERM:
-                    continue  # what it started may be slower
+                    continue  # its children may take longer; SIGKILL ends them
                 return
 
 
 def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--host and --port") -> list[Place]:
-    """A place a gateway: ports from the first one's on, free ones for 0.
+    """Returns a place for each gateway, on consecutive ports from the first one's (0: any free ports).
 
-    Raises ArgumentError for an address that cannot be used, which `option` chooses, and for more or fewer `urls` than
-    gateways.
+    Raises ArgumentError if an address cannot be used (`option` names the option that chooses it), or if the number of
+    `urls` is not the number of gateways.
     """
     if urls and len(urls) != gateways:
-        raise ArgumentError(f"{len(urls)} --url for {gateways} gateways: each has an address of its own")
+        raise ArgumentError(f"{len(urls)} --url for {gateways} gateways; give one --url per gateway, or none")
     with contextlib.ExitStack() as stack:
         found = []
         for i in range(gateways):
@@ -230,26 +230,26 @@ def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--ho
                 opened.bind((first.host, port))
             except (OSError, OverflowError) as error:
                 why = getattr(error, "strerror", None) or "it must be from 0 to 65535"
-                raise ArgumentError(f"{first.host}:{port} cannot be used: {why}; choose others with {option}") from None
+                raise ArgumentError(f"{first.host}:{port} cannot be used: {why}; change it with {option}") from None
             url = urls[i] if urls else None
             found.append(replace(first, port=int(opened.getsockname()[1]), url=url))
         return found
 
 
 def fleet_place(port: int, gateways: Sequence[Place]) -> Place:
-    """Where SuperLink listens, on a free port for 0. Raises ArgumentError for a port that is used, by a gateway too."""
+    """Returns the place of SuperLink (port 0: any free port). Raises ArgumentError if the port is taken."""
     if port in [place.port for place in gateways]:
-        raise ArgumentError(f"--fleet-port {port} is a gateway's; choose another")
+        raise ArgumentError(f"--fleet-port {port} is a gateway's port; choose another")
     return places(Place(port=port), (), 1, "--fleet-port")[0]
 
 
 def end_leftovers(files: Files) -> None:
-    """Ends the processes of a `serve` that was killed: they hold its port, and two gateways would answer one round."""
+    """Ends the processes of a killed `serve`: they hold its port, and two gateways would answer one round."""
     noted = files.folder / PROCESSES
     leaders = set(map(int, noted.read_text().split() if noted.exists() else ()))
     ours, left = str(files.run.absolute()).encode(), []
     for process in Path("/proc").glob("[0-9]*") if leaders else ():
-        with contextlib.suppress(OSError):  # one whose leader has ended, such as a ServerApp, is in its group still
+        with contextlib.suppress(OSError):  # a ServerApp keeps its group after the leader has ended
             if ours in (process / "cmdline").read_bytes() and os.getpgid(int(process.name)) in leaders:
                 os.kill(int(process.name), signal.SIGKILL)
                 left.append(int(process.name))
@@ -259,16 +259,16 @@ def end_leftovers(files: Files) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process still holds its sockets: a thread of it runs, even if its first one ended."""
+    """True if any thread of a process runs: even without its main thread, a process still holds its sockets."""
     try:
         states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:
-        return _alive(pid)  # a thread ended between the two looks
+        return _alive(pid)  # a thread ended while its state was read
     return any(state not in "ZX" for state in states)
 
 
 class Supervisor:
-    """The processes of a session, and what is told of it."""
+    """Runs the processes of a session and reports its events."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Supervisor:
         fleet_port: int = 0,
         operation: Operation | None = None,
     ) -> None:
-        files = Files(files.run.absolute(), files.site)  # by which commands are found again
+        files = Files(files.run.absolute(), files.site)  # `end_leftovers` finds commands by this path
         self.files, self.tell = files, tell
         self.session = files.session()
         unlock = lock_folder(files.folder)
@@ -288,7 +288,7 @@ class Supervisor:
             raise FileError(f"{quoted(files.run, 300)} is being served by another process")
         self._unlock = unlock
         end_leftovers(files)
-        if not np.isfinite(files.checkpoint().parameters).all():  # of an older version
+        if not np.isfinite(files.checkpoint().parameters).all():  # saved by an older version
             raise FileError(
                 f"{quoted(files.run, 300)}: the last checkpoint is not finite; --rollback 1 undoes its round"
             )
@@ -309,7 +309,7 @@ class Supervisor:
         self.superexec = self._process(
             "superexec", lambda: flower.superexec_command(port, secret, self._serverapp), environment
         )
-        few = {"MALLOC_ARENA_MAX": "2"}  # decoding in threads else leaves each one's memory behind
+        few = {"MALLOC_ARENA_MAX": "2"}  # otherwise each decoding thread retains its memory
         self.gateways = [
             self._process(
                 f"gateway-{site}" if site else "gateway", partial(self._gateway_command, site), environment | few
@@ -340,19 +340,19 @@ class Supervisor:
 
     @property
     def processes(self) -> list[Process]:
-        """In the order of their start."""
+        """Returns the processes in the order in which they start."""
         return [self.superlink, *self.gateways, self.superexec]
 
     def _ensure(self) -> None:
         for process in self.processes:
-            if process.ensure():  # noted at once: a `serve` that is killed now must find it
+            if process.ensure():  # record it at once: if this `serve` is killed, the next one must find it
                 pids = [str(p.child.pid) for p in self.processes if p.child is not None]
                 (self.files.folder / PROCESSES).write_text("\n".join(pids) + "\n")
 
     # -- the run of the ServerApp -----------------------------------------------------------------------------------
 
     def _watch_run(self) -> None:
-        """Starts a run where none is under way: the first, or one from the checkpoint after another failed."""
+        """Starts a run if none is active: the first one, or one from the checkpoint after a failure."""
         if time.monotonic() - self._asked < 2:
             return
         self._asked = time.monotonic()
@@ -360,11 +360,11 @@ class Supervisor:
             self._control = self._control or flower.Control(self.superlink_port)
             active = [run for run in self._control.runs() if not run.status.startswith("finished")]
             for run in active:
-                if run.run_id != self._run:  # of an earlier `serve`: its ServerApp may be gone
+                if run.run_id != self._run:  # started by an earlier `serve`; its ServerApp may be gone
                     self._control.stop(run.run_id)
             mine = next((run for run in active if run.run_id == self._run), None)
             if mine is not None and mine.status == "running" and self._serverapp_gone():
-                self._control.stop(mine.run_id)  # SuperLink would notice within a minute
+                self._control.stop(mine.run_id)  # SuperLink would notice only within a minute
                 mine = None
             if mine is None:
                 again = self._run is not None
@@ -378,7 +378,7 @@ class Supervisor:
             self._control = None
 
     def _serverapp_gone(self) -> bool:
-        """Whether the ServerApp's process has ended: it cannot resume, the next one starts from the checkpoint."""
+        """True if the ServerApp's process has ended. It cannot resume; a new run starts from the checkpoint."""
         try:
             os.kill(int(self._serverapp.read_text("utf-8")), 0)
         except ProcessLookupError:
@@ -387,10 +387,10 @@ class Supervisor:
             return False
         return False
 
-    # -- all of it --------------------------------------------------------------------------------------------------
+    # -- the session ------------------------------------------------------------------------------------------------
 
     def links(self) -> list[dict[str, str]]:
-        """Of each gateway a link for browsers, one for desktops, and the host's, which is for nobody else."""
+        """Returns each gateway's links for browsers, for desktops, and for the host's dashboard (private)."""
         path = self.files.folder / HOSTS
         before = read_json(path).get("gateways", []) if path.exists() else []
         found, hosts = [], []
@@ -408,7 +408,7 @@ class Supervisor:
         return found
 
     def run(self, ready: Callable[[list[dict[str, str]]], None], stopped: Callable[[], bool]) -> bool:
-        """Keeps all going until the rounds are done (True), or the host or a signal ends it (False)."""
+        """Runs all processes until the rounds are done (True), or the host or a signal ends the session (False)."""
         links = self.links()
         said = False
         try:
@@ -449,4 +449,4 @@ class Supervisor:
             return False
 
     def _let_clients_hear(self) -> None:
-        time.sleep(3)  # the gateway looks every second, and tells them that the session is done
+        time.sleep(3)  # the gateway checks every second whether the session is done, and notifies its clients

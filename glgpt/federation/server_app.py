@@ -1,7 +1,7 @@
-"""The ServerApp: the rounds of a session on Flower's public interface, from its last checkpoint on.
+"""The ServerApp: runs a session's rounds on Flower's public interface, starting from its last checkpoint.
 
-A site answers with all its clients' updates; each becomes a reply of its own, so that any Flower strategy sees every
-client. A reply that is not as agreed is left out before the strategy, which would raise, sees it.
+A site's reply contains all its clients' updates. Each becomes a separate reply, so that any Flower strategy sees every
+client. Invalid replies are dropped first, because strategies raise on them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from glgpt.federation.session import Checkpoint, Files, NotFiniteError, Session
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-STARTING = 30.0  # seconds that a supernode may take beyond a round: it starts a process for each
-ADAM = ("m_t", "v_t")
+STARTING = 30.0  # seconds that a supernode may take beyond a round, because it starts a process for each round
+ADAM = ("m_t", "v_t")  # attributes that hold the state of Flower's FedAdam
 
 
 class Diloco(FedAvg):
-    """FedAvg whose mean is a step of an outer Nesterov optimizer; with `trim`, a trimmed mean."""
+    """FedAvg with an outer Nesterov step on the clients' mean; with `trim`, on their trimmed mean."""
 
     def __init__(self, outer: Outer, trim: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -49,14 +49,14 @@ class Diloco(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As FedAvg does; the parameters are what the outer step starts from."""
+        """Configures a round as FedAvg does, and stores the parameters for the outer step."""
         self.current = arrays[KEY].numpy()
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The parameters after the round."""
+        """Returns the parameters after the round."""
         good = [reply.content for reply in replies if not reply.has_error()]
         if not good:
             return None, None
@@ -76,9 +76,9 @@ def _number(content: RecordDict, name: str) -> float:
 
 
 def strategy_of(session: Session) -> Strategy:
-    """Flower's strategy of a session. Sites are few, so that all of them are asked."""
+    """Returns a session's Flower strategy. It asks every site, because sites are few."""
     sites: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
-    if session.dp_noise:  # a mean in which all count alike: how much one can move it is then known
+    if session.dp_noise:  # equal weights bound how far one client can move the mean
         alike = FedAvg(weighted_by_key=ALIKE, **sites)
         return DifferentialPrivacyServerSideFixedClipping(alike, session.dp_noise, session.dp_clip, session.quorum)
     if session.strategy == "fedadam":
@@ -93,14 +93,14 @@ def strategy_of(session: Session) -> Strategy:
 
 
 def memory_of(strategy: Strategy) -> dict[str, np.ndarray]:
-    """What a strategy carries from round to round."""
+    """Returns the state that a strategy carries from round to round."""
     if isinstance(strategy, Diloco):
         return {} if strategy.outer.velocity is None else {"velocity": strategy.outer.velocity}
     return {name: value[KEY] for name in ADAM if (value := getattr(strategy, name, None))}
 
 
 def remember(strategy: Strategy, memory: Any) -> None:
-    """Restores what `memory_of` returned; what it did not hold is cleared."""
+    """Restores the state that `memory_of` returned, and clears any other state."""
     if isinstance(strategy, Diloco):
         strategy.outer.velocity = memory.get("velocity")
     for name in ADAM:
@@ -110,14 +110,14 @@ def remember(strategy: Strategy, memory: Any) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest values in a site's reply."""
+    """The largest values that a site's reply may contain."""
 
     tokens: float
-    loss: float  # nats a token
+    loss: float  # nats per token
 
 
 def expanded(reply: Message, asked: Message, parameters: Vector, limits: Limits) -> list[Message]:
-    """A site's reply as one of each client's; what is not as agreed is left out, with a line in the log."""
+    """Splits a site's reply into one per client. Drops invalid updates with a warning in the log."""
     if reply.has_error():
         logger.warning("a node failed: %s", quoted(reply.error.reason, 300))
         return []
@@ -141,16 +141,16 @@ def expanded(reply: Message, asked: Message, parameters: Vector, limits: Limits)
 
 
 def combined(strategy: Strategy, number: int, before: Vector, replies: list[Message], files: Files) -> Vector:
-    """Saves and returns the parameters after a round: those `before` it if the replies give none that are finite."""
+    """Saves and returns the parameters after a round, or `before` if the result is missing or not finite."""
     memory = dict(memory_of(strategy))
     arrays, _ = strategy.aggregate_train(number, replies)
     if arrays is None:
-        logger.warning("round %d brought nothing", number)
+        logger.warning("round %d has no updates to combine", number)
     after = before if arrays is None else np.asarray(arrays[KEY].numpy(), np.float32)
     try:
         files.save(Checkpoint(number, after, memory_of(strategy)))
     except NotFiniteError as error:
-        logger.error("%s; the weights stay as they were before it", error)
+        logger.error("%s; the weights of the previous round are retained", error)
         remember(strategy, memory)
         files.save(Checkpoint(number, before, memory))
         return before
@@ -158,7 +158,7 @@ def combined(strategy: Strategy, number: int, before: Vector, replies: list[Mess
 
 
 def clients_of(reply: Message) -> int:
-    """How many clients a site's reply speaks for; 0 for what is no such reply."""
+    """Returns the number of clients in a site's reply, or 0 if the reply is malformed."""
     try:
         return int(_number(reply.content, "clients"))
     except (KeyError, TypeError, ValueError, AssertionError):
@@ -170,19 +170,19 @@ def _floats(value: Any) -> list[float]:
 
 
 class Nodes:
-    """Stands for a grid whose nodes are these, and stay: a strategy waits without end for one that has left."""
+    """A Grid with fixed nodes: on a real one, a strategy waits forever for a node that has left."""
 
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
 
     def get_node_ids(self) -> list[int]:
-        """As Grid has it."""
+        """Returns the ids of the nodes."""
         return self.ids
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """All rounds that the checkpoint lacks."""
+    """Runs the rounds that follow the checkpoint."""
     files = Files(Path(str(context.run_config["folder"])))
     session, held = files.session(), files.checkpoint()
     strategy = strategy_of(session)
@@ -201,12 +201,12 @@ def main(grid: Grid, context: Context) -> None:
             return ask(sorted(files.gateway_nodes() & set(grid.get_node_ids())), attempt)
 
         known = files.gateway_nodes()
-        # With `bounded`, a gateway must see all changes; before all gateways are known, a node may be one of them.
+        # In a `bounded` session a gateway must see all changes. Until all gateways are known, any node may be one.
         if not session.bounded and len(known) == session.gateways:
             supernodes.ask(ask(supernodes.free(sorted(set(grid.get_node_ids()) - known)), 0))
         answers, attempt = exchange(grid, partial(gateways, 0)), 0
         while session.gateways > 1 and sum(clients_of(reply) for _, reply in answers) < session.quorum:
-            attempt += 1  # the gateways keep what they have, and wait for more
+            attempt += 1  # the gateways keep their updates and wait for more
             answers = exchange(grid, partial(gateways, attempt))
         replies = [one for question, reply in answers for one in expanded(reply, question, parameters, limits)]
         norms = NormLimits(norm(parameters), recent_norms(files.notes(), number))

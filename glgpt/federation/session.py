@@ -1,8 +1,8 @@
-"""A session's files, in `federation` inside its run folder: what was agreed on, and what survives a crash.
+"""The files of a session, in the folder `federation` of its run folder: the agreed terms and the state.
 
-`session.json` never changes. `checkpoint.safetensors` holds the parameters, the outer optimizer's memory and the round
-they belong to: one file, on the disk before the next round begins. `rounds.jsonl` has a line a round and gateway. What
-one gateway alone knows is in the same folder for the first, and in `site-K` for others.
+`session.json` never changes. `checkpoint.safetensors` holds the parameters, the outer optimizer's state and their
+round in one file, which is on disk before the next round begins. `rounds.jsonl` has one line per round and gateway.
+Each gateway's private state is in the same folder for the first gateway, and in `site-K` for the others.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from glgpt.training.records import validated
 from glgpt.training.settings import Settings
 
 FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
-PAUSED, ENDED = "paused", "ended"  # files: what the host decided
-KEPT = 2  # checkpoints that are kept before the last one
+PAUSED, ENDED = "paused", "ended"  # marker files: what the host decided
+KEPT = 2  # number of checkpoints retained before the last one
 Strategy = Literal["diloco", "fedavg", "fedadam", "median", "trimmed"]
 
 
 class Session(BaseModel):
-    """What all members agree on."""
+    """The terms of a session, on which all members agree."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="forbid")
 
@@ -56,14 +56,14 @@ class Session(BaseModel):
     strategy: Strategy
     outer_lr: float
     outer_momentum: float
-    public: bool  # clips and trims
-    dp_noise: Annotated[float, Field(ge=0)] = 0.0  # over `dp_clip` and the quorum: noise of a round's mean; 0: none
-    dp_clip: Annotated[float, Field(gt=0)] = 1.0  # greatest norm of a change, where there is noise
+    public: bool  # clips and trims the updates
+    dp_noise: Annotated[float, Field(ge=0)] = 0.0  # noise of a round's mean in units of dp_clip / quorum; 0: none
+    dp_clip: Annotated[float, Field(gt=0)] = 1.0  # maximum norm of a change, if there is noise
     dtype: Dtype
     shards: Annotated[int, Field(ge=1)]
-    members: Annotated[int, Field(ge=1)]  # at most
-    gateways: Annotated[int, Field(ge=1)] = 1  # each has members, a port and a node of Flower's of its own
-    digest: str  # of the program, see `training.program.program_digest`
+    members: Annotated[int, Field(ge=1)]  # maximum per gateway
+    gateways: Annotated[int, Field(ge=1)] = 1  # each with its own members, port and Flower node
+    digest: str  # of the training program, see `training.program.program_digest`
     tokenizer: str  # see `text.tokenizer_training.identity`
     config: dict[str, Any]
     settings: Settings
@@ -72,40 +72,40 @@ class Session(BaseModel):
 
     @property
     def model(self) -> ModelConfig:
-        """The model that is trained."""
+        """Returns the configuration of the trained model."""
         return models.from_fields(self.config)
 
     @property
     def recipe(self) -> Recipe:
-        """The program of a step."""
+        """Returns the recipe of a training step."""
         return recipe_of(self.settings)
 
     @property
     def bounds(self) -> Bounds:
-        """The largest values that an update of a round may claim."""
+        """Returns the largest values that an update of a round may claim."""
         return Bounds(self.local_steps, self.recipe.rows, loss_limit(self.model.vocab_size))
 
     @property
     def bounded(self) -> bool:
-        """Whether what one device can move the mean is bounded by a gateway, which then must see all devices."""
+        """True if gateways bound how far one device can move the mean; they must then see all devices."""
         return self.public or bool(self.dp_noise)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parameters in their order: how the vector is cut."""
+        """Returns the parameters' shapes, in their order in the vector."""
         return {name: tuple(p.shape) for name, p in self.model.parameters.items()}
 
     def first_step(self, number: int) -> int:
-        """Steps of the schedule before round `number` (from 1)."""
+        """Returns the number of training steps before round `number` (from 1)."""
         return (number - 1) * self.local_steps
 
     def rates(self, number: int) -> list[float]:
-        """The learning rates of a round's steps."""
+        """Returns the learning rates of a round's steps."""
         first = self.first_step(number)
         return [self.settings.lr_at(min(first + i + 1, self.settings.steps)) for i in range(self.local_steps)]
 
 
 def recipe_of(s: Settings) -> Recipe:
-    """The recipe that settings ask for."""
+    """Returns the recipe for these settings."""
     return Recipe(
         s.batch, s.context, s.accumulate, (s.beta1, s.beta2), 1e-8, s.weight_decay, s.clip, s.dropout, s.recompute
     )
@@ -113,28 +113,28 @@ def recipe_of(s: Settings) -> Recipe:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of the server's side after `round` rounds."""
+    """The server's state after `round` rounds."""
 
     round: int
     parameters: Vector
-    memory: Mapping[str, NDArray[Any]]  # the outer optimizer's, by name
+    memory: Mapping[str, NDArray[Any]]  # state of the outer optimizer, by name
 
 
 class NotFiniteError(GlgptError):
-    """Parameters that hold a NaN or an infinity, and are not saved."""
+    """Raised for parameters with a NaN or an infinity, which are not saved."""
 
 
 class Files:
-    """A session's folder."""
+    """Reads and writes a session's folder."""
 
     def __init__(self, run: Path, site: int = 0) -> None:
         self.run = run
         self.folder = run / FOLDER
-        self.site = site  # which gateway's
+        self.site = site  # index of the gateway
         self.site_folder = self.folder / f"site-{site}" if site else self.folder
 
     def create(self, session: Session, parameters: Vector, ids: NDArray[Any]) -> None:
-        """Writes a new session. The checkpoint comes last: a folder without one holds no session."""
+        """Writes a new session. The checkpoint is written last: a folder without one holds no session."""
         self.folder.mkdir()
         self.folder.chmod(0o700)  # it holds keys
         for name in ("invitation.key", "superexec.key"):
@@ -144,7 +144,7 @@ class Files:
         self.save(Checkpoint(0, parameters, {}))
 
     def secret(self, name: str) -> bytes:
-        """32 random bytes that stay the same; made when first asked for."""
+        """Returns 32 random bytes, created on the first call and stored."""
         path = self.folder / name
         if not path.exists():
             with written_whole(path, private=True) as file:
@@ -153,20 +153,20 @@ class Files:
 
     @property
     def exists(self) -> bool:
-        """Whether a session was begun here."""
+        """True if the folder holds a session."""
         return (self.folder / CHECKPOINT).is_file()
 
     def session(self) -> Session:
-        """What was agreed on. Raises FileError for a folder without a session, or a damaged one."""
+        """Returns the session's terms. Raises FileError if the session is missing or damaged."""
         path = self.folder / SESSION
         if not self.exists or not path.is_file():
-            raise FileError(f"{quoted(self.run, 300)} holds no federation; begin one with glgpt federate serve")
+            raise FileError(f"{quoted(self.run, 300)} holds no federation; start one with glgpt federate serve")
         return validated(Session, read_text(path), f"{quoted(path, 300)} is damaged")
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Writes a checkpoint, which is on the disk when this returns, and keeps those of the two rounds before it.
+        """Writes a checkpoint, which is on disk when this returns, and retains the two previous ones.
 
-        Raises NotFiniteError for parameters, or memory of the outer optimizer, that are not finite.
+        Raises NotFiniteError if the parameters or the outer optimizer's state are not finite.
         """
         arrays = {"parameters": checkpoint.parameters, **{f"memory.{k}": v for k, v in checkpoint.memory.items()}}
         for name, values in arrays.items():
@@ -188,12 +188,12 @@ class Files:
         return self.folder / f"checkpoint-{number}.safetensors"
 
     def kept_rounds(self) -> list[int]:
-        """Returns the rounds before the last one whose checkpoints are kept, in order."""
+        """Returns the earlier rounds whose checkpoints are retained, in order."""
         names = (path.stem.removeprefix("checkpoint-") for path in self.folder.glob("checkpoint-*.safetensors"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def go_back(self, number: int) -> None:
-        """Makes the kept checkpoint of round `number` the last one. Raises FileError where it is damaged."""
+        """Makes the retained checkpoint of round `number` the last one. Raises FileError if it is damaged."""
         self.checkpoint(self._kept(number))
         self._kept(number).replace(self.folder / CHECKPOINT)
         for later in self.kept_rounds():
@@ -201,19 +201,19 @@ class Files:
                 self._kept(later).unlink()
 
     def checkpoint(self, path: Path | None = None) -> Checkpoint:
-        """The last checkpoint, or the one at `path`. Raises FileError where it is damaged."""
+        """Returns the last checkpoint, or the one at `path`. Raises FileError if it is damaged."""
         path = path or self.folder / CHECKPOINT
         try:
             with safe_open(path, framework="numpy") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a file is no dict
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a file is not a dict
                 number = int((file.metadata() or {})["round"])
             parameters = arrays.pop("parameters")
-        except Exception as error:  # safetensors has errors of its own
+        except Exception as error:  # safetensors has its own exceptions
             raise FileError(f"{quoted(path, 300)} is damaged: {quoted(error, 200)}") from None
         return Checkpoint(number, parameters, {k.removeprefix("memory."): v for k, v in arrays.items()})
 
     def round_of(self) -> int:
-        """The round of the last checkpoint, without reading its arrays."""
+        """Returns the round of the last checkpoint, without reading its arrays."""
         with safe_open(self.folder / CHECKPOINT, framework="numpy") as file:
             return int((file.metadata() or {})["round"])
 
@@ -225,79 +225,79 @@ class Files:
             os.fsync(file.fileno())
 
     def notes(self) -> list[dict[str, Any]]:
-        """A line a round, of all its gateways; what a killed process left half written is left out."""
+        """Returns one line per round, merged over its gateways. Skips lines that a killed process left half written."""
         return by_round(json_lines(self.folder / ROUNDS))
 
     def keep_notes(self, number: int) -> None:
-        """Drops the lines of rounds after `number`, and what was evaluated after it."""
+        """Deletes the lines of rounds after `number`, and the evaluation of round `number`."""
         lines = [x for x in json_lines(self.folder / ROUNDS) if x["round"] < number + ("clients" in x)]
         write_synced(self.folder / ROUNDS, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     @property
     def paused(self) -> bool:
-        """Whether the host paused the session."""
+        """True if the host paused the session."""
         return (self.folder / PAUSED).exists()
 
     def pause(self, paused: bool) -> None:
-        """Pauses or resumes the session, for all gateways and also after a restart."""
+        """Pauses or resumes the session for all gateways, also across restarts."""
         if paused:
             (self.folder / PAUSED).touch()
         else:
             (self.folder / PAUSED).unlink(missing_ok=True)
 
     def invitations(self) -> Invitations:
-        """The invitations of one gateway: another does not admit them."""
+        """Returns the invitations of this gateway, which other gateways do not accept."""
         self.site_folder.mkdir(exist_ok=True)
         return Invitations(self.site_folder / "invitations.json", self.secret("invitation.key"), self.session().id)
 
     @property
     def logs(self) -> Path:
-        """Where the processes write their logs."""
+        """Returns the folder of the processes' logs."""
         return self.folder / "logs"
 
     @property
     def page(self) -> Path:
-        """The exported page, where one was made."""
+        """Returns the folder of the exported page, if there is one."""
         return self.folder / "page"
 
     def tokenizer_files(self) -> dict[str, str]:
-        """The tokenizer's files by name."""
+        """Returns the contents of the tokenizer's files by name."""
         found = {name: self.run / name for name in TOKENIZER_FILES}
         return {name: path.read_text("utf-8") for name, path in found.items() if path.is_file()}
 
     def gateway_nodes(self) -> set[int]:
-        """The gateways' nodes as Flower numbers them; other nodes are supernodes."""
+        """Returns the Flower node ids of the gateways. All other nodes are supernodes."""
         paths = (Files(self.run, site).node_number for site in range(self.session().gateways))
         return {int(path.read_text("utf-8")) for path in paths if path.exists()}
 
     @property
     def node_key(self) -> Path:
-        """The key of this gateway's node."""
+        """Returns the path of this gateway's node key."""
         return self.site_folder / "site.key"
 
     @property
     def node_number(self) -> Path:
-        """Which node of Flower's this gateway is, where it was one."""
+        """Returns the path of this gateway's Flower node id; it exists after the first connection."""
         return self.node_key.with_suffix(".node")
 
     @property
     def ids(self) -> Path:
-        """The text's ids, u16 or u32."""
+        """Returns the path of the text's token ids (uint16 or uint32)."""
         return self.folder / "train.npy"
 
 
 def by_round(lines: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line a round, in order: the last one of each gateway, put together. What later lines add counts too."""
+    """Merges lines into one per round, in order. Later lines of a gateway add to and override earlier ones."""
     found: dict[int, dict[int | None, dict[str, Any]]] = {}
     for line in lines:
         kinds = found.setdefault(line["round"], {})
-        kind = line.pop("site", 0) if "clients" in line else None  # None: what is known of all gateways together
+        kind = line.pop("site", 0) if "clients" in line else None  # None: a line about all gateways together
         kinds[kind] = kinds.get(kind, {}) | line
     return [_together(kinds.pop(None, {}), list(kinds.values())) for _, kinds in sorted(found.items())]
 
 
 def _together(whole: dict[str, Any], sites: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is known of a round, and its line of each gateway, as one line."""
+    """Merges a round's common line and the line of each gateway into one."""
     one = {name: value for line in (*sites, whole) for name, value in line.items()}
     if len(sites) < 2:
         return one
@@ -313,7 +313,7 @@ def _together(whole: dict[str, Any], sites: list[dict[str, Any]]) -> dict[str, A
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON lines; a line that was cut off is left out."""
+    """Yields the objects in a file of JSON lines. Skips incomplete lines."""
     if not path.exists():
         return
     for line in path.read_bytes().split(b"\n"):
@@ -325,7 +325,7 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Writes a file, whole or not at all; it is on the disk when this returns."""
+    """Writes a file atomically; it is on disk when this returns."""
     with written_whole(path) as file:
         file.write(data)
         file.flush()
@@ -340,5 +340,5 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def weights_id(number: int, parameters: Vector) -> str:
-    """Names a round's weights: the same round from the same weights has the same name, also after a restart."""
+    """Returns a name for a round's weights, which depends only on them and the round's number."""
     return f"{number}-{hashlib.sha256(parameters.tobytes()).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Keeps the run folder of a session as `glgpt train` leaves one: metrics, samples, checkpoints, the curve."""
+"""Writes a session's run folder in the form of `glgpt train`: metrics, samples, checkpoints, the loss curve."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glgpt.training.run_folder import RunFolder
 
 
 class SessionEvaluator:
-    """Evaluates the shared model after its rounds on this machine; opened when the first round is done."""
+    """Evaluates the shared model on this machine after each round. Opens the device after the first round."""
 
     def __init__(self, files: Files, device: str | int) -> None:
         self.files, self.session, self._device = files, files.session(), device
@@ -36,16 +36,16 @@ class SessionEvaluator:
         s = self.session.settings
         tokenizer = load_tokenizer(run.path, run.record.vocab_size)
         if tokenizer is None:
-            raise GlgptError(f"{run.path} has lost its tokenizer")
+            raise GlgptError(f"{run.path} has no tokenizer; restore its tokenizer files")
         data: Data = load_data(Text.of_files(run.record.files), s.validation, tokenizer, identity(run.path))
         trainer = Trainer.load(run.path, batch=s.batch, device=self._device)
         run.rewind(trainer.steps_done)
         return Loop(trainer, data, tokenizer, s, run, Hooks())
 
     def catch_up(self, done: int) -> Iterator[dict[str, Any]]:
-        """The figures of the last round that is done, evaluated, sampled and saved; nothing where that was told.
+        """Evaluates, samples and saves the latest finished round; yields the metrics of each round not yet reported.
 
-        Rounds that ended while an earlier one was evaluated are told of without a validation.
+        Rounds that ended during an earlier evaluation are yielded without a validation.
         """
         if done <= self._kept:
             return
@@ -63,9 +63,9 @@ class SessionEvaluator:
             yield line | (extra if line["round"] == number else {})
 
     def _evaluated(self, loop: Loop, parameters: Vector, loss: float | None) -> dict[str, Any]:
-        """Evaluates, samples and saves the parameters; returns the metrics, or the problem where they cannot be.
+        """Evaluates, samples and saves the parameters. Returns the metrics, or the problem if evaluation fails.
 
-        A model that cannot be evaluated must not end the session: the next `serve` would end the same way.
+        A model that cannot be evaluated must not end the session: the next `serve` would fail in the same way.
         """
         step = loop.trainer.steps_done
         try:
@@ -78,7 +78,7 @@ class SessionEvaluator:
         return {k: v for k, v in found.items() if not isinstance(v, float) or math.isfinite(v)}
 
     def _notes(self, number: int) -> list[dict[str, Any]]:
-        """The lines of the rounds; the gateway writes a round's before Flower has its answer."""
+        """Returns the lines of `rounds.jsonl`, after waiting up to 2 s for the line of round `number`."""
         for _ in range(20):
             lines = self.files.notes()
             if any(line["round"] == number and "clients" in line for line in lines):

@@ -1,4 +1,4 @@
-"""Listens for the gateway: uvicorn's settings, limits on connections, and the flow control that its WebSockets lack."""
+"""Configures uvicorn for the gateway: connection limits, and the flow control that its WebSockets lack."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from glgpt.page.connections import BACKLOG, Connections, http_protocol
 
 
 class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore]  # Any where uvicorn is not installed
-    """uvicorn's sockets (0.49), which wait until a client has read what was sent before.
+    """The WebSocket protocol of uvicorn 0.49, with sends that wait until the client has read earlier data.
 
-    uvicorn's `send` waits for `writable`, but nothing of uvicorn ever clears it, so that the process would hold all
-    that is sent to a client that reads slowly.
+    uvicorn's `send` waits for `writable`, but nothing in uvicorn clears that event. The process would buffer everything
+    that is sent to a slow client.
     """
 
     def pause_writing(self) -> None:
-        """The transport's buffer is full."""
+        """Blocks sending: the transport's buffer is full."""
         self.writable.clear()
 
     def resume_writing(self) -> None:
-        """The transport's buffer has room."""
+        """Resumes sending: the transport's buffer has space again."""
         self.writable.set()
 
     def send_receive_event_to_app(self) -> None:
-        """Hands a message over, and keeps no copy until the next one comes."""
+        """Delivers a message without retaining a copy of it until the next message."""
         super().send_receive_event_to_app()
         self.bytes = bytearray()
 
     def keepalive_timeout(self) -> None:
-        """Drops a client that answers no ping, with what it has not read."""
+        """Drops a client that does not answer pings, and its unread data."""
         super().keepalive_timeout()
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody waits for a client that is gone."""
+        """Releases senders that wait for a disconnected client."""
         self.writable.set()
         super().connection_lost(exc)
 
 
 def configuration(app: Any, connections: Connections, **more: Any) -> uvicorn.Config:
-    """Returns uvicorn's settings for the ASGI application `app` on a socket whose connections these are.
+    """Returns uvicorn's settings for the ASGI application `app`, with `connections` of its listening socket.
 
-    Messages are not compressed: changes of weights are noise, and each socket would hold two windows.
+    Compression is off: weight changes hardly compress, and each socket would hold two compression windows.
     """
     settings: dict[str, Any] = {
-        "loop": "asyncio",  # whose transports close what `Listener` accepted
+        "loop": "asyncio",  # its transports close the connections that `Listener` accepted
         "http": http_protocol(connections),
         "backlog": BACKLOG,
         "ws": FlowControl,

@@ -1,4 +1,5 @@
-"""How good a model is on held-back text, beside chance, n-gram models and the embedded model; what its samples copy.
+"""Scores a model on held-back text, compared with chance, n-gram models and the embedded model.
 
-It knows losses and token counts; it never knows devices or the command line.
+`suite.score` is the entry point; it also measures what the model's samples copy from the training text. The package
+uses `inference` for predictions, and `text` for tokens and windows.
 """

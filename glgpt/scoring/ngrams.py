@@ -1,8 +1,8 @@
-"""N-gram models of a training text: the baselines that a language model has to beat.
+"""N-gram models of a training text, the baselines for a language model.
 
-Unigrams are counted plus one. A bigram or trigram model mixes what followed its context with the model of the shorter
-context, which gets as much weight as there are different followers (Witten and Bell 1991):
-p(w | c) = (count(c w) + followers(c) p'(w)) / (count(c) + followers(c)). It has nothing to tune.
+Unigram counts have add-one smoothing. A bigram or trigram model mixes the tokens that followed its context with the
+model of the next shorter context, weighted by the number of different followers (Witten and Bell 1991):
+p(w | c) = (count(c w) + followers(c) p'(w)) / (count(c) + followers(c)). There is nothing to tune.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from glgpt.scoring.predictions import Predictions
 from glgpt.text.dataset import Ids
 
 NAMES = ("unigram", "bigram", "trigram")
-BLOCK = 1 << 22  # tokens counted together
+BLOCK = 1 << 22  # tokens counted at once
 Keys = NDArray[np.int64]
 Progress = Callable[[int, int], None]
 
 
 @dataclass
 class _Followers:
-    """How often each token followed each of some contexts: sorted keys `context * vocab + token`, and their counts."""
+    """Counts how often each token followed a context: sorted keys `context * vocab + token` and their counts."""
 
     vocab: int
     keys: Keys
     counts: Keys
 
     def add(self, keys: Keys) -> None:
-        """Counts the keys of a part of the text."""
+        """Adds the keys of a part of the text."""
         found, counts = np.unique(keys, return_counts=True)
         self.keys, where = np.unique(np.concatenate([self.keys, found]), return_inverse=True)
         both = np.concatenate([self.counts, counts])
@@ -40,7 +40,7 @@ class _Followers:
         np.add.at(self.counts, where, both)
 
     def mixed(self, context: int, shorter: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The distribution behind a context `[vocab]`, from that behind the shorter one."""
+        """Returns the distribution after a context, `[vocab]`, given that after the shorter context."""
         begin, end = np.searchsorted(self.keys, (context * self.vocab, (context + 1) * self.vocab))
         if begin == end:
             return shorter
@@ -53,9 +53,10 @@ class _Followers:
 def baselines(
     train: Ids, vocab: int, ids: Ids, targets: NDArray[np.int64], progress: Progress | None = None
 ) -> dict[str, Predictions]:
-    """What n-gram models of `train` give the tokens `targets` of `ids`, by name (of the first ones a shorter model).
+    """Returns by name what n-gram models of `train` predict for the tokens at positions `targets` of `ids`.
 
-    A context is what stands before the target in the text, whatever the model's window holds of it.
+    The context is the text before a target, also beyond the start of the model's window. At the start of the text,
+    where the context is too short, the model of the shorter context predicts.
     """
     before = [_context(ids, targets, vocab, size) for size in (1, 2)]
     followers = [_Followers(vocab, *(np.zeros(0, np.int64) for _ in range(2))) for _ in before]
@@ -77,7 +78,7 @@ def baselines(
 
 
 def _context(ids: Any, targets: NDArray[np.int64], vocab: int, size: int) -> Keys:
-    """The `size` tokens before each target as one number, -1 where there are fewer."""
+    """Returns the `size` tokens before each target as one number, or -1 if there are fewer."""
     found = np.zeros(len(targets), np.int64)
     for back in range(size, 0, -1):
         found = found * vocab + np.asarray(ids[np.maximum(targets - back, 0)], np.int64)
@@ -89,7 +90,7 @@ def _predicted(
     base: NDArray[np.float64], followers: list[_Followers], before: list[Keys], targets: NDArray[np.int64]
 ) -> dict[str, Predictions]:
     found = {name: Predictions.empty(len(targets)) for name in NAMES}
-    order = np.lexsort((before[1], before[0]))  # so that each context's distribution is made once
+    order = np.lexsort((before[1], before[0]))  # compute each context's distribution once
     last, p = [-2, -2], [base, base]
     favourite = float(base.max())
     for i in order:

@@ -1,4 +1,4 @@
-"""What a predictor gave each token of a text, and the figures that follow from it."""
+"""The predictions of a text's tokens, and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
 from glgpt.text.dataset import Ids
 
-BINS = 10  # of the reliability diagram, equally wide
+BINS = 10  # number of equally wide bins in the reliability diagram
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of each of N targets: its negative log probability, its rank, the probability of the likeliest token; `[N]`.
+    """The predictions of N targets, each field `[N]`: nats, rank, and the probability of the likeliest token.
 
-    Tokens rank by probability, 0 the likeliest, equally likely ones by their id.
+    `nats` is the target's negative log probability. Tokens rank by probability, from 0 for the likeliest; equally
+    likely ones rank by id.
     """
 
     nats: NDArray[np.float64]
@@ -31,13 +32,13 @@ class Predictions:
 
     @classmethod
     def empty(cls, count: int) -> Predictions:
-        """Zeros, to be filled in."""
+        """Returns predictions full of zeros, to be filled in."""
         return cls(np.zeros(count), np.zeros(count, np.int64), np.zeros(count))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """How well a predictor did; `bins` are (mean confidence, accuracy, tokens) of those that hold any token."""
+    """The metrics of a predictor. `bins` holds (mean confidence, accuracy, tokens) of each non-empty bin."""
 
     name: str
     nats_per_token: float
@@ -45,12 +46,12 @@ class Figures:
     bits_per_byte: float
     top_1: float
     top_5: float
-    calibration_error: float | None  # mean distance of confidence and accuracy; None for chance, which has no favourite
+    calibration_error: float | None  # mean |confidence - accuracy|; None for chance, which favours no token
     bins: tuple[tuple[float, float, int], ...]
 
 
 def figures(name: str, found: Predictions, size: int) -> Figures:
-    """The figures of a predictor on targets of `size` bytes."""
+    """Returns the metrics of a predictor on targets of `size` bytes."""
     count = len(found.nats)
     loss = float(found.nats.sum()) / count
     hit = found.ranks == 0
@@ -66,7 +67,7 @@ def figures(name: str, found: Predictions, size: int) -> Figures:
 
 
 def chance(vocab_size: int, count: int, size: int) -> Figures:
-    """Every token equally likely."""
+    """Returns the metrics of a predictor for which all tokens are equally likely."""
     loss = math.log(vocab_size)
     return Figures(
         "chance", loss, float(vocab_size), _bits(loss * count, size), 1 / vocab_size, min(1.0, 5 / vocab_size), None, ()
@@ -82,7 +83,7 @@ def _bits(nats: float, size: int) -> float:
 
 
 def targets_of(first: Sequence[int] | NDArray[Any], context: int) -> NDArray[np.int64]:
-    """Where the targets of windows of `context` tokens stand in the text, `[len(first) * context]`."""
+    """Returns the text positions of the targets of windows of `context` tokens, `[len(first) * context]`."""
     found: NDArray[np.int64] = (np.asarray(first, np.int64)[:, None] + np.arange(1, context + 1)).reshape(-1)
     return found
 
@@ -90,12 +91,12 @@ def targets_of(first: Sequence[int] | NDArray[Any], context: int) -> NDArray[np.
 def predict(
     model: LanguageModel, ids: Ids, first: Sequence[int] | NDArray[Any], context: int, progress: Progress | None = None
 ) -> Predictions:
-    """What `model` gives every target of the windows that start at `first`. Raises GlgptError as its `logits` do."""
+    """Returns the model's predictions for windows that start at `first`. Raises GlgptError as `logits` does."""
     found = Predictions.empty(len(first) * context)
     for i, start in enumerate(map(int, first)):
         window = np.asarray(ids[start : start + context + 1], np.int64)
         if len(window) <= context:
-            raise GlgptError(f"a window of {context} tokens at {start} leaves the text, which has {len(ids)}")
+            raise GlgptError(f"a window of {context} tokens at {start} exceeds the text, which has {len(ids)} tokens")
         rows = slice(i * context, (i + 1) * context)
         predict_logits(model.logits(window[:-1].tolist()), window[1:], found, rows)
         if progress:
@@ -104,7 +105,7 @@ def predict(
 
 
 def predict_logits(logits: NDArray[np.float32], targets: NDArray[np.int64], into: Predictions, rows: slice) -> None:
-    """Notes what logits `[T, vocab]` give `targets` `[T]` in these rows of `into`."""
+    """Writes the predictions by logits `[T, vocab]` for `targets` `[T]` to `rows` of `into`."""
     own = np.take_along_axis(logits, targets[:, None], axis=1)
     greater = (logits > own).sum(axis=1)
     equal_before = ((logits == own) & (np.arange(logits.shape[1]) < targets[:, None])).sum(axis=1)

@@ -1,17 +1,20 @@
-"""What a model's text takes from its training text: words, and runs of characters."""
+"""Measures what a model's text copies from its training text: words, and runs of characters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-RUN = 20  # characters in a row that count as a copy
+RUN = 20  # minimum length in characters of a copied run
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Of a sample: the share of its words that the training text has, the longest run of characters found there, and
-    the share of its runs of `RUN` characters found there; None where it has no word, or no such run."""
+    """The parts of a sample that the training text contains: words, the longest run, runs of `RUN` characters.
+
+    `known_words` and `copied_runs` are shares from 0 to 1, or None if the sample has no word or no such run.
+    `longest_copy` is in characters.
+    """
 
     known_words: float | None
     longest_copy: int
@@ -19,19 +22,19 @@ class Copies:
 
 
 def words(text: str) -> list[str]:
-    """The runs of letters, in lower case."""
+    """Returns the words of a text: runs of letters, in lower case."""
     apart = {ord(c): " " for c in set(text) if not c.isalpha()}
     return text.translate(apart).lower().split()
 
 
 def copies(sample: str, training: Iterable[str]) -> Copies:
-    """Compares a sample with a training text in pieces, which may be cut anywhere but inside of words."""
+    """Compares a sample with a training text in pieces. A piece must not end inside a word."""
     automaton, known = _Automaton(sample), set[str]()
     for piece in training:
         known.update(words(piece))
         automaton.read(piece)
     found, longest = words(sample), automaton.longest()
-    runs = longest[RUN - 1 :]  # by the character that each run ends with
+    runs = longest[RUN - 1 :]  # by the last character of each run
     return Copies(
         sum(word in known for word in found) / len(found) if found else None,
         max(longest, default=0),
@@ -40,7 +43,7 @@ def copies(sample: str, training: Iterable[str]) -> Copies:
 
 
 class _Automaton:
-    """The suffix automaton of a sample (Blumer et al. 1985): reads any text and notes which substrings it shares."""
+    """The suffix automaton of a sample (Blumer et al. 1985). It finds the substrings that a text shares."""
 
     def __init__(self, sample: str) -> None:
         self.next: list[dict[str, int]] = [{}]
@@ -77,7 +80,7 @@ class _Automaton:
             last = self.link[last]
 
     def read(self, text: str) -> None:
-        """Notes for each state the longest of its substrings that ends anywhere in the text; pieces follow another."""
+        """Reads the next piece of the text. Records for each state the longest of its substrings found in the text."""
         following, link, length, best = self.next, self.link, self.length, self.best
         state, matched = self.state, self.matched
         for char in text:
@@ -93,7 +96,7 @@ class _Automaton:
         self.state, self.matched = state, matched
 
     def longest(self) -> list[int]:
-        """For each character of the sample, the length of the longest run ending there that was read."""
+        """Returns, for each character of the sample, the length of the longest copied run that ends there."""
         best = list(self.best)
         for state in sorted(range(1, len(best)), key=lambda s: -self.length[s]):
             above = self.link[state]
@@ -101,6 +104,6 @@ class _Automaton:
         found = []
         for state in self.ends:
             while state > 0 and not best[state]:
-                state = self.link[state]  # noqa: PLW2901, the first that was read, from the longest on
+                state = self.link[state]  # noqa: PLW2901, walk to shorter suffixes until one was found in the text
             found.append(best[state])
         return found

@@ -1,4 +1,4 @@
-"""A model's score: everything that `glgpt eval --suite` prints, and the page's Score step for the same model."""
+"""Scores a model: computes and formats everything that `glgpt eval --suite` prints and the page's Score step shows."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from glgpt.text.tokenizer_training import identity
 from glgpt.training.records import Record, validated
 from glgpt.training.run_folder import RECORD
 
-TOKENS = 8192  # scored of a text at most, in windows spread evenly over it
-BESIDE = 2048  # tokens that the embedded model is scored on, spread over the first HEAD characters of that text
+TOKENS = 8192  # maximum scored tokens of a text, in windows spread evenly over it
+BESIDE = 2048  # maximum tokens on which the embedded model is scored, within the first HEAD characters
 HEAD = 1 << 16
-WRITTEN = 512  # tokens that the model writes
+WRITTEN = 512  # tokens in the model's sample
 TEMPERATURE = 0.8
-Progress = Callable[[str, int, int], None]  # what it is busy with, how much of that is done, how much there is
+Progress = Callable[[str, int, int], None]  # current task, done, total
 
 
 @dataclass(frozen=True)
 class Score:
-    """Figures on held-back text by predictor, the model first; `sample` is what it wrote, `copies` what that copies."""
+    """The metrics of each predictor on held-back text, the model first, and the sample that the model wrote."""
 
     model: str
     window: int
@@ -45,30 +45,30 @@ class Score:
     figures: tuple[Figures, ...]
     sample: str
     copies: Copies | None  # None without a training text
-    task: Answers | None  # None for a text that is no toy task
+    task: Answers | None  # None if the text is not a toy task
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Returns the score as data for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Texts:
-    """What a model is scored on: the text held back, and the one it learned from, if that is known."""
+    """The texts for scoring: the held-back text and, if known, the training text."""
 
     held: Text
     train: Text | None
 
 
 def texts_of_run(folder: Path) -> Texts:
-    """The two parts of a run's text. Raises FileError for a folder that is no run, or a run of a text without files."""
+    """Returns the two parts of a run's text. Raises FileError if the folder is not a run or the run has no files."""
     if not (folder / RECORD).is_file():
-        raise FileError(f"{quoted(folder, 300)} is no training run: it has no {RECORD}; give a text and --model")
+        raise FileError(f"{quoted(folder, 300)} is not a training run: it has no {RECORD}; give a text and --model")
     record = validated(Record, read_text(folder / RECORD), f"{quoted(folder / RECORD, 300)} is damaged")
     if not record.files:
-        raise FileError(f"{quoted(folder, 300)} was trained on a text, not on files: give the text, and --model")
+        raise FileError(f"{quoted(folder, 300)} was not trained on files; give the text and --model")
     if not record.settings.validation:
-        raise FileError(f"{quoted(folder, 300)} kept no text back to be scored on: give one, and --model")
+        raise FileError(f"{quoted(folder, 300)} has no held-back text to score; give a text and --model")
     train, held = Text.of_files(record.files).split(record.settings.validation)
     return Texts(held, train)
 
@@ -81,10 +81,10 @@ def score(
     embedded: LanguageModel | None = None,
     progress: Progress | None = None,
 ) -> Score:
-    """Scores a model, and beside it chance, n-gram models of the training text, and `embedded` on the same text.
+    """Scores a model, and for comparison chance, n-gram models of the training text, and `embedded`.
 
-    At most `tokens` tokens are scored (0: all), in windows of `LanguageModel.context` tokens, spread evenly over the text.
-    Raises GlgptError for a model without a tokenizer, or a text that fills no window.
+    Scores at most `tokens` tokens (0: all), in windows of `LanguageModel.context` tokens spread evenly over the text.
+    Raises GlgptError if the model has no tokenizer, or the text is shorter than a window.
     """
     report = progress or (lambda *_: None)
     tokenizer = tokenizer_of(model)
@@ -110,7 +110,7 @@ def score(
 
 
 def tokenizer_of(model: LanguageModel) -> Tokenizer:
-    """The model's tokenizer. Raises GlgptError where it has none."""
+    """Returns the model's tokenizer. Raises GlgptError if it has none."""
     if model.tokenizer is None:
         raise GlgptError(f"{model.name} has no tokenizer, so text cannot be scored; add vocab.json and merges.txt")
     return model.tokenizer
@@ -137,7 +137,7 @@ def _part(report: Progress, what: str) -> Callable[[int, int], None]:
 
 
 def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | None:
-    """The embedded model on the text's beginning, in its own tokens and windows: compare bits a byte."""
+    """Scores the embedded model on the text's beginning. It has its own tokens, so compare only bits per byte."""
     tokenizer, head = tokenizer_of(model), ""
     for piece, _ in text.pieces():
         head += piece
@@ -153,11 +153,11 @@ def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | N
 
 
 def write(model: LanguageModel, progress: Callable[[int, int], None] | None = None, tokens: int = WRITTEN) -> str:
-    """The same sample each time; where the model's context is full, it continues from the later half of that."""
+    """Generates a sample, the same each time. When the context is full, continues from its second half."""
     tokenizer, context = tokenizer_of(model), model.context
     try:
         ids = tokenizer.encode("\n")
-    except GlgptError:  # a vocabulary without it
+    except GlgptError:  # the vocabulary has no newline
         ids = [0]
     given = len(ids)
     while len(ids) - given < tokens:
@@ -168,7 +168,7 @@ def write(model: LanguageModel, progress: Callable[[int, int], None] | None = No
         if progress:
             progress(len(ids) - given, tokens)
         if len(new) < wanted:
-            break  # the end of a text
+            break  # the model ended its text
     return tokenizer.decode(ids[given:])
 
 
@@ -180,7 +180,7 @@ def _pieces(text: Text, report: Progress) -> Iterator[str]:
 
 def _task(texts: Texts, tokenizer: Tokenizer, ids: Ids, first: Any, found: Predictions) -> Answers | None:
     head = next((texts.train or texts.held).pieces(), ("", 0))[0]
-    if not is_task(head if texts.train else head[head.find("\n") + 1 :]):  # which may begin within a line
+    if not is_task(head if texts.train else head[head.find("\n") + 1 :]):  # held-back text may begin within a line
         return None
     seen = questions(piece for piece, _ in texts.train.pieces(blanks="\n")) if texts.train else set()
     context = len(found.ranks) // len(first)
@@ -197,7 +197,7 @@ COLUMNS = ("predictor", "nats_per_token", "perplexity", "bits_per_byte", "top_1"
 
 
 def as_csv(found: Score) -> str:
-    """A line a predictor, as a spreadsheet reads it; the model's own figures stand in its line."""
+    """Returns the score as CSV: one line per predictor. The sample's and the task's metrics are in the model's line."""
     own = {}
     if found.copies:
         own = asdict(found.copies)
@@ -213,7 +213,7 @@ def as_csv(found: Score) -> str:
 
 
 def render(found: Score) -> str:
-    """The same as text."""
+    """Returns the score as a table for the terminal."""
     lines = [f"{found.model}: {found.tokens} tokens of held-back text, {found.bytes} bytes, window {found.window}"]
     lines.append(
         f"{'':<10}{'nats/token':>11}{'perplexity':>12}{'bits/byte':>11}{'top-1':>8}{'top-5':>8}{'calibration':>13}"

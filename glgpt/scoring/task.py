@@ -1,4 +1,4 @@
-"""Toy tasks: a text of lines `question=answer`, on which a model is either right or wrong."""
+"""Scores toy tasks: texts with lines `question=answer`, where each answer is either right or wrong."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 LINE = re.compile(r"([^=\n]+=)([^=\n]+)")
-SEEN = 200  # lines that say whether a text is a task
+SEEN = 200  # number of first lines that decide whether a text is a task
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Of `lines` whose question the training text lacks: the share answered right, and by the answer's character.
+    """The share of right answers, in total and by the answer's character, for questions that the training text lacks.
 
-    An answer is right where each of its tokens, and the line's end, is the likeliest one, as in greedy generation.
+    An answer is right if each of its tokens, and the line's end, is the likeliest one, as in greedy generation.
     """
 
     lines: int
@@ -26,21 +26,22 @@ class Answers:
 
 
 def is_task(text: str) -> bool:
-    """Whether a text's first lines all have the form `question=answer`."""
+    """True if all first lines of a text have the form `question=answer`."""
     lines = text.split("\n")[: SEEN + 1][:-1]
     return bool(lines) and all(LINE.fullmatch(line) for line in lines)
 
 
 def questions(text: Iterable[str]) -> set[str]:
-    """The questions of a text in pieces that are cut at the ends of lines."""
+    """Returns the questions of a text. Each piece of it must end at the end of a line."""
     lines = (LINE.fullmatch(line) for piece in text for line in piece.split("\n"))
     return {match[1] for match in lines if match}
 
 
 def answers(windows: Iterable[tuple[list[bytes], NDArray[np.bool_]]], seen: set[str]) -> Answers | None:
-    """Judges the lines that are whole within a window; None where there is none.
+    """Scores the lines that lie completely within a window. Returns None if there are none.
 
-    A window is its tokens' bytes `[context + 1]`, and whether each but the first was predicted right `[context]`.
+    A window holds the bytes of its tokens `[context + 1]`, and for each but the first whether it was predicted right
+    `[context]`.
     """
     lines, right = 0, 0
     positions: list[list[int]] = []  # [predicted right, predicted] by character

@@ -1,4 +1,5 @@
-"""Serving a part of a model: sessions over one device, and the WebSocket application around them.
+"""Serves a part of a model over WebSockets: sessions on one device, or on a Ray cluster.
 
-It knows sessions and access; it never knows shaders. Its clients are `inference/stages`, the messages are in `wire`.
+`server.StageServer` runs the application around an `engine.Engine` or a `cluster.RayEngine`. The package uses
+`inference.stages` to run blocks, and `wire` for the messages.
 """

@@ -1,4 +1,4 @@
-"""A single thread that runs jobs, some of them together, and shares its time fairly among clients."""
+"""A single-threaded executor that batches compatible jobs and shares its time fairly among clients."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 J = TypeVar("J")
-LINGER = 0.25  # of the last joint run: how long the next one waits for those who shared it
-LONGEST = 0.02  # seconds, at most
+LINGER = 0.25  # share of the last batch's time that the next batch waits for the same sessions
+LONGEST = 0.02  # maximum seconds of that wait
 
 
 @dataclass(eq=False)
 class _Task(Generic[J]):
-    """Work, or a job that may run with others of its kind; `whose` is its session, `client` who is charged for it."""
+    """A queued function, or a job that can be batched with others of its `kind`; `whose` is its session."""
 
     work: Callable[[], Any] | None = None
     job: J | None = None
@@ -31,26 +31,27 @@ class _Task(Generic[J]):
 
 
 class BatchingExecutor(Generic[J]):
-    """A thread for what must all run in one. Of a client's jobs the one that came first runs first.
+    """A single-threaded executor that batches compatible jobs and shares its time fairly among clients.
 
-    Of several clients, the one that has used the least time runs next (start-time fair queueing, Goyal et al. 1996): a
-    client that sends many long jobs delays the others by one of these, not by all. Urgent work comes before all else.
+    A client's jobs run in the order in which they were submitted. Of several clients, the one that has used the least
+    time runs next (start-time fair queueing, Goyal et al. 1996): a client that submits many long jobs delays the others
+    by one of these, not by all. Urgent work runs before everything else.
 
-    When a job runs, others of its kind that wait run with it: up to `most()` of different owners, a client's second
-    one after each client's first, by `together`, which gives a result or an exception for each. Those who shared the
-    last run and are about to come again are waited for a moment, where nothing else waits: clients that were answered
-    together come back together.
+    A job runs in a batch with waiting jobs of the same kind: up to `most()` jobs of different sessions, one of each
+    client before a second one of any. `together` runs the batch and returns a result or an exception for each job. If
+    nothing else waits, the executor waits briefly for the sessions of the last batch, so that sessions batched before
+    can be batched again.
     """
 
     def __init__(self, name: str, together: Callable[[Sequence[J]], Sequence[Any]], most: Callable[[], int]) -> None:
         self._together, self._most = together, most
-        self._queue: deque[_Task[J]] = deque()  # in the order in which they came
+        self._queue: deque[_Task[J]] = deque()  # in order of arrival
         self._change = threading.Condition()
         self._closed = False
-        self._company: frozenset[Hashable] = frozenset()  # of the last run
-        self._took = 0.0  # seconds, the last run
-        self._used: dict[Hashable, float] = {}  # seconds by client, those of idle clients raised to `_floor`
-        self._floor = 0.0  # what the client that ran last had used before
+        self._company: frozenset[Hashable] = frozenset()  # the sessions of the last batch
+        self._took = 0.0  # seconds that the last batch took
+        self._used: dict[Hashable, float] = {}  # used seconds by client; those of idle clients are raised to `_floor`
+        self._floor = 0.0  # seconds that the last client had used before its job
         self._thread = threading.Thread(target=self._run, name=name)
         self._thread.start()
 
@@ -58,19 +59,19 @@ class BatchingExecutor(Generic[J]):
         return len(self._queue)
 
     def submit(self, work: Callable[[], T], client: Hashable = None, urgent: bool = False) -> Future[T]:
-        """Runs `work` when it is the client's turn; urgent work, which must be short, at once."""
+        """Queues `work` for a client. Urgent work, which must be short, runs next."""
         return self._add(_Task(work=work, client=client, urgent=urgent))
 
     async def run(self, work: Callable[[], T], client: Hashable = None, urgent: bool = False) -> T:
-        """Awaits what `submit` gives."""
+        """Submits work and awaits its result."""
         return await asyncio.wrap_future(self.submit(work, client, urgent))
 
     async def join(self, job: J, whose: Hashable, kind: Hashable = None, client: Hashable = None) -> Any:
-        """Runs a job, together with others of its kind and of other owners where there are any."""
+        """Runs a job, batched with waiting jobs of its kind from other sessions, and awaits its result."""
         return await asyncio.wrap_future(self._add(_Task(job=job, whose=whose, kind=kind, client=client)))
 
     def close(self) -> None:
-        """Ends the thread, after what waits."""
+        """Runs the queued jobs and ends the thread."""
         with self._change:
             self._closed = True
             self._change.notify_all()
@@ -102,9 +103,9 @@ class BatchingExecutor(Generic[J]):
         begun = time.perf_counter()
         try:
             results = self._together([task.job for task in tasks if task.job is not None])
-            if len(results) != len(tasks):  # the thread would end, and all who wait would wait forever
+            if len(results) != len(tasks):  # otherwise zip would raise, end the thread and leave all callers waiting
                 raise RuntimeError(f"{len(tasks)} jobs gave {len(results)} results")
-        except BaseException as error:  # of the thread's loop: those who wait must receive it
+        except BaseException as error:  # the callers must receive it, and the thread must go on
             results = [error] * len(tasks)
         self._took = time.perf_counter() - begun
         self._company = frozenset(task.whose for task in tasks)
@@ -115,7 +116,7 @@ class BatchingExecutor(Generic[J]):
                 task.done.set_result(result)
 
     def _charge(self, tasks: Sequence[_Task[J]], seconds: float) -> None:
-        """Adds a run's time to the clients that took part, in equal shares, and forgets clients that are idle."""
+        """Charges a batch's time to its clients in equal shares, and forgets idle clients."""
         with self._change:
             waiting = {task.client for task in self._queue}
             for task in tasks:
@@ -123,7 +124,7 @@ class BatchingExecutor(Generic[J]):
             self._used = {c: used for c, used in self._used.items() if c in waiting or used > self._floor}
 
     def _next(self) -> list[_Task[J]]:
-        """Returns what runs next: one piece of work, or jobs that run together; nothing once closed and all is done."""
+        """Waits for and returns the next work or batch of jobs; empty once closed and the queue is empty."""
         with self._change:
             self._change.wait_for(lambda: self._queue or self._closed)
             if not self._queue:
@@ -146,7 +147,7 @@ class BatchingExecutor(Generic[J]):
             return list(chosen.values())
 
     def _in_rounds(self, first: _Task[J]) -> list[_Task[J]]:
-        """The jobs of the same kind: one of each client, then a second one of each, and so on."""
+        """Returns the jobs of the same kind: one of each client, then a second one of each, and so on."""
         rounds: dict[Hashable, int] = defaultdict(int, {first.client: 1})
         found = []
         for task in self._queue:
@@ -156,7 +157,7 @@ class BatchingExecutor(Generic[J]):
         return [task for _, task in sorted(found, key=lambda each: each[0])]
 
     def _expects(self, first: _Task[J]) -> bool:
-        """True if a session of the last run may be about to come, and nothing else waits."""
+        """True if a session of the last batch may submit a job soon, and nothing else waits."""
         if self._closed or any(task.job is None or task.kind != first.kind for task in self._queue):
             return False
         here = {first.whose, *(task.whose for task in self._queue)}
@@ -166,7 +167,7 @@ class BatchingExecutor(Generic[J]):
 def _settle(done: Future[Any], work: Callable[[], Any]) -> None:
     try:
         result = work()
-    except BaseException as error:  # it is the caller's, who waits in another thread
+    except BaseException as error:  # pass it to the caller, which waits in another thread
         done.set_exception(error)
     else:
         done.set_result(result)

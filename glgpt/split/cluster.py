@@ -1,8 +1,8 @@
-"""Everything that depends on Ray (`glgpt[cluster]`): each range of blocks a Ray Serve deployment with its own replicas.
+"""Everything that depends on Ray (`glgpt[cluster]`): each range of blocks is a Ray Serve deployment with replicas.
 
-The WebSocket application stays where the command was started; what it holds is a chain of deployments in place of an
-engine. A session's steps go to the replica that holds its caches, since a consistent hash of the session's key chooses
-the replica. Where another must take over, it lacks the session's rows and says so, and the client feeds its text again.
+The WebSocket application runs where the command was started, on a chain of deployments instead of an engine. A
+session's steps go to the replica that holds its caches, which a consistent hash of the session's key selects. If
+another replica must take over, it reports that it lacks the session's rows, and the client feeds its text again.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from glgpt.wire.messages import (
 )
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-UNDER_WAY = 1000  # steps that a replica takes at once; it queues them itself
-REPLICA = {"num_cpus": 0.1}  # what a replica asks of its node: GL takes what there is
-READY = 600.0  # seconds in which the replicas must have loaded
+UNDER_WAY = 1000  # maximum concurrent steps of a replica, which has its own queue
+REPLICA = {"num_cpus": 0.1}  # resources that Ray reserves per replica; GL uses whatever the node has
+READY = 600.0  # seconds within which the replicas must have loaded
 
-Sent = tuple[str, str, bytes]  # code, message, answer: an exception of ours does not survive the way
+Sent = tuple[str, str, bytes]  # code, message, answer: Ray cannot transport this package's exceptions
 
 
 class Replica:
-    """One stage in a process of its own: an engine whose sessions the head of the chain names."""
+    """A stage in a separate process: an engine whose session keys the `RayEngine` assigns."""
 
     def __init__(self, name: str, part: str, dtype: str, options: dict[str, Any]) -> None:
         self.engine = Engine(name, part, dtype, **options)
@@ -68,11 +68,11 @@ class Replica:
         self._most = 4 * self.engine.most
 
     def about(self) -> tuple[dict[str, int], tuple[int, ...]]:
-        """What the stage takes, and the chunk sizes that it has."""
+        """Returns the stage's texture memory in bytes and its chunk sizes."""
         return self.engine.takes(), tuple(self.engine.sizes)
 
     def _session(self, key: str) -> Session:
-        """The session that the head of the chain calls so."""
+        """Returns the session with this key, or a new one."""
         session = self._sessions.pop(key, None) or Session(self.engine.whole.texts)
         self._sessions[key] = session
         while len(self._sessions) > self._most:
@@ -80,13 +80,15 @@ class Replica:
         return session
 
     async def step(self, key: str, step: bytes, wire: str, client: str) -> Sent:
-        """Runs a step, which came as the message of the protocol; answers with one."""
+        """Runs a step. Step and answer are messages of the wire protocol."""
         message, payload = decode_request(step)
-        assert isinstance(message, Step), "the head of the chain sends steps here"
+        assert isinstance(message, Step), "the RayEngine sends only steps here"
         session = self._session(key)
         try:
             if not session.evicted and message.pos > session.held:
-                raise LapsedError(ORDER, f"a step at {message.pos} of a session that holds {session.held} rows")
+                raise LapsedError(
+                    ORDER, f"a step starts at row {message.pos}, but the session holds {session.held} rows"
+                )
             x = self.engine.rows(self.engine.part, payload, message.n, wire)
             return "", "", await self.engine.step(StepRequest(session, message, x, wire, time.perf_counter(), client))
         except LapsedError as error:
@@ -96,9 +98,9 @@ class Replica:
             return BAD, str(error), b""
 
     async def look(self, look: bytes, wire: str, client: str) -> Sent:
-        """Answers a look."""
+        """Answers a look, an inspection request."""
         message, payload = decode_request(look)
-        assert isinstance(message, Look), "the head of the chain sends looks here"
+        assert isinstance(message, Look), "the RayEngine sends only looks here"
         try:
             x = self.engine.rows(self.engine.part, payload, message.n, wire)
             return "", "", await self.engine.look(self.engine.part, message, x, client)
@@ -107,7 +109,7 @@ class Replica:
 
 
 def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
-    """The part in `stages` ranges of as many blocks, nearly. Raises ArgumentError for more of them than blocks."""
+    """Splits the part into `stages` ranges of about equal size. Raises ArgumentError if there are too few blocks."""
     count = len(part.blocks)
     if not 1 <= stages <= count:
         raise ArgumentError(f"--stages {stages} is out of range: {part} has {count} blocks")
@@ -116,11 +118,11 @@ def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
 
 
 class RayEngine(EngineBase):
-    """The sessions of a part whose ranges of blocks are Ray Serve deployments.
+    """Runs the sessions of a part whose ranges of blocks are Ray Serve deployments.
 
-    Joins the cluster that RAY_ADDRESS names, or starts one on this machine. `options` are those of `Engine`; every node
-    finds the model by the same name. Raises GlgptError for a model that cannot be loaded, a cluster that cannot be
-    reached, or replicas that do not come up.
+    Joins the cluster at RAY_ADDRESS, or starts one on this machine. `options` are those of `Engine`; every node must
+    find the model under the same name. Raises GlgptError if the model cannot be loaded, the cluster is unreachable, or
+    the replicas do not start.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class RayEngine(EngineBase):
             about = [handle.about.remote().result(timeout_s=READY) for handle in self._handles]
         except BaseException as error:
             self.close()
-            if isinstance(error, Exception):  # Ray raises plain ones, too
+            if isinstance(error, Exception):  # Ray also raises built-in exceptions
                 said = str(error).strip().splitlines() or [type(error).__name__]
                 raise GlgptError(f"Ray: {quoted(said[-1], 300)}") from None
             raise
@@ -180,11 +182,11 @@ class RayEngine(EngineBase):
             self._handles.append(serve.run(bound, name=f"{self._application}-{i}", route_prefix=None))
 
     def takes(self) -> dict[str, int]:
-        """Texture memory in bytes of one replica of each stage, together."""
+        """Returns the texture memory in bytes of one replica of every stage, summed over the stages."""
         return self._takes
 
     async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
-        """The session of this key, or a new one. Raises GlgptError for another part than the chain's."""
+        """Returns the session with this key, or a new one. Raises GlgptError unless `part` is the whole chain's."""
         wanted = Part.parse(part, self.config) if part else self.part
         if wanted != self.part:
             raise GlgptError(f"this server holds {self.part} and not {wanted}")
@@ -195,14 +197,14 @@ class RayEngine(EngineBase):
         return session, self.part
 
     async def step(self, request: StepRequest) -> bytes:
-        """The answer to a step, as the message to send: the rows go from stage to stage."""
+        """Runs a step's rows through all stages. Returns the answer as a message."""
         if request.repeated:
             return request.session.reply
         session, step, x = request.session, request.step, request.x
         if step.pos > session.held:
-            raise LapsedError(ORDER, f"a step at {step.pos} of a session that holds {session.held} rows")
+            raise LapsedError(ORDER, f"a step starts at row {step.pos}, but the session holds {session.held} rows")
         begun = time.perf_counter()
-        session.held = step.pos  # in case it fails half way
+        session.held = step.pos  # stays if a stage fails
         said: Said | None = None
         for i, handle in enumerate(self._handles):
             last = i == len(self._handles) - 1
@@ -214,7 +216,7 @@ class RayEngine(EngineBase):
             said, payload = decode_answer(data)
             if not self.parts[i].head:
                 x = hidden.unpack(payload, step.n, self.config.n_embd, "f32")
-        assert isinstance(said, Stepped), "a stage answers a step with what it made of it"
+        assert isinstance(said, Stepped), "a stage answers a step with `stepped`"
         guessed = step.ask and step.ask.guesses and said.tokens
         session.held = step.pos + (len(said.tokens) if guessed else step.n)
         ms = round(1000 * (time.perf_counter() - begun), 3)
@@ -224,10 +226,10 @@ class RayEngine(EngineBase):
         return session.reply
 
     async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
-        """The answer to a look: each stage looks inside its own blocks."""
+        """Answers a look. Each stage returns the activations of its own blocks."""
         arrays: list[tuple[str, list[int]]] = []
         values, begun = b"", time.perf_counter()
-        look_bytes(look_, part, self.config)  # raises for what cannot be answered
+        look_bytes(look_, part, self.config)  # raises if the look cannot be answered
         chain = list(zip(self.parts, self._handles, strict=True))
         for i, (own, handle) in enumerate(chain[-1:] if look_.head else chain):
             names = tuple(name for name in look_.names if name in own.activations(self.config))
@@ -235,7 +237,7 @@ class RayEngine(EngineBase):
             message = look_.model_copy(update={"names": names, "end": look_.end or not last})
             sent = encode(message, _packed(x))
             said, payload = decode_answer(_taken(await self._call(handle.look, sent, "f32", client)))
-            assert isinstance(said, Looked), "a stage answers a look with arrays"
+            assert isinstance(said, Looked), "a stage answers a look with `looked`"
             at = 0
             for name, shape in said.arrays:
                 size = 4 * int(np.prod(shape))
@@ -250,7 +252,7 @@ class RayEngine(EngineBase):
 
     @staticmethod
     async def _call(method: Any, *arguments: Any) -> Sent:
-        """What a replica answers. Raises LapsedError where it is gone: the session then begins anew on another."""
+        """Calls a replica. Raises LapsedError if it is lost; the session then restarts on another replica."""
         try:
             found: Sent = await method.remote(*arguments)
             return found
@@ -260,7 +262,7 @@ class RayEngine(EngineBase):
             raise LapsedError(ORDER, f"a replica was lost: {type(error).__name__}") from None
 
     def close(self) -> None:
-        """Ends the deployments, and Ray where it was started here."""
+        """Deletes the deployments, and stops Ray if this object started it."""
         if not ray.is_initialized():
             return
         with _signals_kept(hold=True):
@@ -273,12 +275,12 @@ class RayEngine(EngineBase):
 
 
 def _packed(x: Any) -> bytes:
-    """Ids, or hidden states, as a stage reads them."""
+    """Returns ids or hidden states as the bytes that a stage reads."""
     return np.asarray(x, "<u4").tobytes() if isinstance(x, list) else hidden.pack(x, "f32")
 
 
 def _hint(ask: Ask | None) -> Ask | None:
-    """What a stage without the head must hear of an ask: which rows are guesses."""
+    """Returns the part of an `Ask` that a stage without the head needs: the guesses."""
     return Ask(guesses=ask.guesses) if ask and ask.guesses else None
 
 
@@ -293,9 +295,9 @@ def _taken(sent: Sent) -> bytes:
 
 @contextlib.contextmanager
 def _signals_kept(hold: bool = False) -> Iterator[None]:
-    """Puts the handlers of signals back, which Ray replaces by its own; with `hold`, signals wait until then.
+    """Restores the signal handlers, which Ray replaces. With `hold`, also blocks the signals within the context.
 
-    Processes that are started meanwhile would hold them, too.
+    Processes that are started within such a context would inherit the blocked signals.
     """
     here = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in NUMBERS if here}

@@ -1,4 +1,4 @@
-"""A part of a model in a thread of its own, the one in which its GL context is current."""
+"""Runs a part of a model in a separate thread, in which its GL context is current."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from glgpt.wire import hidden
 from glgpt.wire.messages import Look, Looked, Step, Stepped, encode
 
 T = TypeVar("T")
-NARROWED = 4  # parts of a part that are kept ready while nobody uses them
-MOST_NARROWED = 16  # and with those that sessions use
-LOOK_BYTES = 256 << 20  # the most that one answer to a look may take, its logits or hidden states included
+NARROWED = 4  # maximum unused sub-parts that stay loaded
+MOST_NARROWED = 16  # maximum loaded sub-parts, including those in use
+LOOK_BYTES = 256 << 20  # maximum bytes of an answer to a look, including its logits or hidden states
 
 
 @dataclass(frozen=True, eq=False)
 class ServedPart:
-    """A part that clients may ask for: what runs its texts, and what looks inside it."""
+    """A part that clients can use: `texts` runs their sessions, `captures` reads activations."""
 
     part: Part
     stage: Stage
@@ -51,7 +51,7 @@ class ServedPart:
 
 @dataclass(frozen=True, eq=False)
 class StepRequest:
-    """A step of a session: its rows `x`, the format in which hidden states travel, when it came and from whom."""
+    """A step of a session: its rows `x`, the wire format of hidden states, the time of arrival and the client."""
 
     session: Session
     step: Step
@@ -62,31 +62,31 @@ class StepRequest:
 
     @property
     def repeated(self) -> bool:
-        """Whether it is the session's last step once more, whose answer is there."""
+        """True if this repeats the session's last step, whose answer is stored."""
         return self.step.seq == self.session.seq and bool(self.session.reply)
 
 
 def look_bytes(look_: Look, part: Part, config: ModelConfig) -> int:
-    """Returns how many bytes the answer to a look takes.
+    """Returns the size in bytes of the answer to a look.
 
     Raises GlgptError for a name that is not an activation of the part, or an answer that is too large.
     """
     known, n = part.activations(config), look_.n
     for name in look_.names:
-        if name not in known or name == LOGITS:  # which come without being named
+        if name not in known or name == LOGITS:  # logits are returned without being named
             raise GlgptError(f"{name!r} is not an activation of {part}")
     end, width = ("logits", config.vocab_size) if part.head else ("hidden states", config.n_embd)
     size = 4 * (n * width * look_.end + sum(prod(known[name].shape(n)) for name in look_.names))
     if size > LOOK_BYTES:
         raise GlgptError(
             f"{f'the {end} and ' * look_.end}activations of {n} tokens take {size >> 20} MiB; "
-            f"one answer holds {LOOK_BYTES >> 20} MiB at most: ask for fewer tokens"
+            f"the maximum for one answer is {LOOK_BYTES >> 20} MiB; ask for fewer tokens"
         )
     return size
 
 
 class EngineBase(ABC):
-    """What the application asks for: the sessions of a part of a model, wherever they run."""
+    """The interface that the application uses to run sessions of a part of a model, on one device or on many."""
 
     config: ModelConfig
     name: str
@@ -94,36 +94,36 @@ class EngineBase(ABC):
     part: Part
     dtype: str
     sizes: Sequence[int]
-    most: int  # sessions
+    most: int  # maximum sessions with caches
 
     @abstractmethod
     def takes(self) -> dict[str, int]:
-        """Texture memory in bytes: of the model, of a session more, of what several sessions share."""
+        """Returns the texture memory in bytes of the model, of each session, and shared by several sessions."""
 
     @abstractmethod
     def close(self) -> None:
-        """Releases what it holds."""
+        """Releases all resources."""
 
     @abstractmethod
     async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
-        """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part."""
+        """Returns the session with this key, or a new one, on `part`. Raises GlgptError for an unavailable part."""
 
     @abstractmethod
     async def step(self, request: StepRequest) -> bytes:
-        """The answer to a step, as the message to send. Raises GlgptError, and `LapsedError`."""
+        """Returns the answer to a step, as a message. Raises GlgptError and `LapsedError`."""
 
     @abstractmethod
     async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
-        """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
+        """Returns the answer to a look. Raises GlgptError for an unknown name or an answer that is too large."""
 
     def answer_bytes(self, part: Part, message: Step | Look) -> int:
-        """Returns how many bytes the answer takes at most. Raises GlgptError for a look that cannot be answered."""
+        """Returns the maximum size in bytes of the answer. Raises GlgptError if a look cannot be answered."""
         if isinstance(message, Look):
             return look_bytes(message, Part.head_of(self.config) if message.head else part, self.config)
         return 4 * (self.config.vocab_size if part.head else message.n * self.config.n_embd)
 
     def describe(self, part: Part | None = None) -> dict[str, Any]:
-        """What a client of this part, or of all, must know."""
+        """Returns what a client must know about this part (None: the whole part)."""
         return {
             "model": self.name,
             "digest": self.digest,
@@ -137,15 +137,15 @@ class EngineBase(ABC):
 
     @property
     def most_bytes(self) -> int:
-        """The longest message that a client has reason to send: all rows of a context, and its JSON."""
+        """Returns the maximum size in bytes of a client's message: all rows of a context, and the JSON."""
         return self.config.context * max(4 * self.config.n_embd, 4) + 65536
 
     def rows(self, part: Part, payload: memoryview, n: int, wire: str) -> Any:
-        """The ids or hidden states for a part. Raises GlgptError for another count, or what no model computes."""
+        """Returns the ids or hidden states in a payload. Raises GlgptError for a wrong size or invalid values."""
         if not part.embed:
             return hidden.unpack(payload, n, self.config.n_embd, wire)
         if len(payload) != 4 * n:
-            raise GlgptError(f"{n} ids take {4 * n} bytes; these are {len(payload)}")
+            raise GlgptError(f"{n} ids take {4 * n} bytes, not {len(payload)}")
         ids = np.frombuffer(payload, "<u4")
         if ids.size and int(ids.max()) >= self.config.vocab_size:
             raise GlgptError(f"id {int(ids.max())} is outside the vocabulary of {self.config.vocab_size}")
@@ -153,11 +153,10 @@ class EngineBase(ABC):
 
 
 class Engine(EngineBase):
-    """Loads a part of a checkpoint and runs the steps of its sessions, clients by turns (`BatchingExecutor`).
+    """Loads a part of a checkpoint and runs the steps of its sessions, sharing the time fairly among clients (`BatchingExecutor`).
 
-    Steps of one row that wait at the same time run in one pass, up to eight sessions' (`BatchedStage`).
-
-    Raises GlgptError for a model, a part or a device that cannot be used.
+    Waiting steps of one row run in one pass, for up to eight sessions (`BatchedStage`). Raises GlgptError for an unusable
+    model, part or device.
     """
 
     def __init__(
@@ -188,13 +187,13 @@ class Engine(EngineBase):
         self.most, self._spare = self._affordable(most, self._limit)
         self.sessions = Sessions(self.most, age)
         self.whole = self._served(self.stage)
-        self._narrowed: dict[Part, ServedPart] = {}  # the one used least recently first
+        self._narrowed: dict[Part, ServedPart] = {}  # least recently used first
         self._heads = self.stage.captures(self._limit, Part.head_of(self.config))
 
     def _affordable(self, wanted: int, limit: int | None) -> tuple[int, int | None]:
-        """How many of the wanted sessions go with the model into `limit` bytes of textures; the limit without theirs.
+        """Returns how many of the wanted sessions fit into `limit` bytes of textures, and the limit minus their memory.
 
-        Raises GlgptError where there is no room for one.
+        The model takes its memory from the limit first. Raises GlgptError if not even one session fits.
         """
         if limit is None:
             return wanted, None
@@ -214,9 +213,9 @@ class Engine(EngineBase):
         return ServedPart(stage.part, stage, texts, stage.captures(self._limit))
 
     def serve(self, part: str | None) -> ServedPart:
-        """A part of this one's, as it is written, over the same weights; None: all of it. In the engine's thread.
+        """Returns a sub-part over the same weights, or the whole part (None). Call it in the engine's thread.
 
-        Raises GlgptError for what is not in it.
+        Raises GlgptError if this part does not contain it.
         """
         wanted = Part.parse(part, self.config) if part else self.part
         if wanted == self.part:
@@ -230,7 +229,7 @@ class Engine(EngineBase):
         return found
 
     def _superfluous(self, wanted: Part) -> list[Part]:
-        """Parts to drop for one that is wanted: first those without sessions, the one used least recently first."""
+        """Returns the sub-parts to unload for `wanted`: first unused ones, the least recently used first."""
         idle = [p for p, served in self._narrowed.items() if p != wanted and not self.sessions.use(served.texts)]
         used = [p for p in self._narrowed if p != wanted and p not in idle]
         count = len(self._narrowed)
@@ -241,14 +240,14 @@ class Engine(EngineBase):
         served.close()
 
     def takes(self) -> dict[str, int]:
-        """Texture memory in bytes: of the model, of a session more, of what several sessions share."""
+        """Returns the texture memory in bytes of the model, of each session, and shared by several sessions."""
         whole = {"texture_bytes": self.stage.texture_bytes, "session_bytes": self.stage.session_bytes}
         return whole | {"shared_bytes": self.whole.texts.shared_bytes}
 
     async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
-        """The session of this key, or a new one, on the part that is asked for. Raises GlgptError for another part.
+        """Returns the session with this key, or a new one, on `part`. Raises GlgptError for an unavailable part.
 
-        It does not wait for the steps of others, unless the part must be made first.
+        Does not wait for other clients' steps, unless the part must be loaded first.
         """
         wanted = Part.parse(part, self.config) if part else self.part
 
@@ -259,7 +258,7 @@ class Engine(EngineBase):
         return await self._turns.run(find, client, urgent=wanted == self.part or wanted in self._narrowed)
 
     async def step(self, request: StepRequest) -> bytes:
-        """The answer to a step, as the message to send, when its turn has come."""
+        """Queues a step and returns its answer as a message."""
         ask = request.step.ask
         if request.step.n == 1 and not (ask and ask.guesses):
             answer: bytes = await self._turns.join(request, request.session.key, request.session.texts, request.client)
@@ -275,16 +274,16 @@ class Engine(EngineBase):
         )
 
     def _together(self, jobs: Sequence[StepRequest]) -> list[bytes | Exception]:
-        """Returns the answers to steps of one row of several sessions, or for a session its own error.
+        """Runs one-row steps of several sessions in one pass. Returns an answer or an exception for each.
 
-        Where the joint pass fails, each step runs alone, so that one client's step cannot fail those of others.
+        If the joint pass fails, each step runs separately, so that one client's step cannot fail those of others.
         """
         begun = time.perf_counter()
         new = [request for request in jobs if not request.repeated]
         answers: dict[StepRequest, Answer | GlgptError] = {}
         if len(new) > 1:
             steps = [(request.session, request.step.pos, request.x, request.step.ask) for request in new]
-            with contextlib.suppress(Exception):  # its step raises it again, alone
+            with contextlib.suppress(Exception):  # the separate step raises it again
                 answers = dict(zip(new, self.sessions.steps(steps), strict=True))
 
         def answer(request: StepRequest) -> bytes | Exception:
@@ -293,7 +292,7 @@ class Engine(EngineBase):
                 if found is None:
                     return self._step(request)
                 return found if isinstance(found, GlgptError) else self._reply(request, found, begun)
-            except Exception as error:  # of this session alone
+            except Exception as error:  # affects this session only
                 return error
 
         return [answer(request) for request in jobs]
@@ -317,15 +316,17 @@ class Engine(EngineBase):
         return request.session.reply
 
     async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
-        """The answer to a look. Raises GlgptError for a name that is not of this part, or too large an answer."""
+        """Queues a look and returns its answer. Raises GlgptError for an unknown name or too large an answer."""
         return await self._turns.run(lambda: self._look(part, look_, x), client)
 
     def _look(self, part: Part, look_: Look, x: Any) -> bytes:
         served = self.serve(str(part))
         if look_.head and (not served.part.head or served.part.embed):
-            raise GlgptError(f"this server holds {served.part}, which takes no states for the head alone")
+            raise GlgptError(
+                f"this server holds {served.part}; a look with `head` needs the head without the embedding"
+            )
         captures = self._heads if look_.head else served.captures
-        look_bytes(look_, captures.part, self.config)  # raises for what cannot be answered
+        look_bytes(look_, captures.part, self.config)  # raises if the look cannot be answered
         begun = time.perf_counter()
         end, arrays = look(captures, x, look_.names)
         found: dict[str, Floats] = {**arrays, captures.end: end} if look_.end else arrays
@@ -334,7 +335,7 @@ class Engine(EngineBase):
         return encode(header, *(np.ascontiguousarray(a, "<f4").data for a in found.values()))
 
     def close(self) -> None:
-        """Ends the thread, after what waits there, and releases every GL object."""
+        """Runs the queued jobs, ends the thread and releases all GL objects."""
 
         def release() -> None:
             self._heads.close()

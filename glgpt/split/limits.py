@@ -1,4 +1,4 @@
-"""Shares of a server by client: how often it connects, which connections stay open, how much memory answers take."""
+"""Limits each client's share of a server: the rate of connecting, open connections, memory for answers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 
 from starlette.websockets import WebSocket
 
-OPENS_PER_S, OPENS_AT_ONCE = 50.0, 200.0  # of a client
-CLIENTS = 1024  # whose rates are remembered
-IDLE = 5.0  # seconds after which an idle connection makes way for another where all places are taken
-SMALL = 1 << 20  # bytes of an answer that takes no place in the budget
-BUDGET = 256 << 20  # bytes of the large answers that are computed or sent at a time
-SHARE = 128 << 20  # of them, those of one client, which may always have a single answer
+OPENS_PER_S, OPENS_AT_ONCE = 50.0, 200.0  # connections per client
+CLIENTS = 1024  # number of clients whose rates are remembered
+IDLE = 5.0  # seconds after which an idle connection can be closed for a new one, if the server is full
+SMALL = 1 << 20  # bytes; answers up to this size do not count towards the budget
+BUDGET = 256 << 20  # maximum bytes of all large answers in progress
+SHARE = 128 << 20  # maximum bytes of one client's large answers; a single answer may exceed it
 
 
 def client_of(socket: WebSocket) -> str:
-    """Returns the address that a connection is charged to: of IPv6 the network of 64 bits, which one client may own.
+    """Returns the address to which a connection is charged; for IPv6 its /64 network, which one client may own.
 
-    A reverse proxy on this machine names the address in X-Forwarded-For.
+    Behind a reverse proxy on this machine, it is the address in X-Forwarded-For.
     """
     host = socket.client.host if socket.client else ""
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # of a socket that has none
+    except ValueError:  # a socket without an address
         return host
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped:
@@ -39,13 +39,13 @@ def client_of(socket: WebSocket) -> str:
 
 
 class Rates:
-    """Lets each client open `OPENS_PER_S` connections a second, and `OPENS_AT_ONCE` at once; as many again wait."""
+    """Lets each client open `OPENS_PER_S` connections per second in bursts of `OPENS_AT_ONCE`; as many more wait."""
 
     def __init__(self) -> None:
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by client: how many, at what time
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by client: number left, time
 
     async def take(self, client: str) -> bool:
-        """Returns when the client may open a connection; False if too many of its openings wait already."""
+        """Waits until the client may open a connection. Returns False at once if too many are waiting already."""
         now = time.monotonic()
         left, since = self._left.pop(client, (OPENS_AT_ONCE, now))
         left = min(OPENS_AT_ONCE, left + (now - since) * OPENS_PER_S)
@@ -60,20 +60,20 @@ class Rates:
 
 @dataclass(eq=False)
 class Place:
-    """An open connection and the task that serves it; `active` is when its last message came or was answered."""
+    """An open connection and its task. `active` is the time of its last message or answer."""
 
     client: str
     task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
     active: float = field(default_factory=time.monotonic)
-    busy: bool = False  # a message is being answered
+    busy: bool = False  # True while a message is being answered
 
 
 class Connections:
-    """The open connections, at most `most`.
+    """Tracks the open connections, at most `most`.
 
-    At the limit, the client that has most of them loses one to a client that has fewer: the one that is idle for
-    longest, else the one that is being answered for longest. Clients that have equally many lose only what has been
-    idle for `IDLE` seconds. A client that loses one connects again when it needs to, and continues its session.
+    At the limit, the client with the most connections loses one to a client that has fewer: the one that is idle for
+    longest, or else the one that is being answered for longest. Between clients with equally many, only a connection
+    that has been idle for `IDLE` seconds is closed. Its client can reconnect and continue its session.
     """
 
     def __init__(self, most: int) -> None:
@@ -84,9 +84,9 @@ class Connections:
         return len(self._open)
 
     def admit(self, client: str) -> Place | None:
-        """Adds the connection that the current task serves. Returns None if there is no place for it.
+        """Adds the connection of the current task. Returns None if there is no place for it.
 
-        The task of a connection that loses its place is cancelled.
+        Cancels the task of a connection that loses its place.
         """
         if len(self._open) >= self.most:
             victim = self._victim(client)
@@ -111,27 +111,27 @@ class Connections:
         return min(found, key=lambda each: (each.busy, each.active), default=None)
 
     def remove(self, connection: Place) -> bool:
-        """Removes a connection that has ended. Returns False for one that has lost its place before."""
+        """Removes a connection that has ended. Returns False if it had lost its place already."""
         had = connection in self._open
         self._open.pop(connection, None)
         return had
 
 
 class Budget:
-    """Bounds the memory of large answers from before they are computed until the client has taken them.
+    """Bounds the memory of large answers, from before they are computed until they are sent.
 
-    Answers wait until there is room, those of a client in their order, and clients by turns. A client has `SHARE`
-    bytes at most, or a single answer.
+    Answers wait until there is space, one client's in their order and clients in rotation. A client's answers take at
+    most `SHARE` bytes, or it has a single larger one.
     """
 
     def __init__(self) -> None:
         self.held = 0
         self._of: Counter[str] = Counter()  # bytes held by client
-        self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Event]]] = OrderedDict()  # the next one's turn first
+        self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Event]]] = OrderedDict()  # the next client first
 
     @contextlib.asynccontextmanager
     async def room(self, client: str, nbytes: int) -> AsyncIterator[None]:
-        """Waits until an answer of `nbytes` has room, and holds it."""
+        """Reserves `nbytes` for an answer within the context, after waiting until there is space."""
         if nbytes <= SMALL:
             yield
             return
@@ -154,7 +154,7 @@ class Budget:
             self._admit()
 
     def _admit(self) -> None:
-        """Gives room to those whose turn it is. One that does not fit yet holds up the clients after it."""
+        """Admits waiting answers in rotation. An answer that does not fit yet delays the clients after it."""
         for client in list(self._waiting):
             nbytes, ready = self._waiting[client][0]
             if self._of[client] and self._of[client] + nbytes > SHARE:

@@ -1,11 +1,11 @@
-"""Metrics of a split server (`--metrics`)."""
+"""Prometheus metrics of a split server (`--metrics`)."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
 CONNECTIONS = Gauge("glgpt_split_connections", "Open connections that have passed the origin check.")
-SESSIONS = Gauge("glgpt_split_sessions", "Sessions with a connection.")
-MAX_SESSIONS = Gauge("glgpt_split_max_sessions", "Sessions that may hold caches at once.")
-DRAINING = Gauge("glgpt_split_draining", "1 while the server ends and takes no more steps.")
+SESSIONS = Gauge("glgpt_split_sessions", "Sessions with an open connection.")
+MAX_SESSIONS = Gauge("glgpt_split_max_sessions", "Maximum number of sessions with caches.")
+DRAINING = Gauge("glgpt_split_draining", "1 while the server drains and refuses new steps.")
 STEP_SECONDS = Histogram(
     "glgpt_split_step_seconds",
     "Seconds from the arrival of a message to its answer.",

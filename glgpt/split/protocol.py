@@ -1,4 +1,4 @@
-"""Sends the bytes of a connection: an answer counts as sent once the client has taken it."""
+"""uvicorn's WebSocket protocol with flow control: an answer counts as sent once the client has received it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
-SLOW = 30.0  # seconds in which a client must take an answer,
-SLOWEST = 1 << 20  # and a second more for as many bytes of it
-PIECE = 1 << 18  # bytes of a message that are buffered at a time
-PONGS = 16  # answers to pings that may wait after an answer
+SLOW = 30.0  # seconds within which a client must receive an answer,
+SLOWEST = 1 << 20  # plus one second per this many bytes
+PIECE = 1 << 18  # bytes of a message that are buffered at once
+PONGS = 16  # maximum pongs that may be queued after an answer
 
 
 class BoundedProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol with a bounded send buffer: a long message is sent in fragments.
+    """uvicorn's protocol with a bounded send buffer. Long messages are sent in fragments.
 
-    `send` returns when the client has taken the message but for some kilobytes. A client that takes too long is
+    `send` returns when the client has received all but some kilobytes of the message. A client that takes too long is
     disconnected.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sending = asyncio.Lock()  # nothing but control frames may come between fragments
+        self._sending = asyncio.Lock()  # only control frames may be sent between fragments
         self._pongs = 0
 
     async def send(self, message: Any) -> None:
-        """Sends an event of the application. Raises ClientDisconnected where the client is disconnected."""
+        """Sends an event of the application. Raises ClientDisconnected if the client has disconnected."""
         if message["type"] != "websocket.send":
             await self._drained(self.loop.time() + SLOW)
             await super().send(message)
@@ -61,12 +61,12 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
             raise ClientDisconnected
 
     def resume_writing(self) -> None:
-        """The buffer has room again."""
+        """Resumes sending: the buffer has space again."""
         super().resume_writing()
         self._pongs = 0
 
     def handle_ping(self) -> None:
-        """Answers a ping. A client that sends many and reads nothing is disconnected."""
+        """Answers a ping. Disconnects a client that sends many pings and reads nothing."""
         self._pongs += not self.writable.is_set()
         if self._pongs > PONGS:
             self.transport.abort()
@@ -74,7 +74,7 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
             super().handle_ping()
 
     def keepalive_timeout(self) -> None:
-        """Disconnects a client that answers no ping, unless the answer may be after a message that is not read yet."""
+        """Disconnects a client that answers no ping, unless its pong may be queued after an unread message."""
         if not self.read_paused:
             super().keepalive_timeout()
             return

@@ -1,4 +1,4 @@
-"""The WebSocket application around an engine, and the server that runs it: who may connect, sizes, rates, draining."""
+"""The WebSocket application around an engine and its server, with access control, limits and draining."""
 
 from __future__ import annotations
 
@@ -47,39 +47,39 @@ from glgpt.wire.messages import (
 
 logger = logging.getLogger(__name__)
 PORT = 8043
-GREETING = 10.0  # seconds in which a connection must say `open`
-HEARD = 1.0  # seconds in which a client that is turned away may say `open`
-TOLD = 2.0  # seconds in which a client must take the word that the server ends
-DRAIN = 10.0  # seconds that steps under way have to end
+GREETING = 10.0  # seconds within which a client must send `open`
+HEARD = 1.0  # seconds that a refused client has to send `open`
+TOLD = 2.0  # seconds that a client has to receive the message that the server ends
+DRAIN = 10.0  # seconds that running steps have to finish
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CLOSED = {DRAINING: 1012, FULL: 1013, TOKEN: 1008, UNSUITABLE: 1008, BAD: 1008}  # WebSocket close codes
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may connect: those who say `token`, and pages of these `origins`, or where none is given of this machine."""
+    """Decides who may connect: clients with `token`, and pages of `origins` (empty: of this machine only)."""
 
     token: str | None = None
     origins: tuple[str, ...] = ()
 
     def allows(self, origin: str | None) -> bool:
-        """Whether a page of this origin may connect; programs that are no browser have none."""
+        """True if a page of this origin may connect. Programs other than browsers send no origin."""
         if origin is None or origin in self.origins:
             return True
         try:
             return not self.origins and urlsplit(origin).hostname in LOCAL
-        except ValueError:  # no address
+        except ValueError:  # not a valid URL
             return False
 
 
 class Application:
-    """The ASGI application of an engine: one session a connection, one step of each at a time."""
+    """The ASGI application of an engine. Each connection has one session, which runs one step at a time."""
 
     def __init__(self, engine: EngineBase, access: Access, idle: float = 600.0) -> None:
         self.engine, self.access, self.idle = engine, access, max(idle, GREETING)
         self.draining, self.under_way = False, 0
         self.rates, self.connections, self.answers = Rates(), Connections(4 * engine.most + 16), Budget()
-        self._holders: dict[str, WebSocket] = {}  # of the sessions, by key
+        self._holders: dict[str, WebSocket] = {}  # the connection of each session, by the session's key
         routes = [Route("/", self._about), Route("/health", self._health), WebSocketRoute("/", self._connection)]
         self.asgi = Headers(Starlette(routes=routes))
         metrics.CONNECTIONS.set_function(lambda: len(self.connections))
@@ -88,18 +88,18 @@ class Application:
         metrics.DRAINING.set_function(lambda: self.draining)
 
     async def _about(self, _: Request) -> JSONResponse:
-        """What a person sees who opens the address in a browser."""
+        """Describes the server to a person who opens its address in a browser."""
         about = self.engine.describe()
         return JSONResponse({"glgpt": "split", "model": about["model"], "holds": about["holds"]})
 
     async def _health(self, _: Request) -> JSONResponse:
-        """Answers a health check: 503 once no more steps are taken."""
+        """Answers a health check: 503 while the server drains."""
         return JSONResponse({"status": "draining" if self.draining else "ok"}, 503 if self.draining else 200)
 
     async def _connection(self, socket: WebSocket) -> None:
         origin, client = socket.headers.get("origin"), client_of(socket)
         if not self.access.allows(origin):
-            await socket.close(1008)  # before the handshake: answered with 403
+            await socket.close(1008)  # before the handshake, so the client receives 403
             return
         if not await self.rates.take(client):
             await socket.close(1013)
@@ -107,20 +107,20 @@ class Application:
         await socket.accept()
         connection = self.connections.admit(client)
         if connection is None:
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # gone
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # disconnected
                 with contextlib.suppress(asyncio.TimeoutError, KeyError):
-                    await asyncio.wait_for(socket.receive_bytes(), HEARD)  # else it is cut off while it sends
-                await _refuse(socket, FULL, f"the server has {len(self.connections)} connections, as many as it takes")
+                    await asyncio.wait_for(socket.receive_bytes(), HEARD)  # do not close while it sends
+                await _refuse(socket, FULL, f"the server is full: it has {len(self.connections)} connections")
             return
         logger.info("connected", extra=_fields(socket))
         try:
             await self._serve(socket, connection)
-        except (WebSocketDisconnect, RuntimeError, OSError):  # gone, or closed by us meanwhile
+        except (WebSocketDisconnect, RuntimeError, OSError):  # disconnected, or closed by the server
             return
         except asyncio.CancelledError:
-            if self.connections.remove(connection):  # the server ends
+            if self.connections.remove(connection):  # the server is shutting down
                 raise
-            with contextlib.suppress(RuntimeError, OSError):  # it has made way for another, which is not an error
+            with contextlib.suppress(RuntimeError, OSError):  # closed for a new connection: not an error
                 await socket.close(1013)
         finally:
             self.connections.remove(connection)
@@ -130,7 +130,7 @@ class Application:
         try:
             hello = await asyncio.wait_for(socket.receive_bytes(), GREETING)
         except asyncio.TimeoutError:
-            await _refuse(socket, BAD, f"no `open` came within {GREETING:.0f} s")
+            await _refuse(socket, BAD, f"the client sent no `open` within {GREETING:.0f} s")
             return
         except KeyError as error:
             await _refuse(socket, BAD, f"not a message of this protocol: {error}")
@@ -161,7 +161,7 @@ class Application:
                     either: set[asyncio.Future[Any]] = {answer, coming}
                     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                     if not answer.done() and isinstance(coming.exception(), WebSocketDisconnect):
-                        return  # the client is gone: what waits in the queue is dropped
+                        return  # the client has disconnected: its queued step is cancelled
                     if not await answer:
                         return
                 finally:
@@ -170,7 +170,7 @@ class Application:
             coming.cancel()
 
     async def _opened(self, socket: WebSocket, data: bytes, client: str) -> tuple[Session, Part, str] | None:
-        """The session that a connection asks for; None where it was refused."""
+        """Returns the session that a connection requests, or None after refusing it."""
         try:
             hello, _ = decode_request(data)
         except GlgptError as error:
@@ -183,15 +183,15 @@ class Application:
         if self.access.token is not None and not hmac.compare_digest(
             (hello.token or "").encode(), self.access.token.encode()
         ):
-            await asyncio.sleep(0.5)  # guessing takes time
-            await _refuse(socket, TOKEN, "the token is wrong" if hello.token else "a token is needed (--token)")
+            await asyncio.sleep(0.5)  # slows down guessing
+            await _refuse(socket, TOKEN, "the token is wrong" if hello.token else "a token is required (--token)")
             return None
         if hello.model is not None and hello.model != self.engine.digest:
             what = f"this server holds another model or checkpoint: {quoted(self.engine.name)}"
             await _refuse(socket, UNSUITABLE, what)
             return None
         if self.draining:
-            await _refuse(socket, DRAINING, "the server is ending")
+            await _refuse(socket, DRAINING, "the server is shutting down")
             return None
         try:
             session, part = await self.engine.open(hello.session, hello.part, client)
@@ -200,7 +200,7 @@ class Application:
             return None
         if before := self._holders.get(session.key):
             with contextlib.suppress(RuntimeError, OSError):
-                await before.close(1000)  # a client that connects again while its old connection lingers
+                await before.close(1000)  # the client reconnected while its old connection was still open
         self._holders[session.key] = socket
         about = self.engine.describe(part)
         await socket.send_bytes(encode(Opened(session=session.key, held=session.held, seq=session.seq, **about)))
@@ -209,14 +209,14 @@ class Application:
     async def _answer(
         self, socket: WebSocket, message: asyncio.Future[bytes], client: str, session: Session, part: Part, wire: str
     ) -> bool:
-        """Answers one message, which has come; False ends the connection."""
+        """Answers one received message. Returns False if the connection must end."""
         try:
             data = message.result()
         except KeyError:
-            await _refuse(socket, BAD, "messages are bytes; this was text")
+            await _refuse(socket, BAD, "messages must be binary; this one was text")
             return False
         if self.draining:
-            await _refuse(socket, DRAINING, "the server is ending")
+            await _refuse(socket, DRAINING, "the server is shutting down")
             return False
         self.under_way += 1
         begun = time.perf_counter()
@@ -231,7 +231,7 @@ class Application:
             await _refuse(socket, BAD, str(error))
         except WebSocketDisconnect:
             raise
-        except Exception as error:  # a fault of ours: the client must hear of it, or it asks for ever
+        except Exception as error:  # a bug: report it, or the client would retry forever
             if socket.client_state is socket.application_state is WebSocketState.CONNECTED:
                 logger.error("a step failed", extra=_fields(socket), exc_info=error)
                 await _refuse(socket, BAD, f"the server failed: {type(error).__name__}: {error}")
@@ -246,9 +246,9 @@ class Application:
         came = time.perf_counter()
         message, payload = decode_request(data)
         if isinstance(message, Open):
-            raise GlgptError("`open` came a second time")
+            raise GlgptError("`open` was sent a second time")
         if message.n > (context := self.engine.config.context):
-            raise GlgptError(f"{message.n} rows are beyond this server's context of {context} (--context)")
+            raise GlgptError(f"{message.n} rows exceed this server's context of {context} (--context)")
         x = self.engine.rows(part, payload, message.n, wire)
         async with self.answers.room(client, self.engine.answer_bytes(part, message)):
             if isinstance(message, Look):
@@ -257,32 +257,32 @@ class Application:
             elif session.evicted or message.seq in (session.seq, session.seq + 1):
                 reply = await self.engine.step(StepRequest(session, message, x, wire, came, client))
             else:
-                raise LapsedError(ORDER, f"step {message.seq} came after step {session.seq}")
+                raise LapsedError(ORDER, f"step {message.seq} was sent after step {session.seq}")
             await socket.send_bytes(reply)
             metrics.SENT.inc(len(reply))
 
     async def drain(self) -> None:
-        """Takes no more steps and waits for those under way; connections are told as they ask."""
+        """Refuses new steps, waits for the running ones and notifies the connected clients."""
         self.draining = True
         end = time.monotonic() + DRAIN
         while self.under_way and time.monotonic() < end:
             await asyncio.sleep(0.02)
         told = (
-            asyncio.wait_for(_refuse(socket, DRAINING, "the server is ending"), TOLD)
+            asyncio.wait_for(_refuse(socket, DRAINING, "the server is shutting down"), TOLD)
             for socket in list(self._holders.values())
         )
         await asyncio.gather(*told, return_exceptions=True)
 
 
 def _coming(socket: WebSocket) -> asyncio.Future[bytes]:
-    """The next message; its exception may be ignored."""
+    """Returns a future of the next message, whose exception may go unread."""
     found = asyncio.ensure_future(socket.receive_bytes())
     found.add_done_callback(lambda future: future.cancelled() or future.exception())
     return found
 
 
 async def _refuse(socket: WebSocket, code: str, message: str) -> None:
-    """Says why, and closes."""
+    """Sends the reason and closes the socket."""
     metrics.REFUSED.labels(code).inc()
     logger.info("refused", extra=_fields(socket, code=code, why=message))
     await socket.send_bytes(encode(Failed(code=code, message=quoted(message, 300))))
@@ -290,17 +290,17 @@ async def _refuse(socket: WebSocket, code: str, message: str) -> None:
 
 
 def _fields(socket: WebSocket, **more: str) -> dict[str, Any]:
-    """The fields of a log record about a connection."""
+    """Returns the fields of a log record about a connection."""
     return {"fields": {"client": f"{socket.client.host}:{socket.client.port}" if socket.client else "", **more}}
 
 
 class _Uvicorn(uvicorn.Server):
-    """Drains at the first signal, and ends at the second."""
+    """A uvicorn server that drains at the first signal and ends at the second."""
 
     app: Application
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begins to drain; the signal's own handler has it once the server has ended."""
+        """Starts to drain. The signal's own handler receives the signal after the server has ended."""
         if self.app.draining:
             super().handle_exit(sig, frame)
             self.force_exit = True
@@ -309,19 +309,19 @@ class _Uvicorn(uvicorn.Server):
         asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain, sig)
 
     def _begin_drain(self, sig: int) -> None:
-        self._draining = asyncio.ensure_future(self._drain(sig))  # held, so that it is not collected
+        self._draining = asyncio.ensure_future(self._drain(sig))  # a reference, against garbage collection
 
     async def _drain(self, sig: int) -> None:
         try:
             await self.app.drain()
-        finally:  # a drain that fails must not leave a server that refuses everything and does not end
+        finally:  # even if draining fails, the server must end
             super().handle_exit(sig, None)
 
 
 class StageServer:
-    """A server of an engine on `host`, whose port is taken when this is made; port 0 takes a free one.
+    """A server of an engine on `host`. The port is bound on construction; port 0 chooses a free one.
 
-    Raises ArgumentError for an address that cannot be used, and for one that others reach without a token.
+    Raises ArgumentError if the address cannot be used, or if other machines could connect without a token.
     """
 
     def __init__(
@@ -335,7 +335,9 @@ class StageServer:
     ) -> None:
         access = access or Access()
         if host not in LOCAL and access.token is None:
-            raise ArgumentError(f"--listen {quoted(host)} lets others connect; give --token, which they must know")
+            raise ArgumentError(
+                f"--listen {quoted(host)} lets other machines connect; give --token, which their clients must send"
+            )
         self.app = Application(engine, access, idle)
         self._socket = bound_socket(host, port, "--listen")
         files = dict(zip(("ssl_certfile", "ssl_keyfile"), certificate, strict=False))
@@ -361,11 +363,11 @@ class StageServer:
         self._server.app = self.app
 
     def run(self) -> None:
-        """Serves until a signal comes, which ends it when the steps under way are done, or until `stop`."""
+        """Serves until `stop`, or until a signal, after which running steps are finished."""
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
     def stop(self) -> None:
-        """Ends `run` from another thread, without waiting for who is connected."""
+        """Ends `run` from another thread, without waiting for the connected clients."""
         self._server.should_exit = self._server.force_exit = True
 
 

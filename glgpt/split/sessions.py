@@ -1,4 +1,4 @@
-"""Texts that clients feed to one part of a model: a cache each, at most so many, the least recently used evicted."""
+"""The sessions of a part of a model: each has caches, and at the limit the least recently used one is evicted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glgpt.wire.messages import EVICTED, ORDER, Ask
 
 
 class LapsedError(GlgptError):
-    """A session that must be begun anew; `code` is the message's."""
+    """Raised if a session must be restarted. `code` is the error code of the message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -27,53 +27,53 @@ class LapsedError(GlgptError):
 
 @dataclass
 class Session:
-    """A text under way: `held` rows are in its caches. `key` is a secret that only its client knows."""
+    """A client's text: `held` rows of it are in the caches. `key` is a secret that only its client knows."""
 
-    ran_by: BatchedStage | None = None  # None where another process runs it
+    ran_by: BatchedStage | None = None  # None if another process runs the session
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     held: int = 0
-    seq: int = -1  # of the last step
-    reply: bytes = b""  # to the last step
+    seq: int = -1  # number of the last step
+    reply: bytes = b""  # answer to the last step
     used: float = field(default_factory=time.monotonic)
-    client: str = ""  # who opened it last
-    caches: SessionCache | None = None  # None until its first step, and again once it was evicted
+    client: str = ""  # the client that opened it last
+    caches: SessionCache | None = None  # None before the first step and after an eviction
     evicted: bool = False
 
     @property
     def texts(self) -> BatchedStage:
-        """What runs it here."""
+        """Returns the object that runs this session in this process."""
         assert self.ran_by, "this session runs elsewhere"
         return self.ran_by
 
 
 class Sessions:
-    """At most `most` sessions with caches, on any number of stages of one device; used in the device's thread.
+    """Manages up to `most` sessions with caches, on all stages of one device. Use it in the device's thread.
 
-    Caches are made when they are first needed and then handed on: a session that ends leaves them to the next of its
-    stage, which writes every row before it reads it.
+    Caches are created when first needed and then reused: a session that ends leaves them to the next one of its stage,
+    which writes every row before reading it.
     """
 
     def __init__(self, most: int, age: float) -> None:
         self.most, self.age = most, age
         self._free: list[tuple[BatchedStage, SessionCache]] = []
         self._made = 0
-        self._live: OrderedDict[str, Session] = OrderedDict()  # with caches, the least recently used first
+        self._live: OrderedDict[str, Session] = OrderedDict()  # sessions with caches, least recently used first
         self.evictions = 0
 
     @property
     def side_by_side(self) -> int:
-        """How many sessions one pass may serve."""
+        """Returns the maximum number of sessions in one pass."""
         return min(self.most, MOST_ROWS)
 
     def __len__(self) -> int:
         return len(self._live)
 
     def use(self, texts: BatchedStage) -> bool:
-        """Whether a session with caches runs on this stage."""
+        """True if a session with caches runs on this stage."""
         return any(session.ran_by is texts for session in self._live.values())
 
     def find(self, key: str | None, texts: BatchedStage, client: str = "") -> Session:
-        """The session of this key on this stage, or a new one where there is none any more."""
+        """Returns the session with this key on this stage, or a new one."""
         self._expire()
         found = self._live.get(key) if key else None
         session = found if found and found.ran_by is texts else Session(texts)
@@ -81,26 +81,26 @@ class Sessions:
         return session
 
     def step(self, session: Session, pos: int, x: Rows, ask: Ask | None) -> Answer:
-        """Runs rows pos.. of a session. Raises LapsedError where it was evicted or lacks the rows before them.
+        """Runs the rows of a session from `pos` on. Raises LapsedError if it was evicted or lacks earlier rows.
 
-        Raises GlgptError for rows beyond the context, or guesses that do not go with them.
+        Raises GlgptError for rows beyond the context, or guesses that do not match the rows.
         """
         self._check(session, pos, len(x), ask)
         fed = StepInput(self._use(session), pos, x, ask)
-        session.held = pos  # in case it fails half way
+        session.held = pos  # stays if the step fails
         answer = session.texts.answer(fed)
         session.held = fed.caches.held
         return answer
 
     def steps(self, steps: Sequence[tuple[Session, int, Rows, Ask | None]]) -> list[Answer | GlgptError]:
-        """Runs one row of each of up to `side_by_side` sessions of one stage in one pass: what `step` gives.
+        """Runs one row of each of up to `side_by_side` sessions of one stage in one pass. Returns what `step` returns.
 
-        No session may be there twice.
+        Each session may occur only once.
         """
         found: list[Answer | GlgptError | None] = [self._refused(session, pos, ask) for session, pos, _, ask in steps]
         good = [i for i, error in enumerate(found) if error is None]
         for i in good:
-            self._touch(steps[i][0])  # all of them, so that none is evicted for another
+            self._touch(steps[i][0])  # touch all first, so that none is evicted for another
         fed = [StepInput(self._use(steps[i][0]), *steps[i][1:]) for i in good]
         for i, one in zip(good, fed, strict=True):
             steps[i][0].held = one.pos
@@ -121,17 +121,17 @@ class Sessions:
     def _check(self, session: Session, pos: int, n: int, ask: Ask | None) -> None:
         context = session.texts.config.context
         if pos + n > context:
-            raise GlgptError(f"rows {pos} to {pos + n - 1} are beyond this server's context of {context} (--context)")
+            raise GlgptError(f"rows {pos} to {pos + n - 1} exceed this server's context of {context} (--context)")
         if ask and ask.guesses and (n != len(ask.guesses) + 1 or pos + ROWS > context):
-            raise GlgptError(f"{len(ask.guesses)} guesses do not go with {n} rows from {pos}")
+            raise GlgptError(f"{len(ask.guesses)} guesses do not match {n} rows from {pos}")
         if session.evicted or not session.texts.open:
-            message = f"the session was evicted: the server holds {self.most} at most, for {self.age:.0f} s of idling"
+            message = f"the session was evicted: it was idle for {self.age:.0f} s, or over {self.most} were in use"
             raise LapsedError(EVICTED, message)
         if pos > session.held:
-            raise LapsedError(ORDER, f"a step at {pos} of a session that holds {session.held} rows")
+            raise LapsedError(ORDER, f"a step starts at row {pos}, but the session holds {session.held} rows")
 
     def _use(self, session: Session) -> SessionCache:
-        """The session's caches, used now."""
+        """Returns the session's caches and marks it as used."""
         if session.caches is None:
             session.caches = self._caches(session)
         self._live[session.key] = session
@@ -144,7 +144,7 @@ class Sessions:
         session.used = time.monotonic()
 
     def end(self, session: Session) -> None:
-        """Takes the session's caches back."""
+        """Frees the session's caches for reuse."""
         if self._live.pop(session.key, None) and session.caches:
             session.texts.forget(session.caches)
             self._free.append((session.texts, session.caches))
@@ -159,14 +159,14 @@ class Sessions:
             if whose is texts:
                 del self._free[i]
                 return caches
-        if self._made == self.most:  # another stage's must go
+        if self._made == self.most:  # release free caches of another stage
             self._release(*self._free.pop(0))
-        caches = texts.caches()  # may be refused
+        caches = texts.caches()  # may raise GlgptError
         self._made += 1
         return caches
 
     def _superfluous(self, client: str) -> Session:
-        """The session to evict for a new one: of the clients that then have most, the one used least recently."""
+        """Returns the session to evict for a new one: the least recently used of the clients with the most sessions."""
         counts = Counter([client, *(session.client for session in self._live.values())])
         most = max(counts.values())
         return next(session for session in self._live.values() if counts[session.client] == most)
@@ -176,7 +176,7 @@ class Sessions:
         texts.release(caches)
 
     def _expire(self) -> None:
-        """Evicts what has idled for too long."""
+        """Evicts the sessions that have been idle for too long."""
         oldest = time.monotonic() - self.age
         for session in list(self._live.values()):
             if session.used < oldest:
@@ -188,7 +188,7 @@ class Sessions:
         session.evicted, session.held, session.reply = True, 0, b""
 
     def drop(self, texts: BatchedStage) -> None:
-        """Evicts the sessions of a stage, and releases its caches."""
+        """Evicts the sessions of a stage and releases its caches."""
         for session in list(self._live.values()):
             if session.texts is texts:
                 self._evict(session)

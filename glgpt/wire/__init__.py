@@ -1,4 +1,4 @@
-"""What the sides of a split model say to each other: messages, hidden states in bytes, a connection to a server.
+"""The network layer of a split model: messages, hidden states as bytes, and a client's connection to a server.
 
-It knows bytes and sockets; it never knows models or devices.
+`client.Connection`, `messages` and `hidden` are the entry points. The package is independent of models and devices.
 """

@@ -1,4 +1,4 @@
-"""A client's connection to a split server: numbered steps, resumed after a break where nothing was lost."""
+"""A client's connection to a split server. Steps are numbered, so that it can resume after a disconnect."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from glgpt.errors import GlgptError, quoted, written
 from glgpt.wire import messages
 from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Failed, Look, Looked, Open, Opened, Step, Stepped
 
-PATIENCE = 30.0  # seconds in which a lost connection must come back
-ANSWER = 120.0  # seconds after which a server that says nothing counts as lost
-RESENDS = 20  # times that one message is sent again
-REPLAYS = 20  # times that a text is fed again for one token
-BACKOFF = (0.05, 2.0)  # seconds between attempts to connect: the first, and the longest
+PATIENCE = 30.0  # seconds within which a lost connection must be restored
+ANSWER = 120.0  # seconds without an answer after which a server counts as lost
+RESENDS = 20  # maximum times that one message is resent
+REPLAYS = 20  # maximum times that a text is replayed for one token
+BACKOFF = (0.05, 2.0)  # seconds between attempts to connect: first, maximum
 
 
 class ForgottenError(Exception):
-    """The server no longer has what the session was fed: `held` rows are there, the later ones must be fed again."""
+    """The server lost rows of the session. It still holds `held` rows; the client must feed the later ones again."""
 
     def __init__(self, held: int) -> None:
-        super().__init__(f"the session holds {held} rows")
+        super().__init__(f"the server holds only {held} rows of the session")
         self.held = held
 
 
 class LostError(Exception):
-    """The connection broke."""
+    """The connection was lost."""
 
 
 class BusyError(LostError):
-    """The server asks to come again later."""
+    """The server asks the client to reconnect later."""
 
 
 @dataclass
 class Traffic:
-    """What went over a connection: bytes of messages, and milliseconds there, in its queue, and on the wire."""
+    """The traffic of a connection: message bytes, and milliseconds on the server, in its queue, and on the network."""
 
     steps: int = 0
     rows: int = 0
@@ -52,11 +52,11 @@ class Traffic:
 
 
 class Connection:
-    """A session on a split server. Steps are answered in their order: `submit` several, `take` as many answers.
+    """A session on a split server. `submit` sends steps, `take` returns their answers in the same order.
 
-    `part` asks for less than the server holds. A broken connection is made again for `patience` seconds, and what was
-    not answered is sent again. Where the server has lost the session meanwhile, `take` raises `ForgottenError`. Raises
-    GlgptError for an address that is none, a server that cannot be reached, or one that refuses.
+    `part` requests fewer blocks than the server holds. A lost connection is restored for up to `patience` seconds, and
+    unanswered steps are resent. If the server has lost the session by then, `take` raises `ForgottenError`. Raises
+    GlgptError for an invalid address, an unreachable server, or a server that refuses.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Connection:
         self.url, self.patience = checked_url(url), patience
         self._token, self._wire, self.model, self._part = token, wire, model, part
         self._socket: Any = None
-        self._opened = contextlib.ExitStack()  # closes it
+        self._opened = contextlib.ExitStack()  # closes the socket
         self._inbox: deque[bytes] = deque()
-        self._unanswered: deque[tuple[int, bytes, float, int]] = deque()  # seq, message, when it was sent, rows
+        self._unanswered: deque[tuple[int, bytes, float, int]] = deque()  # seq, message, time of sending, rows
         self._next, self._last = 0, 0.0
         self._session: str | None = None
         self.traffic = Traffic()
@@ -83,21 +83,21 @@ class Connection:
         except BusyError as error:
             raise GlgptError(f"{self.url}: {error}; try again later") from None
         except LostError as error:
-            raise GlgptError(f"{self.url}: {error}; is `glgpt split serve` running there?") from None
+            raise GlgptError(f"{self.url}: {error}; check that `glgpt split serve` is running there") from None
 
     # -- steps --------------------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> int:
-        """Steps that were not answered yet."""
+        """Returns the number of unanswered steps."""
         return len(self._unanswered)
 
     def submit(self, pos: int, n: int, payload: bytes, ask: Ask | None) -> None:
-        """Sends a step; its answer comes with `take`."""
+        """Sends a step. `take` returns its answer."""
         self._send(Step(seq=self._next, pos=pos, n=n, ask=ask), n, payload)
 
     def look(self, n: int, names: tuple[str, ...], payload: bytes) -> None:
-        """Asks for activations of `n` rows; the answer comes with `take`."""
+        """Requests activations of `n` rows. `take` returns the answer."""
         self._send(Look(seq=self._next, n=n, names=names), n, payload)
 
     def _send(self, step: Step | Look, rows: int, payload: bytes) -> None:
@@ -107,7 +107,7 @@ class Connection:
         self._transmit(message)
 
     def ready(self) -> bool:
-        """Whether an answer is here, so that `take` will not wait."""
+        """True if an answer has arrived, so that `take` will not wait."""
         if not self._inbox and self._socket is not None:
             try:
                 self._inbox.append(self._receive(0))
@@ -118,34 +118,34 @@ class Connection:
         return bool(self._inbox)
 
     def take(self) -> tuple[Stepped | Looked, memoryview]:
-        """The answer to the oldest step. Raises ForgottenError where the rows before it must be fed again."""
+        """Returns the answer to the oldest step. Raises ForgottenError if earlier rows must be fed again."""
         resends = 0
         while True:
             seq, _, sent, rows = self._unanswered[0]
             try:
                 if self._socket is None:
-                    raise LostError("the connection broke")
+                    raise LostError("the connection was lost")
                 data = self._inbox.popleft() if self._inbox else self._receive(ANSWER)
                 header, payload = messages.decode_answer(data)
                 if isinstance(header, Opened):
-                    raise LostError("it opened the session a second time")
+                    raise LostError("the server opened the session a second time")
             except (LostError, TimeoutError, GlgptError) as error:
                 if resends == RESENDS:
                     self.abandon()
-                    raise GlgptError(f"{self.url}: no answer after {RESENDS} connections: {error}") from None
+                    raise GlgptError(f"{self.url}: no answer after {RESENDS} reconnections: {error}") from None
                 resends += 1
                 self._resume()
                 continue
             if isinstance(header, Failed):
                 self._heed(header)
                 continue
-            if header.seq != seq:  # the answer to a message that a proxy sent twice, or out of order
+            if header.seq != seq:  # a proxy sent a message twice or out of order
                 if header.seq > seq:
                     self._disconnect()
                 continue
             if isinstance(header, Stepped) and header.n != rows:
                 self.abandon()
-                raise GlgptError(f"{self.url}: it answered {rows} rows with {header.n}")
+                raise GlgptError(f"{self.url}: the server answered {rows} rows with {header.n}")
             self._unanswered.popleft()
             self._count(header, len(data), sent, rows)
             return header, payload
@@ -153,7 +153,7 @@ class Connection:
     def _count(self, header: Stepped | Looked, received: int, sent: float, rows: int) -> None:
         traffic, now = self.traffic, time.perf_counter()
         there, queue = header.ms, header.queue_ms if isinstance(header, Stepped) else 0.0
-        since = max(sent, self._last)  # steps under way together share the time
+        since = max(sent, self._last)  # pipelined steps share the time
         self._last = now
         traffic.steps, traffic.rows, traffic.received = (
             traffic.steps + 1,
@@ -164,16 +164,16 @@ class Connection:
         traffic.wire_ms += max(0.0, 1000 * (now - since) - there - queue)
 
     def _heed(self, header: Failed) -> None:
-        """What an error means: a session to begin anew, or the end."""
+        """Handles an error: restarts the session, or raises GlgptError if the error is final."""
         if header.code not in AGAIN:
-            self.abandon()  # else it would be sent again
+            self.abandon()  # otherwise the step would be resent
             raise GlgptError(f"{self.url}: {quoted(header.message, 300)}")
         self._disconnect()
         self._session = None
         self._resume()
 
     def abandon(self) -> None:
-        """Leaves what was not answered, and the session: the next text begins with another one."""
+        """Discards unanswered steps and the session. The next text starts a new session."""
         self._disconnect()
         self._unanswered.clear()
         self._session = None
@@ -181,7 +181,7 @@ class Connection:
     # -- the connection -----------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Connects again and sends what was not answered. Raises ForgottenError where that is not enough."""
+        """Reconnects and resends unanswered steps. Raises ForgottenError if the server lost the session's rows."""
         self._disconnect()
         self.traffic.reconnects += 1
         end, wait, session = time.monotonic() + self.patience, BACKOFF[0], self._session
@@ -206,7 +206,7 @@ class Connection:
         raise ForgottenError(self.opened.held)
 
     def _open(self) -> Opened:
-        """Connects. Raises LostError where that may work later, and GlgptError where it will not."""
+        """Connects. Raises LostError if a later attempt may succeed, and GlgptError if not."""
         from websockets.exceptions import InvalidHandshake, InvalidURI
         from websockets.sync.client import connect
 
@@ -216,7 +216,7 @@ class Connection:
             opening = connect(self.url, compression=None, max_size=None, open_timeout=10, close_timeout=1, proxy=proxy)
             self._socket = self._opened.enter_context(opening)
         except InvalidURI as error:
-            raise GlgptError(f"{written(self.url)} is no address of a server: {quoted(error)}") from None
+            raise GlgptError(f"{written(self.url)} is not a server's address: {quoted(error)}") from None
         except (OSError, InvalidHandshake, EOFError) as error:
             raise LostError(quoted(str(error) or type(error).__name__, 200)) from None
         self._inbox.clear()
@@ -235,7 +235,7 @@ class Connection:
             self._disconnect()
             raise LostError(str(error) or "no answer") from None
         if self._socket is None:
-            raise LostError("the connection broke while it was opened")
+            raise LostError("the connection was lost while it was opened")
         if isinstance(header, Failed):
             self._disconnect()
             if header.code in AGAIN:
@@ -243,13 +243,13 @@ class Connection:
             raise GlgptError(f"{self.url}: {quoted(header.message, 300)}")
         if not isinstance(header, Opened):
             self._disconnect()
-            raise GlgptError(f"{self.url} is no server of a split model: it answered `open` with `{header.op}`")
+            raise GlgptError(f"{self.url} is not a split server: it answered `open` with `{header.op}`")
         self._session = header.session
         return header
 
     def _transmit(self, message: bytes) -> None:
         if self._socket is None:
-            return  # `take` connects again, and sends what was not answered
+            return  # `take` reconnects and resends the message
         from websockets.exceptions import ConnectionClosed
 
         try:
@@ -262,7 +262,7 @@ class Connection:
         from websockets.exceptions import ConnectionClosed
 
         if self._socket is None:
-            raise LostError("the connection broke")
+            raise LostError("the connection was lost")
         try:
             data = self._socket.recv(timeout=timeout)
         except (ConnectionClosed, OSError) as error:
@@ -274,21 +274,21 @@ class Connection:
     def _disconnect(self) -> None:
         self._inbox.clear()
         self._socket = None
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError):  # it is closed already
             self._opened.close()
 
     def close(self) -> None:
-        """Ends the connection. Closing twice is harmless."""
+        """Closes the connection. Closing twice is harmless."""
         self._disconnect()
 
 
 def checked_url(url: str) -> str:
-    """An address `ws://HOST:PORT` or `wss://…`. Raises GlgptError for anything else."""
+    """Returns the URL unchanged. Raises GlgptError unless it is `ws://HOST:PORT` or `wss://…`."""
     try:
         found = urlsplit(url)
         good = found.scheme in ("ws", "wss") and found.hostname and (found.port is None or found.port > 0)
     except ValueError:
         good = False
     if not good:
-        raise GlgptError(f"{written(url)} is no address of a server; write ws://HOST:PORT or wss://HOST:PORT")
+        raise GlgptError(f"{written(url)} is not a server's address; use ws://HOST:PORT or wss://HOST:PORT")
     return url

@@ -1,4 +1,4 @@
-"""Hidden states `[n, n_embd]` as bytes: f32 exactly, f16, or int8 with a scale for each row."""
+"""Packs hidden states `[n, n_embd]` into bytes: exact f32, f16, or int8 with a scale per row."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LARGEST_HALF = 65504.0
 
 
 def nbytes(rows: int, width: int, kind: str) -> int:
-    """How many bytes `pack` makes of `rows` hidden states of `width` numbers."""
+    """Returns the number of bytes of `rows` packed hidden states of `width` numbers."""
     return rows * {"f32": 4 * width, "f16": 2 * width, "int8": width + 4}[kind]
 
 
 def pack(states: Floats, kind: str) -> bytes:
-    """Hidden states `[n, width]` in little-endian bytes; int8: the scales of all rows, then the rows.
+    """Returns hidden states `[n, width]` as little-endian bytes; for int8, the scales of all rows and then the rows.
 
-    Raises GlgptError for states that are not finite, or beyond the range of f16.
+    Raises GlgptError for states that are not finite or exceed the range of f16.
     """
     peak = np.abs(states).max(axis=1, initial=0.0)
     if not np.isfinite(peak).all():
@@ -33,7 +33,7 @@ def pack(states: Floats, kind: str) -> bytes:
     if kind == "f16":
         if peak.max(initial=0.0) > _LARGEST_HALF:
             raise GlgptError(
-                f"hidden states reach {peak.max():.3g}, beyond f16's {_LARGEST_HALF:.0f}; send them as f32"
+                f"hidden states reach {peak.max():.3g}, above f16's maximum {_LARGEST_HALF:.0f}; send them as f32"
             )
         return bytes(states.astype("<f2").tobytes())
     scale = np.where(peak > 0, peak / 127, 1).astype("<f4")
@@ -41,17 +41,17 @@ def pack(states: Floats, kind: str) -> bytes:
 
 
 def unpack(data: bytes | memoryview, rows: int, width: int, kind: str) -> Floats:
-    """The hidden states `[rows, width]` that `pack` wrote. Raises GlgptError for another length, or NaN or infinity."""
+    """Returns the hidden states `[rows, width]` that `pack` wrote. Raises GlgptError for a wrong length or NaN."""
     if len(data) != nbytes(rows, width, kind):
-        wanted = f"{rows} x {width} as {kind} are {nbytes(rows, width, kind)}"
-        raise GlgptError(f"the hidden states take {len(data)} bytes; {wanted}")
+        wanted = f"{rows} x {width} as {kind} take {nbytes(rows, width, kind)}"
+        raise GlgptError(f"the hidden states have {len(data)} bytes; {wanted}")
     if kind == "int8":
         scale = np.frombuffer(data, "<f4", rows)
         codes = np.frombuffer(data, np.int8, rows * width, 4 * rows).reshape(rows, width)
-        with np.errstate(all="ignore"):  # judged below
+        with np.errstate(all="ignore"):  # checked below
             states: Floats = codes.astype(np.float32) * scale[:, None]
     else:
         states = np.frombuffer(data, "<f4" if kind == "f32" else "<f2").astype(np.float32).reshape(rows, width)
     if not np.isfinite(states).all():
-        raise GlgptError("the hidden states hold NaN or infinity")
+        raise GlgptError("the hidden states contain NaN or infinity")
     return states

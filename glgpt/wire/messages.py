@@ -1,15 +1,15 @@
-"""The messages between the sides of a split model: a line of JSON and a payload, one WebSocket message each.
+"""The messages between client and server of a split model: a line of JSON and a payload in one WebSocket message.
 
     client                                              server
-    open  protocol, token?, model?, session?,       ->  opened  session, held, seq, what the server holds
+    open  protocol, token?, model?, session?,       ->  opened  session, held, seq, the server's part
           wire, part?
     step  seq, pos, n, ask? + hidden states or ids  ->  stepped seq, tokens?, ... + hidden states or logits
     look  seq, n, names + hidden states or ids      ->  looked  seq, arrays + their values
                                                     <-  error   code, message
 
-A message is the length of its JSON (4 bytes, little-endian), the JSON in UTF-8, the payload. `pos` is the position of
-the first of `n` rows; one lower than what the session holds takes the later rows back. Steps are numbered by `seq`, one
-after another in a session; the last one may be sent again and is answered as before.
+A message is the length of its JSON (4 bytes, little-endian), the JSON in UTF-8, and the payload. `pos` is the position
+of the first of `n` rows; a `pos` below the number of rows that the session holds discards the later rows. `seq` numbers
+the steps of a session consecutively. The last step may be resent, and is answered as before.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from glgpt.wire.hidden import Format
 
 T = TypeVar("T")
 PROTOCOL = 1
-MOST_HEADER = 16384  # bytes of a message's JSON
+MOST_HEADER = 16384  # maximum bytes of a message's JSON
 MOST_GUESSES, MOST_ALTERNATIVES = 7, 32
 _LENGTH = struct.Struct("<I")
 
-# Codes of errors. After the first four the client connects again and replays its ids; the others are final.
+# Codes of errors. After the first four the client reconnects and replays its ids. The others are final.
 EVICTED, DRAINING, ORDER, FULL = "evicted", "draining", "order", "full"
 TOKEN, UNSUITABLE, BAD = "token", "unsuitable", "bad"
 AGAIN = (EVICTED, DRAINING, ORDER, FULL)
@@ -46,11 +46,11 @@ class _Message(BaseModel):
 
 
 class Ask(_Message):
-    """What the side with the head is asked for: the token behind the last row, drawn as a `Sampler` of `seed` would.
+    """Asks the side with the head for the token after the last row, sampled as a `Sampler` with `seed` would sample it.
 
-    `draw` counts the draws before this one. With `guesses`, the rows are a token and these guesses of what follows it:
-    the answer is the token behind each row up to the first that a guess missed. `alternatives`: as many of the
-    likeliest tokens beside each. `logits`: the last row's logits in full.
+    `draw` is the number of earlier draws. With `guesses`, the rows are a token and guesses of the tokens after it; the
+    answer has the token after each row, up to the first wrong guess. `alternatives` is the number of likeliest tokens
+    to return with each. `logits` requests all logits of the last row.
     """
 
     temperature: Annotated[float, Field(ge=0, le=ops.MAX_TEMPERATURE)] = 0.0
@@ -65,7 +65,7 @@ class Ask(_Message):
 
 
 class Open(_Message):
-    """The first message of a connection; `part` asks for less than the server holds."""
+    """The first message of a connection. `part` requests fewer blocks than the server holds."""
 
     op: Literal["open"] = "open"
     protocol: int
@@ -87,10 +87,10 @@ class Step(_Message):
 
 
 class Look(_Message):
-    """Runs `n` rows from position 0 beside the session, and returns named activations of all of them.
+    """Runs `n` rows from position 0 outside the session, and returns named activations of all of them.
 
-    With `head`, the rows go straight to the final norm and the head: they may be states between any blocks. The logits
-    or hidden states behind all rows come too, unless `end` is false.
+    With `head`, the rows go straight to the final norm and the head, so they may be states between any two blocks. The
+    answer includes the logits or the last hidden states of all rows, unless `end` is false.
     """
 
     op: Literal["look"] = "look"
@@ -102,7 +102,7 @@ class Look(_Message):
 
 
 class _FromServer(_Message):
-    """What a server says. Fields that this version does not know are ignored, so that a newer server can add some."""
+    """A message from a server. Unknown fields are ignored, so that a newer server can add some."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -112,7 +112,7 @@ Candidate = tuple[Count, Annotated[float, Field(ge=0, le=1.001)], Annotated[floa
 
 
 class Opened(_FromServer):
-    """The answer to `open`: the session, the rows that it holds, its last step; what the server holds."""
+    """The answer to `open`: the session, its rows and last step, and the part of the model on the server."""
 
     op: Literal["opened"] = "opened"
     session: Annotated[str, Field(max_length=64)]
@@ -122,16 +122,16 @@ class Opened(_FromServer):
     model: str = "a model"
     digest: str = ""
     shape: Annotated[dict[str, Count], Field(max_length=16)] = {}
-    context: Count = 0  # positions of a session; 0: all that the model has, as of servers that do not say
+    context: Count = 0  # positions per session; 0, or not sent: the model's context
     dtype: str = "f32"
     sizes: Annotated[tuple[Rows, ...], Field(max_length=64, strict=False)] = ()
     sessions: Count = 0
 
 
 class Stepped(_FromServer):
-    """The answer to a step of `n` rows: with the head the tokens and their alternatives, else hidden states follow.
+    """The answer to a step of `n` rows: with the head, tokens and their alternatives; else hidden states follow.
 
-    A candidate is an id, its probability in the model and in what was drawn from.
+    A candidate is an id, its probability in the model, and its probability after the sampling options.
     """
 
     op: Literal["stepped"] = "stepped"
@@ -144,7 +144,7 @@ class Stepped(_FromServer):
 
 
 class Looked(_FromServer):
-    """The answer to a look: names and shapes of the arrays that follow."""
+    """The answer to `look`: names and shapes of the arrays that follow."""
 
     op: Literal["looked"] = "looked"
     seq: Seq
@@ -153,7 +153,7 @@ class Looked(_FromServer):
 
 
 class Failed(_FromServer):
-    """Why the server ends the connection."""
+    """The reason why the server ends the connection."""
 
     op: Literal["error"] = "error"
     code: str
@@ -166,28 +166,28 @@ _SERVER: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="op
 
 
 def encode(header: _Message, *payload: bytes | memoryview) -> bytes:
-    """Returns a message as bytes; the parts of its payload are copied once."""
+    """Returns a message as bytes, copying each part of the payload once."""
     fields = {"op": getattr(header, "op", "")} | header.model_dump(exclude_defaults=True)
     text = json.dumps(fields, separators=(",", ":")).encode()
     return b"".join((_LENGTH.pack(len(text)), text, *payload))
 
 
 def decode_answer(data: bytes) -> tuple[Said, memoryview]:
-    """What a server said. Raises GlgptError, naming the field, for what is no such message."""
+    """Returns a server's message and its payload. Raises GlgptError naming the wrong field."""
     return _read(_SERVER, data)
 
 
 def decode_request(data: bytes) -> tuple[Open | Step | Look, memoryview]:
-    """What a client said. Raises GlgptError, naming the field, for what is no such message."""
+    """Returns a client's message and its payload. Raises GlgptError naming the wrong field."""
     return _read(_CLIENT, data)
 
 
 def _read(kind: TypeAdapter[T], data: bytes) -> tuple[T, memoryview]:
-    """The message and its payload."""
+    """Returns a message and its payload."""
     size = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
     start = _LENGTH.size
     if not 2 <= size <= min(len(data) - start, MOST_HEADER):
-        raise GlgptError(f"a message of {len(data)} bytes has no whole JSON line")
+        raise GlgptError(f"a message of {len(data)} bytes has no complete JSON header")
     try:
         return kind.validate_json(data[start : start + size]), memoryview(data)[start + size :]
     except ValidationError as error:

@@ -226,7 +226,7 @@ def test_a_full_server_is_tried_again(
 
     with contextlib.ExitStack() as stack:
         others = []
-        for _ in range(20):  # as many as it takes
+        for _ in range(20):  # the server's maximum
             others.append(stack.enter_context(connect(process.url, compression=None, proxy=None)))
             others[-1].send(messages.encode(messages.Open(protocol=messages.PROTOCOL)))
             others[-1].recv(timeout=20)
@@ -236,7 +236,7 @@ def test_a_full_server_is_tried_again(
         stack.callback(ended.set)
         page = browse(split_page(process.url) + "#tokens=2", provokes=LOST)
         page.evaluate("glgpt.ready")
-        page.wait_for_function("document.querySelector('.split .said').innerText.includes('as many as it takes')")
+        page.wait_for_function("document.querySelector('.split .said').innerText.includes('the server is full')")
         assert not page.get_by_label("Token", exact=True).count()
     page.wait_for_function("document.querySelector('.split .said .connected')")
     page.wait_for_function("document.querySelectorAll('.token:not(.given)').length === 2")

@@ -1,4 +1,4 @@
-"""A certificate for tests over TLS."""
+"""Creates a certificate for tests over TLS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that nobody signed, and its key."""
+    """Returns the paths of a self-signed certificate for 127.0.0.1 and of its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

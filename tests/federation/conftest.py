@@ -1,4 +1,4 @@
-"""Fixtures of `fake_session`."""
+"""Fixtures based on `fake_session`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def host(tmp_path: Path, clock: Clock) -> Callable[..., Host]:
-    """host(**terms): a session in a folder; called again it opens the same folder, as after a crash."""
+    """host(**terms) opens a session in a folder. Further calls reopen the same folder, as after a crash."""
 
     def opened(**changed: Any) -> Host:
         files = Files(tmp_path / "run")
@@ -31,7 +31,7 @@ def host(tmp_path: Path, clock: Clock) -> Callable[..., Host]:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """served(**terms): a gateway with a fake Flower; called again it serves the same folder, as after a restart."""
+    """served(**terms) starts a gateway with a fake Flower. Further calls serve the same folder, as after a restart."""
     with contextlib.ExitStack() as stack:
 
         def start(limits: Any = None, **terms: Any) -> Any:

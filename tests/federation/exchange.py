@@ -1,9 +1,9 @@
-"""How much of a round is not training: what is sent, combined, evaluated and waited for. See docs/federation.md.
+"""Measures how much of a round is overhead: sending, combining, evaluating, waiting. See docs/federation.md.
 
     python tests/federation/exchange.py TEXT [--clients 4] [--rounds 3] [--local-steps 100] [--device software]
 
-A session of nano with clients on this machine. Prints a JSON line; `share` is the part of a round in which no client
-trains.
+Runs a session of nano with clients on this machine. Prints a JSON line; `share` is the part of a round in which no
+client trains.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from federation_commands import running  # noqa: E402
 
 
 def client(link: str, device: str, last: int, said: Any) -> None:
-    """Trains along, and tells when each round's first and last step were taken: (round, step, seconds)."""
+    """Joins and trains, and records (round, step, seconds) of each round's first and last step."""
     from glgpt.federation.member.host import Link
     from glgpt.federation.member.join import Client, Hooks
 
@@ -36,7 +36,7 @@ def client(link: str, device: str, last: int, said: Any) -> None:
 
 
 def main() -> None:
-    """Prints the figures."""
+    """Prints the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text")
     parser.add_argument("--clients", type=int, default=4)
@@ -65,11 +65,11 @@ def main() -> None:
         number, step, at = said.get()
         steps.setdefault(number, []).append((step, at))
     shares = []
-    for number in range(2, args.rounds + 1):  # from the last step of a round to the last of the next
+    for number in range(2, args.rounds + 1):  # from the last step of a round to the last step of the next
         ended = max(at for _, at in steps[number])
         whole = ended - max(at for _, at in steps[number - 1])
         first = min(at for step, at in steps[number] if step == 1)
-        trained = (ended - first) * args.local_steps / (args.local_steps - 1)  # its first step was under way before
+        trained = (ended - first) * args.local_steps / (args.local_steps - 1)  # its first step had started earlier
         shares.append({"seconds": round(whole, 2), "share": round(1 - trained / whole, 4)})
     share = round(statistics.median(one["share"] for one in shares), 4)
     print(json.dumps(vars(args) | {"text": Path(args.text).name, "rounds_timed": shares, "share": share}))

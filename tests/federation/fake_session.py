@@ -1,4 +1,4 @@
-"""A session without Flower: its folder, and a site that asks for rounds as a test wants them."""
+"""A session without Flower: its folder, and a site that requests rounds when a test wants them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKENIZER = "ab" * 32
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -34,7 +34,7 @@ class Clock:
 
 
 def make_session(**changed: Any) -> Session:
-    """A session of a model of a few hundred parameters."""
+    """Returns a session of a model with a few hundred parameters."""
     settings = Settings(tokenizer="bytes", steps=100, lr=1e-2, min_lr=1e-3, warmup=2, **TINY)
     config = settings.model_config(256)
     fields: dict[str, Any] = {
@@ -47,7 +47,7 @@ def make_session(**changed: Any) -> Session:
 
 
 def make_files(run: Path, **changed: Any) -> Files:
-    """The folder of `make_session`."""
+    """Creates the folder of a session by `make_session`."""
     run.mkdir(exist_ok=True)
     session, files = make_session(**changed), Files(run)
     parameters = np.random.default_rng(0).normal(size=session.parameters).astype(np.float32)
@@ -56,7 +56,7 @@ def make_files(run: Path, **changed: Any) -> Files:
 
 
 class Host:
-    """The rounds of a folder, and what a test does with them."""
+    """The rounds of a folder, with shortcuts for tests."""
 
     def __init__(self, files: Files, clock: Callable[[], float]) -> None:
         self.files, self.session = files, files.session()
@@ -66,7 +66,7 @@ class Host:
         self.before = files.checkpoint().parameters
 
     def join(self, name: str = "", **changed: Any) -> Any:
-        """A member that is connected, and has its `key`."""
+        """Returns a connected member and its `key`."""
         session = self.session
         fields = {"token": self.token, "name": name, "digest": session.digest, "tokenizer": session.tokenizer}
         member, key = self.rounds.admit(protocol.Join(**(fields | changed)))
@@ -82,7 +82,7 @@ class Host:
         return self.rounds.open is not before
 
     def update(self, change: Any = 0.5, **changed: Any) -> tuple[protocol.Update, bytes]:
-        """An update of all parameters by `change`."""
+        """Returns an update that adds `change` to all parameters."""
         after = (self.before + np.float32(change)).astype(np.float32)
         data, scale = protocol.encode(self.session.dtype, after, self.before)
         open_ = self.rounds.open
@@ -93,20 +93,20 @@ class Host:
         return protocol.Update(**(fields | changed)), data
 
     def send(self, member: Any, change: Any = 0.5, **changed: Any) -> None:
-        """What the gateway does with an update that came whole."""
+        """Accepts a complete update as the gateway does."""
         update, data = self.update(change, **changed)
         self.rounds.check(member, update)
         self.rounds.accept(member, update, *self.rounds.decoded(update, data, self.before))
 
 
 class FakeFlower:
-    """Stands for SuperLink and the ServerApp: asks a gateway for round after round and combines the answers."""
+    """Replaces SuperLink and the ServerApp: requests rounds from a gateway and combines the replies."""
 
     def __init__(self, files: Files) -> None:
         self.files, self.session = files, files.session()
         self.outer = rules.Outer(self.session.outer_lr, self.session.outer_momentum)
-        self.asked = 0  # the round under way
-        self.runs_over = 0  # answers that come too late for their run
+        self.asked = 0  # the current round
+        self.runs_over = 0  # replies that arrive after their run has ended
         self.replies: list[np.ndarray] = []
         self.metrics: list[Any] = []
 
@@ -130,7 +130,7 @@ class FakeFlower:
     def answer(self, task: bytes, arrays: Any, metrics: Any) -> None:
         if self.runs_over:
             self.runs_over -= 1
-            self.asked -= 1  # the next run asks for the same round
+            self.asked -= 1  # the next run requests the same round
             raise RunOver
         held = self.files.checkpoint()
         rows = arrays["updates"]
@@ -143,7 +143,7 @@ class FakeFlower:
 
 @contextlib.contextmanager
 def serving(files: Files, site: Any, limits: Any = None, port: int = 0, **more: Any) -> Iterator[Any]:
-    """Serves a gateway on a port of 127.0.0.1, a free one for 0: yields its address, and the gateway itself."""
+    """Serves a gateway on 127.0.0.1 (port 0: a free one). Yields its address and the gateway."""
     import uvicorn
 
     from glgpt.federation.gateway import Gateway

@@ -1,10 +1,10 @@
-"""Kills a federation's processes at random moments and says what each kill costs: see docs/federation.md.
+"""Kills a federation's processes at random moments and measures the cost of each kill: see docs/federation.md.
 
     python tests/federation/kills.py [--count 20] [--only superlink,serve] [--seed 0] [--away 90]
 
-One session a process: it gets SIGKILL at random moments, with a round left alone between two of them to compare with.
-Prints a JSON line a session; exit code 1 where a session did not finish or an update was lost. `--away` stops SuperLink
-for so many seconds instead (SIGSTOP), then kills it.
+Runs one session per process name. The process gets SIGKILL at random moments, with an undisturbed round between two
+kills for comparison. Prints a JSON line per session. Exits with 1 if a session did not finish or an update was lost.
+`--away` stops SuperLink for this many seconds (SIGSTOP) before it is killed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from glgpt.system.files import data_path  # noqa: E402
 
 PROCESSES = ("superlink", "gateway", "superexec", "serverapp", "serve")
 SMALL = ("--tokenizer", "bytes", "--batch", "2", "--eval-tokens", "512", "--no-page", "--device", "software")
-REPEATS = ("serverapp", "superlink", "serve")  # whose kill may end the ServerApp, whose round is then taken once more
+REPEATS = ("serverapp", "superlink", "serve")  # their kill may end the ServerApp, which then repeats the round
 
 
 def main() -> int:
-    """Prints a line a session."""
+    """Prints one line per session."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--only", default=",".join(PROCESSES))
@@ -52,7 +52,7 @@ def main() -> int:
 def session(
     folder: Path, start: Any, what: str, count: int, chance: random.Random, away: float = 0.0
 ) -> dict[str, Any]:
-    """A session of two desktops in which `what` is killed `count` times, between rounds that are left alone."""
+    """Runs a session of two desktops in which `what` is killed `count` times, with undisturbed rounds in between."""
     text, run = folder / "play.txt", folder / "run"
     text.write_bytes(data_path("tests/data/shakespeare-validation.txt").read_bytes()[:20_000])
     rounds, port = 4 * count + 6, str(chance.randrange(20000, 30000))
@@ -88,18 +88,18 @@ def session(
 
 
 class Watch:
-    """Looks at the rounds that a session has done."""
+    """Observes the finished rounds of a session."""
 
     def __init__(self, run: Path, host: Command) -> None:
         self.path, self.done, self.at = run / "federation" / "rounds.jsonl", 0, time.monotonic()
         self.host = host
 
     def next_round(self) -> float:
-        """Waits until another round is done; gives the seconds since the last one."""
+        """Waits until another round is done. Returns the seconds since the last one."""
         before, end = self.at, time.monotonic() + PATIENCE
         while self._done() == self.done:
             assert time.monotonic() < end, f"no round after {self.done} within {PATIENCE:g} s"
-            assert not self.host.process.poll(), self.host.errors  # it ended, and not well
+            assert not self.host.process.poll(), self.host.errors  # it must not fail
             time.sleep(0.05)
         self.done, self.at = self._done(), time.monotonic()
         return self.at - before
@@ -112,7 +112,7 @@ class Watch:
 
 
 def kill(run: Path, what: str) -> None:
-    """Kills a session's process; one that is being started again at this moment as soon as it is there."""
+    """Kills a session's process, if necessary after waiting for its restart."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -131,7 +131,7 @@ def stop_for(pid: int, seconds: float) -> None:
 
 
 def wrongs(run: Path, rounds: int, what: str, joined: list[Command]) -> list[str]:
-    """What must not be: a round missing, an update lost that was accepted, a client that gave up."""
+    """Returns the failures: missing rounds, lost accepted updates, clients that gave up."""
     notes = [json.loads(line) for line in (run / "federation" / "rounds.jsonl").read_text().splitlines()]
     counted = [note for note in notes if "clients" in note]
     found = [f"round {n} is missing" for n in range(1, rounds + 1) if n not in {note["round"] for note in counted}]
@@ -148,7 +148,7 @@ def wrongs(run: Path, rounds: int, what: str, joined: list[Command]) -> list[str
 
 
 def pid_of(run: Path, what: str) -> int:
-    """The process id of a session's process."""
+    """Returns the process id of a session's process."""
     if what == "serverapp":
         return int((run / "federation" / "serverapp.pid").read_text())
     order = ("superlink", "gateway", "superexec")

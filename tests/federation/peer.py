@@ -1,4 +1,4 @@
-"""A client over a real socket that says what a test wants."""
+"""A client over a real socket that sends what a test wants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Peer:
         self.socket.send(message if isinstance(message, str) else json.dumps(message))
 
     def next(self, kind: str, timeout: float = 30) -> Any:
-        """The next message of a kind; of a round, with its parameters."""
+        """Returns the next message of a kind. A round includes its parameters."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             text = self.socket.recv(timeout=max(0.01, end - time.monotonic()))
@@ -57,7 +57,7 @@ class Peer:
         return fields | changed, data
 
     def train(self, round_: Any, after: Any, **changed: Any) -> dict[str, Any]:
-        """Sends an update; gives what became of it."""
+        """Sends an update and returns its outcome."""
         update, data = self.update(round_, after, **changed)
         self.say(update)
         end = time.monotonic() + 60
@@ -74,7 +74,7 @@ class Peer:
         raise TimeoutError("neither accepted nor rejected")
 
     def closed(self) -> tuple[int, str]:
-        """The code and reason of the end."""
+        """Returns the close code and reason."""
         with pytest.raises(ConnectionClosed) as caught:
             while True:
                 self.socket.recv(timeout=30)

@@ -2,8 +2,8 @@
 
     python tests/federation/simulate.py TEXT --clients 100 --asked 10 --drop 0.3 --local-steps 10 --steps 1000
 
-Every client draws its own windows by `rules.shard_starts`, keeps its AdamW moments, and may drop out of a round. Beside
-it: central training on as many steps (what one client would see), and on as many tokens.
+Every client draws its own windows with `rules.shard_starts`, retains its AdamW moments, and may drop out of a round.
+For comparison the script trains centrally: for as many steps (what one client would see), and on as many tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POISON = -10.0
 
 
 def main() -> None:
-    """Prints a JSON line a run."""
+    """Prints a JSON line per run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", type=Path)
     for name, default in (("--clients", 100), ("--asked", 10), ("--local-steps", 10), ("--steps", 1000), ("--seed", 0)):
@@ -34,10 +34,10 @@ def main() -> None:
     for name, default in (("--drop", 0.3), ("--lr", 3e-3), *outer):
         parser.add_argument(name, type=float, default=default)
     parser.add_argument("--dtype", choices=protocol.DTYPES, default="f16")
-    parser.add_argument("--poisoned", type=int, default=0, help="so many of those asked send -10 times their change")
-    parser.add_argument("--public", action="store_true", help="clip and trim")
-    parser.add_argument("--device", default="software", help="as of glgpt train (default software)")
-    parser.add_argument("--runs", default="federated,steps,tokens", help="which runs to make")
+    parser.add_argument("--poisoned", type=int, default=0, help="asked clients that send -10 times their change")
+    parser.add_argument("--public", action="store_true", help="clip and trim the updates")
+    parser.add_argument("--device", default="software", help="as for glgpt train (default: software)")
+    parser.add_argument("--runs", default="federated,steps,tokens", help="comma-separated runs to make")
     args = parser.parse_args()
     ids = np.frombuffer(args.text.read_bytes(), np.uint8).astype(np.uint16)
     cut = int(0.9 * len(ids))
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 class Study:
-    """One model on one device that plays every client in turn."""
+    """One model on one device that acts as every client, one after another."""
 
     def __init__(self, args: argparse.Namespace, train: Any, held: Any) -> None:
         self.args, self.train, self.held = args, train, held
@@ -76,7 +76,7 @@ class Study:
         return trainer.evaluate(*windows(self.held, first, self.s.context))
 
     def central(self, batch: int | None = None) -> float:
-        """As many optimizer steps as a federation has one after another."""
+        """Trains for as many optimizer steps as one client of the federation takes."""
         s = self.s
         with self.trainer(batch or s.batch) as trainer:
             for step in range(1, s.steps + 1):
@@ -86,7 +86,7 @@ class Study:
             return self.judged(trainer)
 
     def tokens(self) -> float:
-        """As many tokens as all clients of a federation see together: a greater batch, as many steps."""
+        """Trains on as many tokens as all clients see together, with a larger batch and the same number of steps."""
         return self.central(self.s.batch * max(1, round(self.args.asked * (1 - self.args.drop))))
 
     def federated(self) -> float:
@@ -113,7 +113,7 @@ class Study:
             return self.judged(trainer)
 
     def client(self, trainer: Trainer, c: int, number: int, before: Any, shapes: Any, moments: Any, none: Any) -> Any:
-        """A client's parameters after its steps of a round, as they arrive."""
+        """Returns a client's parameters after its steps of a round, as the gateway decodes them."""
         s, a = self.s, self.args
         held, steps = moments.get(c, (none, 0))
         trainer.set_moments(held.__getitem__, steps)

@@ -1,10 +1,10 @@
-"""What many sockets cost a gateway: its memory and processor time, see docs/federation.md.
+"""Measures what many sockets cost a gateway in memory and processor time: see docs/federation.md.
 
     python tests/federation/sockets.py [--clients 100] [--rounds 3] [--whole] [--at-once]
 
-Clients of a nano model (0.83 M parameters), all connected at once, each with a change in f16 a round; the gateway is a
-process of its own with a stand-in for Flower. 100 updates are more than 256 MiB, so that it streams their mean, unless
-`--whole`. Prints a JSON line.
+All clients of a nano model (0.83 M parameters) are connected at once, each with a change in f16 per round. The gateway
+is a separate process with a substitute for Flower. 100 updates exceed 256 MiB, so that it streams their mean, unless
+`--whole` is given. Prints a JSON line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from glgpt.training.settings import settings_for  # noqa: E402
 
 
 def gateway(run: str, clients: int, rounds: int, whole: bool, pipe: Any) -> None:
-    """The gateway's process: tells its address and an invitation, then what it took."""
+    """Runs the gateway's process. Sends its address and an invitation, then its measurements."""
     settings = settings_for("nano", None, {"tokenizer": "bytes"})
     terms = {"rounds": rounds, "quorum": clients, "shards": clients, "members": clients, "dtype": "f16"}
     config = settings.model_config(256)
@@ -49,14 +49,14 @@ def gateway(run: str, clients: int, rounds: int, whole: bool, pipe: Any) -> None
 
 
 class There:
-    """What a `Peer` wants to know of a gateway in another process."""
+    """The attributes of a gateway in another process that a `Peer` uses."""
 
     def __init__(self, address: str, session: Any) -> None:
         self.address, self.gateway = address, type("Gateway", (), {"session": session})
 
 
 def train(peer: Peer) -> float:
-    """Takes a round, and gives the seconds in which its update was sent and accepted."""
+    """Receives a round. Returns the seconds until its update was sent and accepted."""
     round_ = peer.next("round", 120)
     began = time.perf_counter()
     assert peer.train(round_, round_["parameters"] + 1e-3)["type"] == "accepted"
@@ -64,12 +64,12 @@ def train(peer: Peer) -> float:
 
 
 def main() -> None:
-    """Prints the figures."""
+    """Prints the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--whole", action="store_true", help="answer with every update, whatever their size")
-    parser.add_argument("--at-once", action="store_true", help="all send at the same moment")
+    parser.add_argument("--whole", action="store_true", help="reply with every update, whatever their total size")
+    parser.add_argument("--at-once", action="store_true", help="all clients send at the same moment")
     args = parser.parse_args()
     here, there = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as folder:

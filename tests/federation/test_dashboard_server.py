@@ -1,4 +1,4 @@
-"""What the gateway serves for the dashboard; the dashboard itself: tests/browser/test_dashboard.py."""
+"""Tests what the gateway serves for the dashboard. tests/browser/test_dashboard.py tests the dashboard itself."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BUILD_IT = "the dashboard is not built; run `make viewer` in the checkout, or in
 
 @pytest.fixture
 def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty viewer/dist."""
+    """Replaces viewer/dist by an empty folder."""
     monkeypatch.setattr(built, "data_path", lambda name: tmp_path / name)
     return tmp_path / "viewer/dist"
 
 
 def call(address: str, token: str = "", body: Any = None) -> tuple[int, str, Any]:
-    """Returns the status, the text and the headers of an answer."""
+    """Returns the status, text and headers of a response."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(address, data, {"Authorization": f"Bearer {token}"} if token else {})
     try:

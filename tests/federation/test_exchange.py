@@ -1,4 +1,4 @@
-"""Asking gateways and supernodes for a round: who is waited for, for how long, and what a supernode may answer."""
+"""Tests requests to gateways and supernodes: how long the ServerApp waits, and which replies it accepts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def question(node: int) -> Any:
 
 
 class Grid:
-    """Flower's grid; `answer(node, seconds since its message)` is True where it has answered, or an error's code."""
+    """Replaces Flower's grid. `answer(node, seconds since its message)` returns True for a reply, or an error code."""
 
     def __init__(self, answer: Callable[[int, float], Any], clock: Callable[[], float]) -> None:
         self.answer, self.clock = answer, clock
@@ -59,7 +59,7 @@ class Grid:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Time that passes only where somebody sleeps."""
+    """A clock that only `sleep` advances."""
     now = SimpleNamespace(at=1000.0)
 
     def sleep(seconds: float) -> None:
@@ -71,7 +71,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_gateway_that_lost_its_message_is_asked_again(clock: SimpleNamespace) -> None:
-    """Also one that was away for long, and each time after twice as long."""
+    """Also after it was offline for long. The interval doubles each time."""
     grid = Grid(lambda _, since: clock.at > 1030 and since > 2, lambda: clock.at)
     found = exchange(grid, lambda: [question(GATEWAY)] if not 1005 < clock.at < 1025 else [])
     times = [at - 1000 for _, at in grid.sent]
@@ -90,7 +90,7 @@ def test_a_gateway_that_says_it_was_away_is_asked_again(clock: SimpleNamespace) 
 
 
 def test_a_supernode_has_its_time_and_no_more() -> None:
-    """One that hangs in the middle of its answer holds up nobody, and is not asked again until it is through."""
+    """A supernode that hangs in the middle of its reply delays no other one, and is not asked again until it ends."""
     hangs = threading.Event()
 
     def answer(node: int, _: float) -> Any:
@@ -107,14 +107,14 @@ def test_a_supernode_has_its_time_and_no_more() -> None:
     assert nodes.free([2, 3, 4, NODE]) == [2, 3, 4]
     hangs.set()
     nodes.answers(began + 30)
-    assert len(found) == 2  # what came too late changes nothing
+    assert len(found) == 2  # a late reply has no effect
     assert nodes.free([2, NODE]) == [2, NODE]
     nodes.ask([question(2)])
     assert [q.metadata.dst_node_id for q, _ in nodes.answers(time.monotonic() + 30)] == [2]
 
 
 def answered(session: Any, **changes: Any) -> Any:
-    """What `from_supernode` makes of a reply in which this is different."""
+    """Returns the result of `from_supernode` for a valid reply with these changes."""
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     asked = Message(RecordDict({"config": ConfigRecord({"round": 1})}), dst_node_id=NODE, message_type="train")
     asked.metadata.__dict__["_message_id"] = "1"

@@ -1,4 +1,4 @@
-"""Whole sessions on Flower, in processes of their own: a federation of one, and processes killed at any moment."""
+"""Tests whole sessions on Flower in separate processes: a federation of one, and processes killed at any moment."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def serve(commands: Any, run: Path, *more: str) -> Command:
 
 @pytest.fixture
 def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All commands choose the same kernel, also where the machine is too busy to remember a probe."""
+    """Makes all commands choose the same kernel, even on a machine that is too busy to store a probe's result."""
     from glgpt.models.gpt2.config import GPT2Config
     from glgpt.training.trainer import Trainer
     from glgpt.tuning import kernel_selection
@@ -87,7 +87,7 @@ def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, comma
         "--warmup",
         "1",
     )
-    second = commands("serve", "--out", str(tmp_path / "run"), "--port", "0")  # it leaves the first one's alone
+    second = commands("serve", "--out", str(tmp_path / "run"), "--port", "0")  # it does not affect the first one
     assert second.process.wait(120) == 2
     assert "is being served by another process" in "".join(second.errors)
     join = commands("join", host.events("ready")[0]["desktop"], "--device", "software")
@@ -103,7 +103,7 @@ def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, comma
 
 
 def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
-    """Links say https, a desktop that knows the certificate trains, and one that does not says why it cannot."""
+    """Links use https. A desktop that trusts the certificate trains, and another one reports why it cannot."""
     cert, key = certificate(tmp_path)
     terms = ("--rounds", "1", "--local-steps", "1", "--tls-cert", str(cert), "--tls-key", str(key))
     host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
@@ -121,7 +121,7 @@ def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
 
 @pytest.mark.parametrize("quorum", [1, 2])
 def test_two_gateways_train_one_model(tmp_path, play, commands, quorum):
-    """Each is a node of Flower's; one without devices holds nobody up, unless the quorum wants more than came."""
+    """Each is a Flower node. One without devices delays no round, unless the quorum needs more updates."""
     terms = ("--rounds", "100", "--local-steps", "1", "--gateways", "2", "--quorum", str(quorum), "--grace", "1")
     host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
     (ready,) = host.events("ready")
@@ -150,7 +150,7 @@ def test_a_killed_process_ends_no_session(tmp_path, commands, what):
 
 
 def test_a_strategy_of_flowers_sees_every_client(tmp_path):
-    """The sites' replies, expanded, through each strategy; one client's is not as agreed."""
+    """Passes the sites' expanded replies through each strategy. One client's update is invalid."""
     import numpy as np
     from fake_session import make_session
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -221,7 +221,7 @@ def test_a_round_whose_mean_is_not_finite_leaves_the_weights(tmp_path):
 
 
 def test_an_answer_that_was_half_sent_is_completed(tmp_path):
-    """A killed gateway left objects out; the ServerApp waits for them, three minutes."""
+    """Regression: a killed gateway did not send all objects, and the ServerApp waited three minutes for them."""
     import numpy as np
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.proto.message_pb2 import PushObjectResponse
@@ -235,7 +235,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
     task = message_to_proto(asked).SerializeToString()
 
     class Client:
-        """SuperLink as it answers the first time, and after the ServerApp has taken the message."""
+        """Answers as SuperLink does on the first attempt, and after the ServerApp has accepted the message."""
 
         def __init__(self, objects: bool) -> None:
             self.objects, self.messages, self.pushed = objects, [], []
@@ -247,7 +247,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
 
         def PushObject(self, request):  # noqa: N802
             self.pushed.append((request.object_id, request.session_id))
-            return PushObjectResponse(stored=self.objects or len(self.pushed) % 2 == 0)  # half is there already
+            return PushObjectResponse(stored=self.objects or len(self.pushed) % 2 == 0)  # half are stored already
 
     def walk(tree):
         yield tree
@@ -268,7 +268,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
 
 
 def test_noise_is_what_was_asked_for(tmp_path):
-    """Flower's wrapper, on updates that a site sent: its noise, and a mean in which tokens do not count."""
+    """Tests Flower's wrapper on a site's updates: its noise, and a mean that is not weighted by tokens."""
     import numpy as np
     from fake_session import make_session
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -298,7 +298,7 @@ def test_noise_is_what_was_asked_for(tmp_path):
 
 
 def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypatch):
-    """It grew by 182 MB for a round of 11 M parameters, and never shrank."""
+    """Regression: it grew by 182 MB for a round of 11 M parameters, and never shrank."""
     from glgpt.federation import flower
 
     database = tmp_path / "superlink.sqlite"
@@ -318,23 +318,23 @@ def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypat
 
     take_round()
     flower.trim_database(database)
-    assert size() > 4_000_000  # which is little
+    assert size() > 4_000_000  # too little to be trimmed
     monkeypatch.setattr(flower, "MAX_FREE_BYTES", 1 << 20)
     for _ in range(3):
         take_round()
         flower.trim_database(database)
         assert size() < 100_000
-    superlink.execute("INSERT INTO objects VALUES (zeroblob(4000000))")  # of a run that was killed
+    superlink.execute("INSERT INTO objects VALUES (zeroblob(4000000))")  # left by a killed run
     superlink.close()
     flower.shrink_database(database)
     assert size() < 100_000
     assert sqlite3.connect(database).execute("SELECT id FROM node").fetchall() == [(7,)]
     database.write_bytes(b"damaged" * 1000)
-    flower.shrink_database(database)  # is SuperLink's to report
+    flower.shrink_database(database)  # a broken database is for SuperLink to report
 
 
 def supernode(folder: Path, superlink: int, config: str) -> subprocess.Popen[bytes]:
-    """Flower's own node, with this configuration."""
+    """Starts Flower's own node with this configuration."""
     folder.mkdir()
     (port,) = (place.port for place in places(Place(port=0), (), 1))
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -346,7 +346,7 @@ def supernode(folder: Path, superlink: int, config: str) -> subprocess.Popen[byt
 
 
 def test_a_supernode_of_ones_own_trains_beside_the_gateway(tmp_path, play, commands):
-    """On a text of its own; one that names no text costs nobody anything."""
+    """It trains on its own text. One without a text delays no other."""
     (port,) = (place.port for place in places(Place(port=0), (), 1))
     terms = ("--rounds", "1000", "--local-steps", "1", "--grace", "1", "--fleet-port", str(port))
     host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
@@ -366,7 +366,7 @@ def test_a_supernode_of_ones_own_trains_beside_the_gateway(tmp_path, play, comma
 
     try:
         (both, *_) = host.wait(together, 120)
-        host.wait(refused, 120)  # the nodes start in any order, and this one may be seconds behind
+        host.wait(refused, 120)  # the nodes start in any order, and this one may be seconds late
     finally:
         for node in nodes:
             node.terminate()
@@ -374,4 +374,4 @@ def test_a_supernode_of_ones_own_trains_beside_the_gateway(tmp_path, play, comma
     here, there = sorted(both["devices"], key=lambda device: device["name"])
     assert here["name"] == "here" and there["name"].startswith("supernode ") and there["tokens"] == here["tokens"]
     after = host.events("round")[-1]["round"] + 1
-    host.wait(lambda: host.events("round")[-1]["round"] > after)  # the nodes are gone, and the session goes on
+    host.wait(lambda: host.events("round")[-1]["round"] > after)  # the nodes have ended, and the session continues

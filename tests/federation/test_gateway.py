@@ -1,4 +1,4 @@
-"""The gateway over real sockets, with a site that is not Flower's."""
+"""Tests the gateway over real sockets, with a substitute for Flower."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_another_page_may_not_connect(served):
 
 
 def asked(host: Any) -> tuple[Peer, str, str, Any]:
-    """A client that got a round to train, its invitation, its resume key, and the round."""
+    """Returns a client with a round to train, its invitation, its resume key, and the round."""
     token = host.gateway.invitations.create()
     peer = Peer(host, token)
     key = peer.next("welcome")["resume"]
@@ -85,7 +85,7 @@ def asked(host: Any) -> tuple[Peer, str, str, Any]:
 
 
 def announced(host: Any) -> tuple[Peer, str, str, dict[str, Any], bytes]:
-    """As `asked`, with an update that the gateway is ready for, and its bytes."""
+    """Like `asked`, with an update that the gateway is ready to receive, and its bytes."""
     peer, token, key, round_ = asked(host)
     update, data = peer.update(round_, round_["parameters"] + 1)
     peer.say(update)
@@ -97,7 +97,7 @@ def test_an_upload_resumes_where_it_stopped(served):
     host = served(quorum=1, rounds=1)
     peer, token, key, round_ = asked(host)
     update, data = peer.update(round_, round_["parameters"] + 1)
-    assert len(data) < protocol.FRAME  # one frame: what is cut off is sent whole again
+    assert len(data) < protocol.FRAME  # one frame: an interrupted one is sent again from its start
     peer.say(update)
     assert peer.next("ready")["have"] == 0
     peer.socket.close()
@@ -124,7 +124,7 @@ def test_frames_that_came_are_not_sent_again(served, monkeypatch):
 
 
 def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypatch):
-    """A round is offered before it is on the disk, and a fast device has sent something by then."""
+    """A round is offered before it is on disk, so that a fast device can send frames before that."""
     from glgpt.federation.rounds import Rounds
 
     keep_open, acknowledged, kept = Rounds.keep_open, threading.Event(), threading.Event()
@@ -198,7 +198,7 @@ def test_a_poisoned_client_ends_nothing(served, bad):
 
 
 def test_a_client_that_does_not_read_gets_no_more_than_buffers_hold(served):
-    """The process holds all that is sent to clients that read slowly, or not at all."""
+    """Regression: the process buffered everything that was sent to clients that read slowly or not at all."""
     config = make_session().settings.model_config(256)
     wide = dataclasses.replace(config, n_embd=256, n_positions=1 << 15)
     host = served(config=wide.fields(), parameters=wide.parameter_count, quorum=1)
@@ -208,7 +208,7 @@ def test_a_client_that_does_not_read_gets_no_more_than_buffers_hold(served):
     member = next(c.member for c in host.gateway.clients if c.member.bytes_out < whole)
     time.sleep(0.5)
     assert 0 < member.bytes_out < whole / 2
-    assert len(lazy.next("round")["parameters"]) == wide.parameter_count  # reading again, it gets the rest
+    assert len(lazy.next("round")["parameters"]) == wide.parameter_count  # after it reads again, it receives the rest
 
 
 def test_a_stale_update_is_answered_with_the_current_weights(served):
@@ -234,7 +234,7 @@ def test_too_much_closes_the_socket(served):
     with contextlib.suppress(ConnectionClosed):
         for _ in range(2000):
             peer.say({"type": "ping", "n": 1})
-    assert peer.closed()[0] in (4413, 0)  # 0: the end of what it still sent was never read
+    assert peer.closed()[0] in (4413, 0)  # 0: the gateway did not read the client's last data
     wait(lambda: host.gateway.rounds.members[0].connections == 0)
     large = Peer(host, token)
     large.next("round")
@@ -265,7 +265,7 @@ def test_rest_wants_the_right_token(served):
     assert call(f"v1/invitations/{made['digest']}", boss, "DELETE").status_code == 200
     assert call("v1/session", made["token"]).status_code == 401
     (host.gateway.files.run / "config.json").write_text("{}")
-    with zipfile.ZipFile(io.BytesIO(call("v1/model", boss).content)) as archive:  # what `generate --model` takes
+    with zipfile.ZipFile(io.BytesIO(call("v1/model", boss).content)) as archive:  # for `generate --model`
         assert archive.namelist() == ["model/config.json", "model/vocab.json"]
     peer = Peer(host, member, name="<b>me</b>")
     peer.next("welcome")
@@ -302,7 +302,7 @@ def test_who_leaves_at_once_is_not_waited_for(served):
     host = served()
     token = host.gateway.invitations.create()
     for _ in range(8):
-        Peer(host, token, resume="").socket.socket.close()  # without a word, while the gateway still speaks
+        Peer(host, token, resume="").socket.socket.close()  # without a close frame, while the gateway is sending
     wait(lambda: not host.gateway.clients and all(m.connections == 0 for m in host.gateway.rounds.members.values()))
     wait(lambda: not host.gateway._sockets["127.0.0.1"])
 

@@ -1,4 +1,4 @@
-"""Clients and hosts that mean harm, over real sockets: none ends a session, fills a memory or learns a secret."""
+"""Tests hostile clients and hosts over real sockets: none ends a session, fills the memory or learns a secret."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def test_a_claim_beyond_what_a_round_gives_is_rejected(served):
-    """A loss of 1e308 made the round's loss infinite, which no line of JSON can hold: the session hung for good."""
+    """Regression: a loss of 1e308 made the round's loss infinite, which JSON cannot hold, and the session hung."""
     host = served(rounds=1, quorum=1, grace=0.2)
     token = host.gateway.invitations.create()
     evil, good = Peer(host, token), Peer(host, token)
@@ -47,7 +47,7 @@ def test_a_claim_beyond_what_a_round_gives_is_rejected(served):
 
 @pytest.mark.parametrize("task", ["_tick", "_report", "_answer"])
 def test_a_background_task_that_fails_ends_the_gateway(served, task, monkeypatch, caplog):
-    """Before, the session hung without a word."""
+    """Regression: the session hung without an error."""
 
     async def fails():
         raise ValueError("out of range")
@@ -81,7 +81,7 @@ def test_a_full_disk_ends_nothing(served, monkeypatch):
 
 
 def test_half_open_requests_keep_no_one_out(served):
-    """1,100 of them took the gateway's descriptors: nobody could join, and the task that sends news died."""
+    """Regression: 1,100 of them used up the gateway's descriptors; no client could join, and `_news` failed."""
     from glgpt.page.connections import Limits
 
     host = served(Limits(total=64, address=40, request=1.5), quorum=1, rounds=1)
@@ -91,7 +91,7 @@ def test_half_open_requests_keep_no_one_out(served):
         half.sendall(b"GET /v1/socket HTTP/1.1\r\nHost: x\r\n")
     peer = Peer(host, host.gateway.invitations.create())
     round_ = peer.next("round")
-    wait(lambda: len(host.connections) == 1, 15)  # the WebSocket has no such deadline
+    wait(lambda: len(host.connections) == 1, 15)  # the WebSocket is not closed by the request deadline
     assert peer.train(round_, round_["parameters"] + 1)["type"] == "accepted"
     assert "done" in peer.next("closed")["why"]
     peer.socket.close()
@@ -101,7 +101,7 @@ def test_half_open_requests_keep_no_one_out(served):
 
 
 def test_a_handshake_that_stops_is_closed_in_time(tmp_path):
-    """A limit where a request begins would not see these."""
+    """A limit that starts with the request would not apply to these."""
     from glgpt.page.connections import Limits
 
     cert, key = certificate(tmp_path)
@@ -151,7 +151,7 @@ def test_a_log_drops_what_repeats_too_often():
     assert lines == [f"out of descriptors: {i}" for i in range(BURST)] + ["another place"]
     now[0] = PERIOD + 1
     flood()
-    assert lines[BURST + 1] == "out of descriptors: 0 (980 more like this one were dropped)"
+    assert lines[BURST + 1] == "out of descriptors: 0 (980 similar records were dropped)"
 
 
 def test_a_large_log_is_rotated_while_a_process_appends(tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_a_large_log_is_rotated_while_a_process_appends(tmp_path, monkeypatch):
 
 
 def test_a_revoked_invitation_closes_its_sockets(served):
-    """Who had joined by it stayed, and its resume key was good for the session's text."""
+    """Regression: members that had joined with it stayed, and their resume keys still gave access to the text."""
     host = served()
     boss = {"Authorization": f"Bearer {host.gateway.invitations.create(kind='host')}"}
     bad, good = host.gateway.invitations.create(), host.gateway.invitations.create()
@@ -195,11 +195,11 @@ def test_a_seat_that_is_given_to_another_closes_its_socket(served):
     token = host.gateway.invitations.create()
     idle = Peer(host, token)
     idle.next("round")
-    host.gateway.rounds.members[0].since = -9  # as after some rounds
+    host.gateway.rounds.members[0].since = -9  # as if it had joined rounds ago
     new = Peer(host, token)
     assert new.next("welcome")["member"] == 0
     code, why = idle.closed()
-    assert code == 4429 and "another device" in why
+    assert code == 4429 and "lost its place" in why
     round_ = new.next("round")
     assert new.train(round_, round_["parameters"] + 1)["type"] == "accepted"
 
@@ -212,7 +212,7 @@ def raw(host, **more):
 
 
 def test_a_first_message_of_bytes_is_refused(served, caplog):
-    """It was a traceback in the log, without a token."""
+    """Regression: it caused a traceback in the log, even without a token."""
     host = served()
     for first in (b"bytes", b"", "", "[" * 50_000, '{"type": "ping", "n": 1}', "é" * 200):
         socket_ = raw(host)
@@ -272,7 +272,7 @@ def test_frames_of_an_update_that_was_turned_away_meanwhile_are_dropped(served, 
 
 
 def test_an_update_that_two_sockets_finish_counts_once(served, monkeypatch):
-    """The first socket deleted, after it had waited, what was another upload by then."""
+    """Regression: after waiting, the first socket deleted what had become another upload."""
     from glgpt.federation.gateway import Client
 
     host = served(quorum=1, rounds=1)
@@ -299,7 +299,7 @@ def test_an_update_that_two_sockets_finish_counts_once(served, monkeypatch):
     assert second.next("accepted")["attempt"] == update["attempt"]
     assert first.next("ack")["have"] == 1
     first.say({"type": "ping", "n": 7})
-    assert first.next("pong")["n"] == 7  # its socket is there still
+    assert first.next("pong")["n"] == 7  # its socket is still open
 
 
 def test_a_claim_of_thousands_of_digits_is_not_repeated(served):
@@ -316,7 +316,7 @@ def test_a_claim_of_thousands_of_digits_is_not_repeated(served):
 
 
 def test_a_long_session_fits_a_message(served):
-    """Desktops close a socket whose message has more than 1 MiB: with its devices, each line is kilobytes."""
+    """Desktops close a socket after a message of more than 1 MiB. With its devices, each line takes kilobytes."""
     host = served(rounds=900)
     device = {"member": 1, "name": "n" * 40, "tokens": 1, "steps": 1, "loss": 1.0, "norm": 1.0, "said": "accepted"}
     line = {"clients": 100, "loss": 2.0, "devices": [device] * 20, "step": 1, "sample": "s" * 1000}
@@ -331,7 +331,7 @@ def test_a_long_session_fits_a_message(served):
 
 
 def test_a_dashboards_link_works_once(served):
-    """Its token stayed in the browser's history, and was good for ten years."""
+    """Regression: its token stayed in the browser's history and was valid for ten years."""
     host = served()
     link = host.gateway.invitations.create(kind=HOST_LINK)
 
@@ -343,7 +343,7 @@ def test_a_dashboards_link_works_once(served):
     assert made.status_code == 201
     token = made.json()["token"]
     assert call(token).status_code == 200
-    assert call(link).status_code == call(link, "POST", "v1/host/token").status_code == 401  # as in the history
+    assert call(link).status_code == call(link, "POST", "v1/host/token").status_code == 401  # from the history
     other = call(token, "POST", "v1/host/link").json()["token"]
     assert call(call(other, "POST", "v1/host/token").json()["token"]).status_code == 200
     last = call(token, "POST", "v1/host/link", json={"rotate": True}).json()["token"]
@@ -363,12 +363,12 @@ def test_each_start_ends_the_token_of_the_last_one(tmp_path):
     path = files.folder / "host.json"
     assert path.stat().st_mode & 0o777 == 0o600
     own = json.loads(path.read_text())["gateways"][0]["token"]
-    assert own not in str(first)  # the link has another
+    assert own not in str(first)  # the link has another token
     files.invitations().check(own, COMMANDS)
     supervisor.links()
     with pytest.raises(GlgptError):
         files.invitations().check(own, COMMANDS)
-    for links in (first, supervisor.links()):  # members' links, and those of dashboards, stay good
+    for links in (first, supervisor.links()):  # links of members and dashboards stay valid
         files.invitations().check(links[0]["desktop"].partition("#")[2])
         files.invitations().check(links[0]["dashboard"].partition("#host=")[2], HOST_LINK)
 

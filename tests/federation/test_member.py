@@ -1,4 +1,4 @@
-"""A desktop that joins a hostile host: it gives away no key of another's, and bounds what it takes."""
+"""Tests a desktop that joins a hostile host: it reveals no other host's key, and limits what it accepts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 class Worker:
-    """Stands for the training: it opens no device."""
+    """Replaces training, without a device."""
 
     trainer = SimpleNamespace(device=SimpleNamespace(renderer="none"))
 
@@ -42,7 +42,7 @@ class Worker:
 
 @pytest.fixture
 def joined(monkeypatch, tmp_path) -> Callable[..., Any]:
-    """joined(host, name): a client of a gateway, and the words that it showed."""
+    """joined(host, name) returns a client of a gateway and the states that it showed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(join, "Worker", Worker)
 
@@ -58,7 +58,7 @@ def joined(monkeypatch, tmp_path) -> Callable[..., Any]:
 
 
 def welcomed(found: Any) -> Any:
-    """Runs a client until it is let in."""
+    """Runs a client until it is admitted."""
     entered = threading.Event()
     found.client.hooks.on_state = lambda text: (found.words.append(text), text.startswith("joined") and entered.set())
     thread = threading.Thread(target=found.client.run, daemon=True)
@@ -71,7 +71,7 @@ def welcomed(found: Any) -> Any:
 
 @pytest.fixture
 def gateways(tmp_path) -> Iterator[list[Any]]:
-    """Two hosts of which the second claims the first one's session."""
+    """Yields two hosts; the second one claims the first one's session."""
     files = [make_files(tmp_path / name) for name in ("honest", "hostile")]
     for one in files:
         (one.run / "vocab.json").write_text("{}")
@@ -81,7 +81,7 @@ def gateways(tmp_path) -> Iterator[list[Any]]:
 
 
 def test_a_host_gets_no_key_of_another_hosts_session(gateways, joined):
-    """A host had it by naming the other session's id."""
+    """Regression: a host received it by using the other session's id."""
     honest, hostile = gateways
     key = welcomed(joined(honest)).client.worker.slot.key
     back = joined(honest).client
@@ -116,7 +116,7 @@ def test_words_of_a_host_reach_the_terminal_as_text(gateways, joined, monkeypatc
     ids=str,
 )  # fmt: skip
 def test_a_round_that_the_terms_do_not_give_ends_the_client(gateways, joined, monkeypatch, change):
-    """`bytes` was believed: a host could fill the memory of who joined."""
+    """Regression: `bytes` was trusted, so that a host could fill a client's memory."""
     say = Connection.say
 
     async def lies(self: Any, message: dict[str, Any], data: Any = b"", *more: Any) -> None:
@@ -126,13 +126,13 @@ def test_a_round_that_the_terms_do_not_give_ends_the_client(gateways, joined, mo
         await say(self, message, data, *more)
 
     monkeypatch.setattr(Connection, "say", lies)
-    with pytest.raises(GlgptError, match="not of this protocol"):
+    with pytest.raises(GlgptError, match="an invalid message"):
         joined(gateways[0]).client.run()
 
 
 @pytest.fixture
 def endless() -> Iterator[Any]:
-    """A host that sends for ever, whatever is asked."""
+    """Yields a host that answers every request with endless data."""
     sent = [0]
 
     class Handler(BaseHTTPRequestHandler):
@@ -159,7 +159,7 @@ def test_a_host_cannot_send_for_ever(endless, monkeypatch):
     monkeypatch.setattr(host_module, "MAX_TOKENIZER", 1 << 18)
     session = make_session(train_tokens=1 << 16)
     for ask in (Host.session, Host.tokenizer, lambda host: host.ids(session)):
-        with pytest.raises(GlgptError, match="sends more than the 262,144 bytes"):
+        with pytest.raises(GlgptError, match="sends more than the maximum of 262,144 bytes"):
             ask(Host(endless.link))
     assert endless.sent[0] < 64 << 20
 
@@ -170,7 +170,7 @@ def test_a_session_beyond_this_machines_memory_is_refused(gateways, joined, monk
     with pytest.raises(GlgptError, match=r"training its model of .* parameters takes .* this machine has"):
         joined(honest)
     link = Link.parse(f"{honest.address}#{honest.gateway.invitations.create()}")
-    with pytest.raises(GlgptError, match=r"text of 1,000,000,000 tokens takes 3.7 GiB.*join with a text of your own"):
+    with pytest.raises(GlgptError, match=r"text of 1,000,000,000 tokens takes 3.7 GiB.*join with your own text"):
         Host(link).ids(make_session(train_tokens=10**9))
     monkeypatch.undo()
     with pytest.raises(GlgptError, match="sent 2,000 bytes of text, not 2,004"):
@@ -180,7 +180,7 @@ def test_a_session_beyond_this_machines_memory_is_refused(gateways, joined, monk
 
 def test_a_session_that_contradicts_its_model_is_refused(gateways, joined):
     gateways[0].gateway.session = gateways[0].gateway.session.model_copy(update={"parameters": 5})
-    with pytest.raises(GlgptError, match=r"names a model of .* parameters, and 5 of them"):
+    with pytest.raises(GlgptError, match=r"describes a model of .* parameters but reports 5"):
         joined(gateways[0])
 
 
@@ -190,5 +190,5 @@ def test_a_shard_without_places_is_refused():
 
     worker = RealWorker.__new__(RealWorker)
     worker.session, worker.ids = make_session(), np.zeros(20, np.uint16)
-    with pytest.raises(GlgptError, match="shard 3 of 256, of 12 places"):
+    with pytest.raises(GlgptError, match="shard 3 of 256; the text has 12 positions"):
         worker.train(Asked(1, 0, (0.1,), 0, (3, 256)), np.zeros(1, np.float32), lambda *_: "on")

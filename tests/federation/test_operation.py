@@ -1,4 +1,4 @@
-"""What an operator sees of a gateway: health, metrics, logs, and a proxy with TLS and a path in front of it."""
+"""Tests what an operator uses of a gateway: health, metrics, logs, and a TLS proxy with a path in front of it."""
 
 from __future__ import annotations
 

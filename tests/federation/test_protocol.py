@@ -1,4 +1,4 @@
-"""Vectors as bytes, and what a client may say."""
+"""Tests vectors as bytes, and the messages that a client may send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glgpt.federation import protocol
 
 RNG = np.random.default_rng(3)
 BEFORE = RNG.normal(size=2500).astype(np.float32)
-AFTER = BEFORE + (RNG.normal(size=2500) * 1e-5).astype(np.float32)  # small changes: below a half's normal numbers
+AFTER = BEFORE + (RNG.normal(size=2500) * 1e-5).astype(np.float32)  # small changes: below f16's normal numbers
 
 
 @pytest.mark.parametrize(("dtype", "off"), [("exact", 0), ("f32", 2e-7), ("f16", 5e-4), ("int8", 8e-3)])
@@ -40,7 +40,7 @@ def test_no_change_is_no_change(dtype):
 @pytest.mark.parametrize("dtype", protocol.DTYPES)
 def test_another_size_is_refused(dtype):
     data, scale = protocol.encode(dtype, AFTER, BEFORE)
-    with pytest.raises(GlgptError, match="bytes came"):
+    with pytest.raises(GlgptError, match="received"):
         protocol.decode(dtype, data[:-1], scale, BEFORE)
 
 
@@ -60,7 +60,7 @@ def test_a_vector_is_the_parameters_in_their_order():
     assert vector.tolist() == [1, 2, 3, 4, 5]
     back = protocol.unflatten(vector, {"b": (2, 2), "a": (1,)})
     assert back["b"].tolist() == [[1, 2], [3, 4]] and back["a"].tolist() == [5]
-    with pytest.raises(GlgptError, match="4 values came; the model has 5"):
+    with pytest.raises(GlgptError, match="received 4 values; the model has 5"):
         protocol.unflatten(vector[:4], {"b": (2, 2), "a": (1,)})
 
 
@@ -93,7 +93,7 @@ def test_a_message_is_read():
         protocol.parsed("[" * 5000)
 
 
-# The same table is in viewer/test/exchange.test.ts: a page's halves are NumPy's.
+# viewer/test/exchange.test.ts has the same table: a page rounds to f16 as NumPy does.
 HALVES = [
     0.0,
     -0.0,

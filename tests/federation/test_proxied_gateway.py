@@ -1,4 +1,4 @@
-"""A gateway behind nginx with TLS and a path: `make test-federate` installs it."""
+"""Tests a gateway behind nginx with TLS and a path. `make test-federate` installs nginx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds end when they should, count what they should, and survive a killed gateway."""
+"""Tests when rounds end, which updates count, and that rounds survive a killed gateway."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_round_ends_when_all_who_were_asked_have_answered(host):
     h.begin()
     h.send(a.member)
     h.send(b.member)
-    assert h.rounds.tick() == ""  # c is there and has not answered
+    assert h.rounds.tick() == ""  # c is connected and has not answered
     h.send(c.member)
     assert h.rounds.tick() == "close"
     assert h.rounds.reply().updates.shape == (3, len(h.before))
@@ -38,7 +38,7 @@ def test_a_round_ends_at_quorum_plus_grace(host, clock):
     h.send(b.member)
     clock.now += 1.9
     assert h.rounds.tick() == ""
-    clock.now += 0.2  # half of the grace: who is still at it should send what they have
+    clock.now += 0.2  # half of the grace: clients that still train should send what they have
     assert h.rounds.tick() == "wrap_up"
     assert h.rounds.tick() == ""
     clock.now += 2
@@ -161,7 +161,7 @@ def test_a_round_asked_for_again_keeps_what_came(host):
     a, b = h.join(), h.join()
     assert h.begin(task=b"first")
     h.send(a.member)
-    assert not h.begin(task=b"second")  # of a ServerApp that began again
+    assert not h.begin(task=b"second")  # by a restarted ServerApp
     h.send(b.member)
     assert h.rounds.tick() == "close"
     reply = h.rounds.reply()
@@ -246,14 +246,14 @@ def test_paused_nobody_is_asked(host, clock):
     assert h.rounds.offer(a.member)["seconds_left"] > 0
 
 
-# -- who is let in ----------------------------------------------------------------------
+# -- admission -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("change", "code", "why"),
     [
-        ({"token": "nothing"}, protocol.NO_TOKEN, "does not admit"),
-        ({"token": "a.b"}, protocol.NO_TOKEN, "does not admit"),
+        ({"token": "nothing"}, protocol.NO_TOKEN, "unknown, expired or revoked"),
+        ({"token": "a.b"}, protocol.NO_TOKEN, "unknown, expired or revoked"),
         ({"digest": "0" * 64}, protocol.NO_TOKEN, "another program"),
         ({"tokenizer": "0" * 64}, protocol.NO_TOKEN, "another tokenizer"),
     ],
@@ -269,7 +269,7 @@ def test_an_invitation_for_one_admits_one_who_may_come_back(host):
     h = host()
     once = h.invitations.create(uses=1)
     first = h.join(token=once)
-    with pytest.raises(Refused, match="used already"):
+    with pytest.raises(Refused, match="no uses left"):
         h.join(token=once)
     assert h.join(token=once, resume=first.key).member.number == first.member.number
 
@@ -302,9 +302,9 @@ def test_tokens_are_stored_as_hashes_and_signed(host):
         with pytest.raises(GlgptError):
             h.invitations.check(forged)
     other = Invitations(h.files.folder / "invitations.json", h.files.secret("invitation.key"), "f" * 16)
-    with pytest.raises(GlgptError):  # of another session
+    with pytest.raises(GlgptError):  # from another session
         other.check(h.token)
-    with pytest.raises(GlgptError):  # a member's is not the host's
+    with pytest.raises(GlgptError):  # a member's token is not a host token
         h.invitations.check(h.token, "host")
 
 
@@ -354,7 +354,7 @@ def test_notes_of_a_round_are_joined_and_a_cut_line_left_out(host):
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled):
-    """Its answer may be half sent: another one would be refused."""
+    """Its reply may be half sent, and a different one would be refused."""
     h = host(quorum=1)
     a = h.join("a")
     h.begin()
@@ -369,7 +369,7 @@ def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled)
 
 
 def test_gateways_share_nothing_but_the_session(tmp_path, clock):
-    """Two devices of two gateways draw from one shard, or a link of one admits to the other."""
+    """Otherwise devices of two gateways would draw from one shard, or one gateway's link would admit to the other."""
     first = Host(make_files(tmp_path / "run", gateways=2, quorum=3), clock)
     second = Host(Files(tmp_path / "run", 1), clock)
     numbers = [member.number for host in (first, second, first, second) for member in [host.join().member]]
@@ -384,20 +384,20 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
     host = Host(make_files(tmp_path / "run", gateways=2), clock)
     host.begin()
     assert host.rounds.tick() == ""
-    clock.now += 5  # the grace, and no deadline
+    clock.now += 5  # after the grace, before the deadline
     assert host.rounds.tick() == "close"
     assert not host.rounds.open.updates
     assert host.rounds.reply().updates.shape == (0, host.session.parameters)
     assert host.rounds.reply().metrics["clients"] == 0
     host.rounds.settle()
-    assert not host.begin()  # asked again, for an answer that did not arrive
+    assert not host.begin()  # requested again, because the reply did not arrive
     assert host.rounds.open.settled
-    assert host.begin(attempt=1)  # all gateways together had less than the quorum
+    assert host.begin(attempt=1)  # all gateways together missed the quorum
     member = host.join().member
     clock.now += 5
     assert host.rounds.tick() != "close"
     assert host.rounds.offer(member)
-    member.connections = 0  # for less than the grace
+    member.connections = 0  # offline for less than the grace
     assert host.rounds.tick() != "close"
     member.connections = 1
     host.send(member)
@@ -405,7 +405,7 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
 
 
 def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock):
-    """One that cannot have its share is waited for for ever, or one that has more turns the rest away."""
+    """Otherwise one that cannot reach its share would block the round, or one with more would refuse the rest."""
     few = Host(make_files(tmp_path / "run", gateways=2, quorum=4), clock)
     many = Host(Files(tmp_path / "run", 1), clock)
     alone, devices = few.join().member, [many.join().member for _ in range(3)]
@@ -415,7 +415,7 @@ def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock)
     for member in devices[:2]:
         many.send(member)
     clock.now += 5
-    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]  # one has no more devices, one its share
+    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]  # no more devices; its share
     for host in (few, many):
         host.rounds.settle()
         assert host.begin(attempt=1)
@@ -423,7 +423,7 @@ def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock)
     assert Host(Files(tmp_path / "run", 1), clock).rounds.open.attempt == 1  # also after a crash
     assert many.rounds.offer(devices[2])
     assert not many.rounds.offer(devices[0])
-    assert many.rounds.tick() == ""  # no more than before
+    assert many.rounds.tick() == ""  # no more updates than before
     many.send(devices[2])
     assert many.rounds.tick() == "close"
     assert many.rounds.reply().metrics["clients"] == 3
@@ -433,22 +433,22 @@ def test_a_round_of_two_gateways_is_one_line(tmp_path):
     files = make_files(tmp_path / "run", gateways=2)
     one = {"round": 1, "site": 0, "clients": 1, "tokens": 100, "loss": 2.0, "seconds": 3.0, "devices": [1]}
     one["streamed"] = False
-    files.note(one | {"loss": 9.0})  # of a round that was taken again
+    files.note(one | {"loss": 9.0})  # the round was then repeated
     files.note(one)
     files.note(one | {"site": 1, "clients": 2, "tokens": 300, "loss": 1.0, "seconds": 2.0, "devices": [2, 3]})
-    files.note({"round": 1, "loss": 1.25, "validation_loss": 1.5})  # of both
+    files.note({"round": 1, "loss": 1.25, "validation_loss": 1.5})  # about both gateways together
     (line,) = files.notes()
     assert (line["clients"], line["tokens"], line["loss"], line["seconds"]) == (3, 400, 1.25, 3.0)
     assert (line["round"], line["devices"], line["validation_loss"]) == (1, [1, 2, 3], 1.5)
 
 
-# -- what is spooled ---------------------------------------------------------------------
+# -- the spool ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", ["loss", "norm", "short", "nan", "fields"])
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_spooled_update_that_cannot_be_settled_is_set_aside(host, damage, settled, caplog):
-    """Left in place, it would fail the round after every restart."""
+    """If it stayed, the round would fail after every restart."""
     h = host()
     members = [h.join().member for _ in range(2)]
     h.begin()
@@ -485,13 +485,13 @@ def test_a_spooled_update_that_cannot_be_settled_is_set_aside(host, damage, sett
 
 
 def test_a_change_of_enormous_norm_is_refused(host):
-    """One finite update of norm 2.7e41 was accepted, and the model was lost."""
+    """Regression: one finite update of norm 2.7e41 was accepted, and the model was lost."""
     h = host(dtype="exact")
     a, b = h.join().member, h.join().member
     h.begin()
     with pytest.raises(Rejected, match="norm is 5"):
         h.send(a, np.full_like(h.before, 1e37))
-    with pytest.raises(Rejected, match="at most"):
+    with pytest.raises(Rejected, match="the maximum for 4 steps"):
         h.send(a, 4.5)
     assert a.strikes == 2 and a.said.startswith("rejected: the change's norm")
     h.send(b, 0.5)
@@ -511,11 +511,11 @@ def test_a_change_is_compared_with_those_of_earlier_rounds(host):
 def test_the_norm_that_a_change_may_have():
     first = rules.NormLimits(10.0)
     assert first.largest(1) == first.largest(99) == 40
-    recent = ((1.0, 10), (1.0, 10), (1.0, 10), (1e41, 10))  # a median, so that one that came through counts little
+    recent = ((1.0, 10), (1.0, 10), (1.0, 10), (1e41, 10))  # a median: one accepted outlier counts little
     assert rules.NormLimits(10.0, recent).largest(10) == pytest.approx(5)
-    assert rules.NormLimits(10.0, recent).largest(20) == pytest.approx(10)  # of more steps
+    assert rules.NormLimits(10.0, recent).largest(20) == pytest.approx(10)  # more steps
     assert rules.NormLimits(10.0, ((0.3, 1),)).largest(25) == pytest.approx(37.5)  # the others were slow devices
-    assert rules.NormLimits(10.0, ((1e-9, 1),)).largest(25) == pytest.approx(1)  # a device that claims next to nothing
+    assert rules.NormLimits(10.0, ((1e-9, 1),)).largest(25) == pytest.approx(1)  # a device that changed almost nothing
     with pytest.raises(GlgptError):
         first.check(float("nan"), 1)
     lines = [
@@ -537,7 +537,7 @@ def test_parameters_that_are_not_finite_are_not_saved(host):
 
 def test_the_two_checkpoints_before_the_last_are_kept(host):
     h = host()
-    for number in (1, 2, 3, 3, 4):  # a round that is done again does not count twice
+    for number in (1, 2, 3, 3, 4):  # a repeated round does not count twice
         h.files.save(Checkpoint(number, h.before + np.float32(number), {}))
     assert h.files.kept_rounds() == [2, 3]
     h.files.go_back(2)
@@ -555,7 +555,7 @@ def leave(host, peer):
 
 
 def test_a_link_cannot_fill_a_session_for_good(host, clock):
-    """256 seats were taken by whoever opened a link once."""
+    """Regression: clients that opened a link once took all 256 seats."""
     h = host(shards=2)
     first, second = h.join("first"), h.join("second")
     with pytest.raises(Refused, match="full"):
@@ -563,11 +563,11 @@ def test_a_link_cannot_fill_a_session_for_good(host, clock):
     leave(h, first)
     clock.now += 1
     leave(h, second)
-    third = h.join("third")  # the one who left first gives way
+    third = h.join("third")  # the member that left first loses its seat
     assert third.member.number == 0 and not h.rounds.seated(first.member) and h.rounds.seated(second.member)
     with pytest.raises(Rejected, match="place"):
         h.rounds.accept(first.member, h.update()[0], h.before, 1.0)
-    again = h.join("first", resume=first.key)  # a new member then
+    again = h.join("first", resume=first.key)  # it is now a new member
     assert again.member.number == 1 and again.key != first.key
     assert host().rounds.members[1].name == "first"
 
@@ -611,7 +611,7 @@ def test_an_invitation_for_one_is_given_back_with_its_seat(host):
     leave(h, second)
     assert h.join(token=once, resume=first.key).key != first.key
     h.rounds.remove(0)
-    with pytest.raises(Refused, match="used already"):  # not of a device that was removed
+    with pytest.raises(Refused, match="no uses left"):  # no use is restored for a removed device
         h.join(token=once)
 
 
@@ -620,7 +620,7 @@ def test_a_removed_device_stays_away_when_its_seat_is_anothers(host):
     gone = h.join("gone")
     h.rounds.remove(0)
     assert h.join("new").member.number == 0
-    for again in (h, host(), host()):  # also after restarts, which write the members again
+    for again in (h, host(), host()):  # also after restarts, which rewrite the members
         with pytest.raises(Refused) as caught:
             again.join(resume=gone.key)
         assert caught.value.code == protocol.REMOVED
@@ -643,7 +643,7 @@ def test_a_revoked_invitation_turns_out_who_joined_by_it(host):
     once = h.invitations.create(uses=1)
     back = h.join(token=once, resume=a.key)  # invited again, it is the same member
     assert back.member is a.member and not a.member.aside and h.rounds.offer(a.member)
-    with pytest.raises(Refused, match="used already"):
+    with pytest.raises(Refused, match="no uses left"):
         h.join(token=once, resume=b.key)
 
 
@@ -654,7 +654,7 @@ def test_the_file_of_members_does_not_grow_for_ever(host, monkeypatch):
     h.rounds.remove(gone.member.number)
     for i in range(50):
         h.join(f"a{i}", resume=a.key)
-        h.join(f"a{i}", resume=a.key)  # as before: nothing to write
+        h.join(f"a{i}", resume=a.key)  # unchanged: nothing to write
     assert len((h.files.site_folder / "members.jsonl").read_text().splitlines()) < 20
     again = host()
     assert again.rounds.members[0].name == "a49" and again.rounds.members[1].aside == "removed"

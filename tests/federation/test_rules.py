@@ -1,4 +1,4 @@
-"""Windows, claims, clipping, trimming, the outer optimizer."""
+"""Tests windows, claims, clipping, trimming and the outer optimizer."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_one_of_seven_does_little_harm():
     def off(mean):
         return np.linalg.norm(mean - clean) / np.linalg.norm(towards)
 
-    assert off(rows.mean(axis=0)) > 1.4  # it would turn the step around
+    assert off(rows.mean(axis=0)) > 1.4  # the plain mean would reverse the step
     assert off(clipped.mean(axis=0)) < 0.4
     assert off(rules.trimmed_mean(clipped)) < 0.05
 

@@ -1,4 +1,4 @@
-"""`glgpt federate serve`: what it refuses before anything starts, and what a killed one leaves behind."""
+"""Tests what `glgpt federate serve` refuses before it starts, and what a killed one leaves."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_ended_session_says_so(run: Path, capsys: Capture) -> None:
 
 
 def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, tmp_path: Path) -> None:
-    """As a ServerApp, whose SuperExec has ended itself; and nobody else's process."""
+    """Such as a ServerApp after its SuperExec has ended. Processes of other sessions are not ended."""
     files = make_files(tmp_path / "other")
     wait = "import sys, time; time.sleep(60)"
     child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{wait}', sys.argv[1]])"
@@ -100,7 +100,7 @@ def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, 
 
 
 def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
-    """Weights, lines, metrics, and what is open: the next round starts from the kept checkpoint."""
+    """It undoes weights, lines, metrics and the open round. The next round starts from the retained checkpoint."""
     host = Host(Files(run), Clock())
     files, before = host.files, host.before
     settings = asdict(files.session().settings)
@@ -117,7 +117,7 @@ def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
     host.send(member)
     (files.folder / SUPERLINK).touch()
     serve = ("federate", "serve", "--out", str(run), "--no-page", *AGREED)
-    assert "keeps checkpoints for --rollback 1 or 2" in refused(capsys, *serve, "--rollback", "3")
+    assert "has checkpoints for --rollback 1 or 2" in refused(capsys, *serve, "--rollback", "3")
     unlock = lock_folder(files.folder)
     assert unlock is not None
     assert "is being served" in refused(capsys, *serve, "--rollback", "2")
@@ -126,14 +126,14 @@ def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
     held = files.checkpoint()
     assert held.round == 1 and np.array_equal(held.parameters, before + 1)
     assert [sorted(line) for line in files.notes()] == [["clients", "devices", "loss", "round", "streamed", "tokens"]]
-    assert (run / METRICS).read_text() == ""  # of the round that is evaluated and saved again
+    assert (run / METRICS).read_text() == ""  # the round is evaluated and saved again
     assert Host(files, Clock()).rounds.open is None and not (files.folder / SUPERLINK).exists()
     assert Host(files, Clock()).rounds.members.keys() == {0}
-    assert "keeps checkpoints for --rollback nothing yet" in refused(capsys, *serve, "--rollback", "1")
+    assert "has checkpoints for --rollback nothing yet" in refused(capsys, *serve, "--rollback", "1")
 
 
 def test_a_model_that_cannot_be_evaluated_ends_no_session(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`serve` ended with an error, and refused to start again."""
+    """Regression: `serve` ended with an error, and could not be started again."""
     files = Files(run)
 
     class Loop:
@@ -166,5 +166,5 @@ def test_a_model_that_cannot_be_evaluated_ends_no_session(run: Path, monkeypatch
     ],
 )
 def test_the_origin_of_a_place_has_no_path(place: Place, origin: str) -> None:
-    """Browsers that came through a proxy with a path prefix got 403."""
+    """Regression: browsers behind a proxy with a path prefix received 403."""
     assert place.origin() == origin

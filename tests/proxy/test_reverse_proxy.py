@@ -1,4 +1,4 @@
-"""A page and a split server behind nginx with TLS, each at a path: `make test-proxy` installs it."""
+"""Tests a page and a split server behind nginx with TLS, each at a path. `make test-proxy` installs nginx."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODEL = Path(__file__).parents[1] / "goldens/llama-grouped"
 
 @pytest.fixture
 def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The proxy's origin, with its certificate trusted, in front of a page and of a server of one block."""
+    """Yields the origin of a proxy with a trusted certificate, in front of a page and a server of one block."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "index.html").write_text("<!doctype html><script src='app.js'></script>")

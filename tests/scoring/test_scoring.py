@@ -1,4 +1,4 @@
-"""Baselines, figures, copies and toy tasks against their definitions."""
+"""Tests baselines, metrics, copies and toy tasks against their definitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = st.text("ab ", max_size=60)
 
 
 def witten_bell(train: list[int], vocab: int, context: tuple[int, ...]) -> np.ndarray:
-    """p(. | context) by the definition, one count at a time."""
+    """Computes p(. | context) from the definition, one count at a time."""
     counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     for size in range(len(context) + 1):
         for i in range(size, len(train)):

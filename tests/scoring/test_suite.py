@@ -1,4 +1,4 @@
-"""`glgpt eval --suite`: of a run, and of any model on any text."""
+"""Tests `glgpt eval --suite` on a run, and on any model and text."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_any_model_is_scored_on_any_text(run: Path, tmp_path: Path, capsys: Capt
         "model",
         "chance",
         "embedded",
-    ]  # nothing is known of its training text
+    ]  # its training text is unknown
     assert main([*args, "--training", str(run.parent / "play.txt")]) == 0
     text = capsys.readouterr().out
-    assert "trigram" in text and "embedded" not in text.split("\n", 1)[1]  # which is what is scored
+    assert "trigram" in text and "embedded" not in text.split("\n", 1)[1]  # it is the scored model
     assert "of the words are known" in text
 
 
@@ -86,7 +86,7 @@ def test_a_toy_task_is_scored_by_exact_match(tmp_path: Path) -> None:
     ("args", "said"),
     [
         (["missing.txt", "--suite"], "missing.txt"),
-        ([".", "--suite"], "no training run"),
+        ([".", "--suite"], "not a training run"),
         (["-", "--suite", "--json", "--csv"], "exclude"),
         (["-", "--suite", "--window", "4"], "--window"),
         ([".", "--suite", "--model", "gpt2"], "leave --model"),

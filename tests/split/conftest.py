@@ -1,4 +1,4 @@
-"""A split server in a thread of the test's process, and the unsplit model to compare with."""
+"""Fixtures: a split server in a thread of the test's process, and the unsplit model for comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Serve = Callable[..., StageServer]
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., StageServer]]:
-    """serve(model, blocks, port=0, token=None, origins=(), **options of Engine): a running server."""
+    """serve(model, blocks, port=0, token=None, origins=(), **options of Engine) returns a running server."""
     with contextlib.ExitStack() as stack:
 
         def start(

@@ -1,4 +1,4 @@
-"""Proxies on loopback between a client and a server: one that breaks connections, one that delays what it passes on."""
+"""Proxies on loopback between a client and a server that break connections, delay or reorder messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Proxy:
-    """Passes bytes on between whoever connects to `url` and the server at `target`, as `passed` says."""
+    """Forwards bytes between clients of `url` and the server at `target`."""
 
     def __init__(self, target: str) -> None:
         self.target = int(target.rpartition(":")[2])
@@ -37,7 +37,7 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def copy(self, a: socket.socket, b: socket.socket) -> None:
-        """Passes on what comes from a to b until it ends."""
+        """Forwards bytes from a to b until a is closed."""
         while data := a.recv(1 << 16):
             b.sendall(data)
 
@@ -46,7 +46,7 @@ class Proxy:
 
 
 class Cutting(Proxy):
-    """Breaks the connection at the reads of these numbers, counted over both directions; `cuts`: how often it has."""
+    """Breaks the connection at reads number `after`, counted over both directions. `cuts` counts the breaks."""
 
     def __init__(self, target: str, *after: int) -> None:
         self.after, self.reads, self.cuts = after, 0, 0
@@ -62,7 +62,7 @@ class Cutting(Proxy):
 
 
 class Delaying(Proxy):
-    """Passes everything on half of `round_trip` seconds later; what follows does not wait more."""
+    """Delays all data by half of `round_trip` seconds, without reducing the throughput."""
 
     def __init__(self, target: str, round_trip: float) -> None:
         self.one_way = round_trip / 2
@@ -85,7 +85,7 @@ class Delaying(Proxy):
 
 
 class Shuffling:
-    """Passes WebSocket messages on, every third twice, and `swaps` times of two that come at once the later first."""
+    """Forwards WebSocket messages, every third one twice, and swaps simultaneous pairs `swaps` times."""
 
     def __init__(self, target: str, swaps: int) -> None:
         from websockets.sync.server import serve

@@ -1,4 +1,4 @@
-"""A split server that runs in a thread of the test's process."""
+"""Runs a split server in a thread of the test's process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glgpt.split.server import StageServer
 
 @contextlib.contextmanager
 def running(server: StageServer) -> Iterator[StageServer]:
-    """The server while it serves; `server.app.engine` outlives it."""
+    """Runs `server` within the context. `server.app.engine` stays open afterwards."""
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""Sessions beside each other: one pass runs a row of each, and each gets the bits that it gets alone."""
+"""Tests batched sessions: one pass runs a row of each, and each result has the same bits as when run alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(goldens: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def together() -> Iterator[Any]:
-    """together(folder, part, texts): several texts on a stage, and the stage."""
+    """together(folder, part, texts) returns several texts on a stage, and the stage."""
     made: list[Any] = []
 
     def load(folder: Path, which: str, texts: int = 8) -> tuple[Any, Stage]:
@@ -54,7 +54,7 @@ def together() -> Iterator[Any]:
 
 
 def rows_for(stage: Stage, count: int, seed: int) -> Any:
-    """Ids or hidden states."""
+    """Returns random ids or hidden states."""
     rng = np.random.default_rng(seed)
     if stage.part.embed:
         return rng.integers(0, stage.config.vocab_size, count).tolist()
@@ -67,7 +67,7 @@ def bits(answer: Any, head: bool) -> Any:
 
 
 class Alone:
-    """What each text gives by itself: a stage of its own, fed the same rows."""
+    """Runs each text alone: a separate stage that is fed the same rows."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage.session()
@@ -78,7 +78,7 @@ class Alone:
 
 @pytest.mark.parametrize("which", PARTS)
 def test_each_text_gets_the_bits_that_it_gets_alone(folder: Path, which: str, together: Any) -> None:
-    """Prompts, steps in changing company, rollback and guesses: neighbours, or a stale copy of a row, change a text."""
+    """Runs prompts, varying batches, rollback and guesses. Fails if other texts or stale rows change a text."""
     texts, stage = together(folder, which)
     head = stage.part.head
     rng, alone = np.random.default_rng(1), [Alone(stage) for _ in range(8)]
@@ -100,9 +100,7 @@ def test_each_text_gets_the_bits_that_it_gets_alone(folder: Path, which: str, to
             for i, answer in zip(chosen, found, strict=True):
                 assert bits(answer, head) == bits(alone[i].feed(pos[i], x[i], LOGITS), head), (turn, i)
                 held[i] = pos[i] + 1
-            if (
-                turn % 4 == 3 and held[0] + 9 < most
-            ):  # rows on its own caches, behind rows that only the shared ones had
+            if turn % 4 == 3 and held[0] + 9 < most:  # guesses use the own caches, after rows in the shared ones
                 guesses = rows_for(stage, 3, turn)
                 wanted = alone[0].feed(held[0], guesses, LOGITS)
                 assert bits(texts.answer(StepInput(caches[0], held[0], guesses, LOGITS)), head) == bits(wanted, head)
@@ -138,7 +136,7 @@ def test_drawn_tokens_and_alternatives_are_those_of_one_text(folder: Path, toget
 def test_rows_that_others_need_go_back_to_their_own_caches(
     folder: Path, together: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BatchedStage, "rows", property(lambda self: 1))  # as few as there can be: 256
+    monkeypatch.setattr(BatchedStage, "rows", property(lambda self: 1))  # the minimum: 256
     texts, stage = together(folder, "back")
     n = min(40, stage.config.n_positions - 3)
     texts.given += [texts.caches() for _ in range(2 * (256 // (2 * n)) + 2)]
@@ -175,7 +173,7 @@ def test_without_memory_for_shared_caches_texts_take_turns(goldens: Path, togeth
 
 
 def test_turns_keep_their_order_and_jobs_that_wait_run_together() -> None:
-    """One owner is twice in a run, a run is longer than allowed, or an error hits others."""
+    """Fails if a session is twice in a batch, a batch is too long, or an error affects other jobs."""
     gate, ran = threading.Event(), list[Any]()
 
     def run(jobs: Any) -> list[Any]:
@@ -200,7 +198,7 @@ def test_turns_keep_their_order_and_jobs_that_wait_run_together() -> None:
 
 
 def test_a_run_with_too_few_results_fails_its_jobs_and_not_the_thread() -> None:
-    """The thread ended, and everybody waited for ever."""
+    """Regression: the thread ended, and all callers waited forever."""
     turns: BatchingExecutor[str] = BatchingExecutor("test", lambda jobs: ["one"] * (len(jobs) - 1), lambda: 3)
     try:
         assert isinstance(turns._add(_Task(job="a", whose="a")).exception(10), RuntimeError)
@@ -210,7 +208,7 @@ def test_a_run_with_too_few_results_fails_its_jobs_and_not_the_thread() -> None:
 
 
 def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, serve: Any) -> None:
-    """Four clients at once: each text is the unsplit one, and passes were shared."""
+    """With four clients at once, each text is the unsplit one, and passes are shared."""
     folder = goldens / "llama-grouped"
     server = serve(folder, "1")
     with LanguageModel.from_pretrained(folder, device="software") as model:
@@ -225,7 +223,7 @@ def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, 
             texts[i] = []
             for token in run:
                 texts[i].append(token)
-                slow.wait(30)  # all ask for their next token at once
+                slow.wait(30)  # all request their next token at once
 
     threads = [threading.Thread(target=client, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -237,12 +235,12 @@ def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, 
 
 
 def test_a_step_that_fails_beside_others_fails_alone(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One session's error is given to all of its pass, or leaves something by which later steps fail."""
+    """Fails if one session's error reaches the rest of its batch, or makes later steps fail."""
     engine = Engine(goldens / "llama-grouped", "1", device="software")
     width = engine.config.n_embd
     try:
         rows = [np.random.default_rng(i).standard_normal((1, width)).astype(np.float32) for i in range(3)]
-        bad = Ask.model_construct(**Ask(seed=1).model_dump() | {"temperature": 1e300})  # as no message can be
+        bad = Ask.model_construct(**Ask(seed=1).model_dump() | {"temperature": 1e300})  # no valid message has this
 
         def steps(seq: int, *asks: Ask) -> list[Any]:
             jobs = []
@@ -265,7 +263,7 @@ def test_a_step_that_fails_beside_others_fails_alone(goldens: Path, monkeypatch:
         assert steps(1, *good) == wanted[1] and steps(2, *good) == wanted[2]
         assert engine.whole.texts.passes >= passes + 3
         sessions = [Session(engine.whole.texts) for _ in rows]
-        monkeypatch.setattr(engine.whole.texts, "step", lambda *_: 1 / 0)  # the pass itself, for whatever reason
+        monkeypatch.setattr(engine.whole.texts, "step", lambda *_: 1 / 0)  # the pass itself fails
         assert steps(0, *good) == wanted[0]
     finally:
         engine.close()

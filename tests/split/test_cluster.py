@@ -1,4 +1,4 @@
-"""Stages as Ray Serve deployments: the unsplit text, sticky sessions, a replica that is killed."""
+"""Tests stages as Ray Serve deployments: the same text as unsplit, sticky sessions, killed replicas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_without_ray_one_line_says_what_to_install(
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[dict[str, Any]]:
-    """`glgpt split serve` of the golden's blocks 0 and 1 in two stages of two replicas, and what it said."""
+    """Runs `glgpt split serve` on the golden's blocks 0 and 1, with two stages of two replicas."""
     pytest.importorskip("ray")
     folder = Path(__file__).parents[1] / "goldens" / "llama-grouped"
     command = [
@@ -103,7 +103,7 @@ def test_a_look_whose_end_nobody_wants_passes_all_stages(cluster: dict[str, Any]
 
 
 def replicas(ancestor: int, stage: str) -> list[int]:
-    """The processes of a stage's replicas below a process, as Ray titles them."""
+    """Returns the descendants of a process that Ray titles as replicas of a stage."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -118,7 +118,7 @@ def replicas(ancestor: int, stage: str) -> list[int]:
 
 
 def test_a_killed_replica_costs_no_token(cluster: dict[str, Any]) -> None:
-    """Both of the stage, one after the other, so that each session's is among them."""
+    """Kills both replicas of the stage in turn, so that the session's replica is one of them."""
     folder, ids, tokens = cluster["folder"], [3, 31, 6], 16
     with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = list(model.generate_ids(ids, tokens, temperature=1, seed=5))

@@ -1,4 +1,4 @@
-"""`glgpt split serve` and what uses it, as commands."""
+"""Tests `glgpt split serve` and the commands that use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GLGPT = [sys.executable, "-m", "glgpt"]
 
 @pytest.fixture
 def serving(goldens: Path) -> Iterator[Any]:
-    """The process of a server of one block, and what it said when it was ready."""
+    """Runs a server of one block. Yields its process and its ready message."""
     command = [
         *GLGPT,
         "split",
@@ -73,8 +73,8 @@ def test_it_says_what_it_holds_serves_a_text_and_ends_at_a_signal(
         (["split", "serve", "--listen", "nowhere"], "--listen 'nowhere' is not [HOST:]PORT"),
         (["split", "serve", "--blocks", "5", "--listen", "0.0.0.0:0", "--device", "software"], "give --token"),
         (["split", "serve", "--blocks", "5", "--tls", "no.pem", "no.key", "--device", "software"], "--tls no.pem"),
-        (["generate", "--split", "ws://127.0.0.1:1", "x"], "is `glgpt split serve` running there?"),
-        (["generate", "--split", "ftp://x", "x"], "'ftp://x' is no address of a server"),
+        (["generate", "--split", "ws://127.0.0.1:1", "x"], "check that `glgpt split serve` is running there"),
+        (["generate", "--split", "ftp://x", "x"], "'ftp://x' is not a server's address"),
         (["generate", "--plan", "0-5", "x"], "'0-5' is no plan"),
         (["generate", "--plan", "0-3@here,5@here", "x"], "the plan has embed,0-3 and then 5,head"),
         (["generate", "--plan", "1-5@here", "x"], "the plan lacks the embedding"),

@@ -1,4 +1,4 @@
-"""Every cut of every golden gives the unsplit model's bits, over stages here and over a server."""
+"""Tests that every split point of every golden gives the unsplit model's bits, locally and over a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glgpt.models.part import Part, checked_chain
 from glgpt.wire.messages import Ask
 
 GOLDENS = sorted(path.parent.name for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
-LAST = 5  # tokens generated
+LAST = 5  # number of generated tokens
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def prompt_of(folder: Path, n_positions: int) -> list[int]:
 
 
 def unsplit(folder: Path, dtype: str = "f32") -> tuple[list[int], list[Any]]:
-    """The prompt, and the rows of logits behind it and behind each of `LAST` greedy tokens."""
+    """Returns the prompt, and the rows of logits after it and after each of `LAST` greedy tokens."""
     rows = []
     with LanguageModel.from_pretrained(folder, dtype, device="software") as model:
         ids = prompt_of(folder, model.config.n_positions)
@@ -58,7 +58,7 @@ def unsplit(folder: Path, dtype: str = "f32") -> tuple[list[int], list[Any]]:
 
 
 def split_rows(parts: list[Stage], ids: list[int]) -> list[Any]:
-    """The same of stages one after another."""
+    """Returns the same rows from a chain of stages."""
     rows, held, text = [], 0, list(ids)
     for _ in range(LAST):
         x: Any = text[held:]
@@ -89,10 +89,10 @@ def test_every_cut_of_a_golden_gives_the_same_bits(
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: Path, serve: Any) -> None:
-    """With both ends here, as `eval --window` and `logits_batch` read a text.
+    """The embedding and the head run locally, as when `eval --window` and `logits_batch` read a text.
 
-    The unsplit model reads several texts in passes of their own, whose products add up in another order: to those the
-    split model's logits are close, and equal to the ones of a text by itself.
+    The unsplit model reads several texts in separate passes, whose products add up in another order. The split model's
+    logits are close to those, and equal to the logits of each text alone.
     """
     folder = goldens / name
     with LanguageModel.from_pretrained(folder, device="software") as model:
@@ -196,9 +196,9 @@ def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, s
         ids = prompt_of(folder, model.config.n_positions)
         greedy = list(model.generate_ids(ids, LAST, temperature=0))
         drawn = list(model.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7))
-        beyond = list(model.generate_ids(ids, model.config.n_positions, temperature=0))  # of the context
+        beyond = list(model.generate_ids(ids, model.config.n_positions, temperature=0))  # past the end of the context
         logits, wanted = model.run_with_cache(ids)
-    if blocks == "0-1":  # nothing is left for this machine
+    if blocks == "0-1":  # no blocks are left for this machine
         with pytest.raises(GlgptError, match="leaves"):
             LanguageModel.from_pretrained(folder, rest=server.url, blocks=(0, 2), device="software")
     with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:

@@ -1,4 +1,4 @@
-"""One client cannot take a server from the others: its queue, its memory, its connections, its sessions."""
+"""Tests that one client cannot monopolize a server's queue, memory, connections or sessions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def running(serve: Any, goldens: Path) -> Any:
 
 @pytest.fixture
 def client() -> Iterator[Any]:
-    """client(server, address): a client that seems to come from an address."""
+    """client(server, address) returns a client with this apparent address."""
     made: list[Raw] = []
 
     def connect(running: Any, address: str = "10.0.0.1") -> Raw:
@@ -56,7 +56,7 @@ def until(true: Callable[[], object], seconds: float = 20) -> None:
 
 
 def closed(raw: Raw) -> bool:
-    """True once the server has ended a connection."""
+    """True if the server has closed a connection."""
     from websockets.exceptions import ConnectionClosed
 
     try:
@@ -70,7 +70,7 @@ def closed(raw: Raw) -> bool:
 
 @contextlib.contextmanager
 def busy(engine: Any, name: str = "another") -> Iterator[None]:
-    """The engine's thread computes something for a client."""
+    """Keeps the engine's thread busy for a client."""
     gate, begun = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -87,7 +87,7 @@ def busy(engine: Any, name: str = "another") -> Iterator[None]:
 
 
 def test_the_client_that_has_used_the_least_time_runs_next() -> None:
-    """A client's many long jobs come before the one of another, since they came before it."""
+    """Fails if a client's many long jobs run before another client's job because they were submitted first."""
     ran: list[str] = []
     turns: BatchingExecutor[str] = BatchingExecutor(
         "test", lambda jobs: [ran.append("".join(jobs))] * len(jobs), lambda: 3
@@ -111,7 +111,7 @@ def test_the_client_that_has_used_the_least_time_runs_next() -> None:
         ran.clear()
         gate.clear()
         turns.submit(gate.wait, "c")
-        for name in ("a1", "a2", "a3", "a4", "b5"):  # a pass of three has one of each client first
+        for name in ("a1", "a2", "a3", "a4", "b5"):  # a batch of three starts with one of each client
             futures.append(turns._add(_Task(job=name, whose=name, client=name[0])))
         gate.set()
         for future in futures:
@@ -123,7 +123,7 @@ def test_the_client_that_has_used_the_least_time_runs_next() -> None:
 
 
 def test_an_opening_does_not_wait_for_the_queue(running: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts as a client that says nothing, and fails after ten seconds, while the engine computes for others."""
+    """Fails if `open` waits for other clients' steps: after ten seconds, the client would count as silent."""
     monkeypatch.setattr(server, "GREETING", 1.0)
     engine, width = running.app.engine, running.app.engine.config.n_embd
     others = []
@@ -166,7 +166,7 @@ def test_what_a_client_that_is_gone_waits_for_is_dropped(running: Any, client: A
 
 @pytest.fixture
 def long(running: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Looks have answers of `LONG` bytes; `held` is the most that answers held."""
+    """Makes looks answer with `LONG` bytes. `held` is the maximum of the bytes held by answers."""
     found, app = SimpleNamespace(held=0, looks=0, server=running), running.app
 
     async def look(_: Any, look_: Look, *__: Any) -> bytes:
@@ -183,7 +183,7 @@ def long(running: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def lazy(running: Any, stack: contextlib.ExitStack, looks: int) -> socket.socket:
-    """A client that asks for long answers and reads none."""
+    """A client that requests long answers and reads none."""
     found = stack.enter_context(contextlib.closing(socket.socket()))
     found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     found.connect(("127.0.0.1", int(running.url.rpartition(":")[2])))
@@ -197,7 +197,7 @@ def lazy(running: Any, stack: contextlib.ExitStack, looks: int) -> socket.socket
 
 
 def test_answers_that_are_not_read_take_bounded_memory(long: SimpleNamespace, client: Any) -> None:
-    """Twelve clients that read nothing have two answers each in the memory of the server."""
+    """Fails if twelve clients that read nothing can hold two answers each in the server's memory."""
     connections = long.server._server.server_state.connections
     buffered = [0]
 
@@ -212,7 +212,7 @@ def test_answers_that_are_not_read_take_bounded_memory(long: SimpleNamespace, cl
         for _ in range(6):
             lazy(long.server, stack, 3)
         until(lambda: long.looks >= 2 and watch())
-        for seq in range(20):  # whose answers are small
+        for seq in range(20):  # steps with small answers
             watch()
             step = Step(seq=seq, pos=seq, n=1)
             assert honest.say(step, states(1, long.server.app.engine.config.n_embd))[0]["op"] == "stepped"
@@ -224,14 +224,14 @@ def test_answers_that_are_not_read_take_bounded_memory(long: SimpleNamespace, cl
 
 
 def test_pings_without_reading_end_the_connection(long: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is answered, into a buffer that nobody empties."""
+    """Fails if each ping is answered into a buffer that is never emptied."""
     monkeypatch.setattr(protocol, "SLOW", 60.0)
     ping = b"\x89\x80" + bytes(4)
     with contextlib.ExitStack() as stack:
         flood = lazy(long.server, stack, 1)
         until(lambda: long.looks == 1)
         time.sleep(0.2)
-        with contextlib.suppress(OSError):  # it is cut off while it sends
+        with contextlib.suppress(OSError):  # the server closes the connection during a send
             for _ in range(200):
                 flood.sendall(ping)
                 time.sleep(0.002)
@@ -239,7 +239,7 @@ def test_pings_without_reading_end_the_connection(long: SimpleNamespace, monkeyp
 
 
 def test_idle_connections_make_way(running: Any, client: Any, goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many idle connections as the server takes lock everyone else out."""
+    """Fails if idle connections can fill the server and lock out all other clients."""
     app = running.app
     app.connections.most = 6
     monkeypatch.setattr(limits, "IDLE", 60.0)
@@ -249,7 +249,7 @@ def test_idle_connections_make_way(running: Any, client: Any, goldens: Path, mon
     for address in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
         assert client(running, address).open()["op"] == "opened"
     until(lambda: sum(map(closed, hoard)) == 3)
-    assert client(running, "10.0.0.9").open()["code"] == "full"  # it has as many as it may have
+    assert client(running, "10.0.0.9").open()["code"] == "full"  # it has its maximum
     monkeypatch.setattr(limits, "IDLE", 0.3)
     time.sleep(0.4)
     folder = goldens / "llama-grouped"
@@ -259,7 +259,7 @@ def test_idle_connections_make_way(running: Any, client: Any, goldens: Path, mon
         tokens = split.generate_ids([3, 31, 6], 8, temperature=1, seed=2)
         found = [next(tokens) for _ in range(3)]
         time.sleep(0.4)
-        for i in range(6):  # each takes the place of what is idle for longest
+        for i in range(6):  # each replaces the connection that has been idle for longest
             client(running, f"10.0.1.{i}").open()
         found += list(tokens)
         assert found == wanted and split.traffic()[-1]["reconnects"] >= 1
@@ -294,7 +294,7 @@ def test_a_client_is_an_address_or_a_network(host: str, client: str) -> None:
 
 
 def test_a_client_with_many_sessions_loses_one_of_its_own() -> None:
-    """One client's new sessions evict those of all others."""
+    """Fails if one client's new sessions evict those of all other clients."""
     texts: Any = SimpleNamespace(
         caches=object, forget=lambda _: None, open=True, config=SimpleNamespace(n_positions=9), answer=None
     )

@@ -1,4 +1,4 @@
-"""What an operator sees of a split server: health, metrics, logs."""
+"""Tests what an operator uses of a split server: health, metrics, logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server: what it refuses, sessions, rollback, repeats, evictions, restarts, and connections cut at any message."""
+"""Tests the server: refusals, sessions, rollback, repeats, evictions, restarts, connections broken at any message."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ids(folder: Path) -> list[int]:
 
 @pytest.fixture
 def whole(folder: Path, ids: list[int]) -> dict[str, list[int]]:
-    """The unsplit model's continuations."""
+    """Returns the unsplit model's continuations."""
     with LanguageModel.from_pretrained(folder, device="software") as model:
         return {
             "greedy": list(model.generate_ids(ids, TOKENS, temperature=0)),
@@ -57,13 +57,13 @@ def whole(folder: Path, ids: list[int]) -> dict[str, list[int]]:
 
 
 def message_of(fields: dict[str, Any], payload: bytes = b"") -> bytes:
-    """A message as the protocol has it, whatever is in it."""
+    """Encodes a message of the protocol without validating it."""
     text = json.dumps(fields).encode()
     return struct.pack("<I", len(text)) + text + payload
 
 
 def fields_of(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The JSON of a message, and its payload."""
+    """Splits a message into its JSON and its payload."""
     end = 4 + struct.unpack_from("<I", data)[0]
     return json.loads(data[4:end]), data[end:]
 
@@ -81,7 +81,7 @@ BAD_ASKS: list[dict[str, Any]] = [
 
 
 class Raw:
-    """A client that says what it is told to."""
+    """A client that sends what a test wants."""
 
     def __init__(self, url: str, **options: Any) -> None:
         from websockets.sync.client import connect
@@ -176,7 +176,7 @@ def test_who_may_connect(serve: Any, folder: Path, raw: Any) -> None:
     raw(named, origin="https://example.org")
     with pytest.raises(InvalidStatus, match="403"):
         raw(named, origin="http://localhost:8042")
-    with pytest.raises(GlgptError, match="token is needed"):
+    with pytest.raises(GlgptError, match="token is required"):
         LanguageModel.from_pretrained(folder, rest=server.url, device="software")
     with pytest.raises(ArgumentError, match="--token"):
         StageServer(server.app.engine, Access(), "0.0.0.0", 0)
@@ -188,7 +188,7 @@ def test_a_full_server_says_so_and_is_tried_again(serve: Any, folder: Path, raw:
         expected = list(split.generate_ids(ids, 2, temperature=0))
         server.app.connections.most = 1
         assert raw(server).open()["code"] == "full"
-        with pytest.raises(GlgptError, match=r"has 1 connections, as many as it takes; try again later"):
+        with pytest.raises(GlgptError, match=r"is full: it has 1 connections; try again later"):
             Connection(server.url)
         split._connections[0]._disconnect()
         while server.app.connections:
@@ -238,15 +238,15 @@ def test_narrower_hidden_states_cost_fewer_bytes_and_some_precision(
         for model in (split, exact):
             assert len(list(model.generate_ids(ids, 4, temperature=0, seed=7))) == 4
         narrow, full = (model.traffic()[1]["sent"] for model in (split, exact))
-        rows, width = 2 * len(ids) + 3, whole.config.n_embd  # all of them looked at, then generated from
+        rows, width = 2 * len(ids) + 3, whole.config.n_embd  # for the look, then for the generation
         saved = hidden.nbytes(rows, width, "f32") - hidden.nbytes(rows, width, wire)
-        assert full - narrow == saved - len(f',"wire":"{wire}"')  # which the first message names
+        assert full - narrow == saved - len(f',"wire":"{wire}"')  # the first message names the format
 
 
 def test_a_text_over_tls(
     folder: Path, ids: list[int], whole: dict[str, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a certificate that the client trusts; one that it does not is refused by a sentence."""
+    """With a trusted certificate. An untrusted one leads to a clear error."""
     from serving import running
 
     if not shutil.which("openssl"):
@@ -295,7 +295,7 @@ def test_a_repeat_is_answered_as_before_and_a_lower_position_takes_rows_back(
 
 
 def test_no_rows_are_read_that_the_session_did_not_write(serve: Any, folder: Path, raw: Any) -> None:
-    """The caches of a session that ended are handed on: a position beyond the own rows would read them."""
+    """Caches of an ended session are reused: a position beyond the session's rows would read the old rows."""
     server = serve(folder, "1", sessions=1)
     width = server.app.engine.config.n_embd
     first = raw(server)
@@ -317,7 +317,7 @@ def test_the_least_recently_used_session_is_evicted_and_its_text_goes_on(
             for _ in range(2)
         ]
         runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
-        texts = list(zip(*runs, strict=True))  # in turns: each evicts the other
+        texts = list(zip(*runs, strict=True))  # alternating: each evicts the other
         assert [list(t) for t in zip(*texts, strict=True)] == [whole["drawn"]] * 2
         assert server.app.engine.sessions.evictions > TOKENS
         assert all(t["replays"] for m in models for t in m.traffic() if "replays" in t)
@@ -351,7 +351,7 @@ def test_cut_at_any_message_the_text_is_the_same(
     server = serve(folder, "1")
     with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
         stage, cuts = split._stages[1], 0
-        for after in range(5, 7 + 2 * TOKENS):  # four messages open a connection
+        for after in range(5, 7 + 2 * TOKENS):  # the first four messages open the connection
             proxy = Cutting(server.url, after)
             split._connections[0].close()
             stage.connection = split._connections[0] = Connection(proxy.url, model=server.app.engine.digest)
@@ -364,11 +364,11 @@ def test_cut_at_any_message_the_text_is_the_same(
 def test_cut_while_a_connection_is_opened(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
 ) -> None:
-    """At first that is an error that names the server; when it is opened again, it is tried once more."""
+    """The first connection fails with an error that names the server. A reconnection is retried."""
     server = serve(folder, "1")
     for after in range(1, 5):  # the handshake and `open`, both ways
         proxy = Cutting(server.url, after)
-        with pytest.raises(GlgptError, match=rf"{proxy.url}.*is `glgpt split serve` running there\?"):
+        with pytest.raises(GlgptError, match=rf"{proxy.url}.*check that `glgpt split serve` is running there"):
             LanguageModel.from_pretrained(folder, rest=proxy.url, device="software")
         proxy.close()
         assert proxy.cuts == 1
@@ -416,7 +416,7 @@ def test_an_interrupted_text_leaves_no_answer_to_the_next(
 ) -> None:
     server = serve(folder, "1")
     with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
-        split.decoder.sizes = (1,)  # several chunks
+        split.decoder.sizes = (1,)  # so that there are several chunks
         stage, taken = split._stages[1], 0
         take = stage.take
 
@@ -474,7 +474,7 @@ def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, f
 
 
 def test_stages_share_the_shortest_context(serve: Any, folder: Path, ids: list[int]) -> None:
-    """A client feeds rows that its server has no caches for, or two contexts are taken for two models."""
+    """Fails if a client feeds rows beyond the server's caches, or treats two contexts as two models."""
     server = serve(folder, "1", context=12)
     with LanguageModel.from_pretrained(folder, context=12, device="software") as model:
         wanted = list(model.generate_ids(ids, 12, temperature=0))  # beyond the context
@@ -506,13 +506,13 @@ def test_a_server_that_is_not_there(folder: Path) -> None:
     with pytest.raises(GlgptError, match="glgpt split serve"):
         LanguageModel.from_pretrained(folder, rest=f"ws://127.0.0.1:{port}", device="software")
     for url in ("http://127.0.0.1:1", "ws://", "ws://x:99999", "nonsense"):
-        with pytest.raises(GlgptError, match="no address"):
+        with pytest.raises(GlgptError, match="not a server's address"):
             LanguageModel.from_pretrained(folder, rest=url, device="software")
 
 
 @pytest.fixture
 def hostile() -> Iterator[Any]:
-    """A server that opens a session of a part and then answers every message as it is told to."""
+    """Returns a server that opens a session of a part and then answers every message as a test wants."""
     from websockets.sync.server import ServerConnection
     from websockets.sync.server import serve as listen
 
@@ -685,7 +685,7 @@ def test_sessions_leave_memory_flat(serve: Any, folder: Path, raw: Any) -> None:
 
 
 def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, folder: Path, raw: Any) -> None:
-    """Any cut over one server, sessions of two cuts beside each other, parts that are dropped and asked for again."""
+    """Tests all split points with one server, sessions of two parts at once, and parts that are reloaded."""
     from glgpt.split import engine as engines
 
     server = serve(folder, sessions=2)
@@ -713,7 +713,7 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
     assert used.say(Step(seq=0, pos=0, n=1), struct.pack("<I", 3))[0]["op"] == "stepped"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "NARROWED", 1)
-        for part in ("embed", "+0", "head"):  # which nobody uses: they make room for each other
+        for part in ("embed", "+0", "head"):  # unused: each new one unloads an older one
             raw(server).open(part=part)
     assert {str(part) for part in engine._narrowed} == {"1,head", "embed,0", "head"}
     few = serve(folder, "1")
@@ -729,7 +729,7 @@ def test_messages_that_come_twice_or_in_the_wrong_order_change_no_text(
     server = serve(folder, "1")
     proxy = Shuffling(server.url, swaps=3)
     with LanguageModel.from_pretrained(folder, rest=proxy.url, device="software") as split:
-        split.decoder.sizes = (1,)  # a chunk for each token of the prompt, several under way
+        split.decoder.sizes = (1,)  # a chunk per token of the prompt, several in flight
         assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"]
     proxy.close()
     assert proxy.repeated > 2 and proxy.swapped == 3
@@ -756,7 +756,7 @@ def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
         )
         lazy.sendall(framed(messages.encode(Open(protocol=messages.PROTOCOL))))
         rows = server.app.engine.config.n_positions
-        with contextlib.suppress(OSError):  # it is cut off while it sends
+        with contextlib.suppress(OSError):  # the server closes the connection during a send
             lazy.settimeout(5)
             for seq in range(5000):
                 lazy.sendall(framed(messages.encode(Step(seq=seq, pos=0, n=rows), states(rows, width))))
@@ -771,7 +771,7 @@ def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
 
 
 def framed(message: bytes) -> bytes:
-    """A masked WebSocket frame of bytes, with a mask of zeros."""
+    """Returns a binary WebSocket frame with a mask of zeros."""
     return b"\x82" + bytes([0x80 | 127]) + len(message).to_bytes(8, "big") + bytes(4) + message
 
 

@@ -1,4 +1,4 @@
-"""Hidden states as bytes."""
+"""Tests packing hidden states as bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A member of a session: what it computes in a round, and how it takes part: over a socket, or as a node of Flower's.
+"""The client of a session: `worker` trains rounds, and a member takes part over a socket or as a Flower node.
 
-`worker` computes, `join` is the socket's client, `supernode` is Flower's ClientApp. It never knows how rounds are run
-or updates combined.
+`join` is the WebSocket client and `supernode` is Flower's ClientApp. Both depend on `worker`, which uses `training`.
 """

@@ -1,4 +1,4 @@
-"""Requests of a desktop to a host, and checks of its answers. Hosts are not trusted: all sizes have bounds."""
+"""Sends a desktop client's requests to the host and checks the answers. Hosts are untrusted: all sizes are bounded."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from glgpt.errors import GlgptError, quoted
 from glgpt.federation.session import Session
 from glgpt.text.dataset import Ids
 
-MAX_TERMS = 1 << 20  # bytes of the session's terms
-MAX_TOKENIZER = 64 << 20  # bytes of the tokenizer's files together
-VECTORS = 8  # parameter vectors that a member holds: the round's, AdamW's moments, gradients, the update
-DEFAULT_MEMORY = 8 << 30  # bytes, where the system does not report its memory
+MAX_TERMS = 1 << 20  # maximum bytes of the session's terms
+MAX_TOKENIZER = 64 << 20  # maximum bytes of all tokenizer files together
+VECTORS = 8  # number of parameter vectors that a member holds: the round's, AdamW's moments, gradients, the update
+DEFAULT_MEMORY = 8 << 30  # bytes, assumed if the system does not report its memory
 
 
 @dataclass(frozen=True)
 class Link:
-    """An invitation as a link: where, and the token behind the `#`."""
+    """An invitation link: the host's base URL and, after the `#`, the token."""
 
     base: str  # http://host:port/
     token: str
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """Raises GlgptError unless the text is an invitation's link; takes the browsers' link too."""
+        """Parses an invitation link, also that for browsers. Raises GlgptError if it is not one."""
         split = urlsplit(text)
         token = split.fragment.rpartition("together=")[2].partition("&")[0]
         if split.scheme not in ("http", "https") or not split.hostname or "." not in token:
             raise GlgptError(
-                f"{quoted(text)} is no invitation: it is the link that glgpt federate serve prints, such as "
+                f"{quoted(text)} is not an invitation; use the link that glgpt federate serve prints, such as "
                 "http://127.0.0.1:8043/#…"
             )
         path = split.path.removesuffix("train/")
@@ -43,21 +43,21 @@ class Link:
 
     @property
     def socket(self) -> str:
-        """The address of the socket."""
+        """Returns the WebSocket URL."""
         return "ws" + self.base.removeprefix("http") + "v1/socket"
 
 
 class Host:
-    """The REST calls of a client."""
+    """Makes a client's REST calls."""
 
     def __init__(self, link: Link) -> None:
         headers = {"Authorization": f"Bearer {link.token}", "Accept-Encoding": "identity"}
-        trusted = ssl.create_default_context()  # as the socket does: the system's authorities, or SSL_CERT_FILE
+        trusted = ssl.create_default_context()  # as for the WebSocket: the system's authorities, or SSL_CERT_FILE
         self._client = httpx.Client(base_url=link.base, headers=headers, timeout=60, trust_env=False, verify=trusted)
         self._base = link.base
 
     def get(self, path: str, most: int) -> bytearray:
-        """Returns the answer's body. Raises GlgptError if there is none, or one of more than `most` bytes."""
+        """Returns the response body. Raises GlgptError for an error or a body of more than `most` bytes."""
         body = bytearray()
         try:
             with self._client.stream("GET", path) as response:
@@ -65,21 +65,21 @@ class Host:
                 for chunk in response.iter_raw():
                     body += chunk
                     if len(body) > most:
-                        raise GlgptError(f"{self._base}{path} sends more than the {most:,} bytes that it may")
+                        raise GlgptError(f"{self._base}{path} sends more than the maximum of {most:,} bytes")
         except httpx.HTTPError as error:
             raise GlgptError(f"{self._base} does not answer: {quoted(error, 200)}") from None
         return body
 
     def _check(self, response: httpx.Response) -> None:
         if response.status_code == 401:
-            raise GlgptError("this invitation does not admit: it is unknown, expired or revoked; ask for another link")
+            raise GlgptError("this invitation is unknown, expired or revoked; ask the host for a new link")
         if response.status_code != 200:
             raise GlgptError(f"{self._base} answered {response.status_code}; is it a glgpt federation?")
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise GlgptError(f"{self._base} compresses its answers, which was not asked for")
+            raise GlgptError(f"{self._base} sent a compressed answer, which was not requested")
 
     def session(self) -> Session:
-        """Returns the session's terms. Raises GlgptError for a model that this machine has too little memory for."""
+        """Returns the session's terms. Raises GlgptError if they are invalid or need too much memory."""
         try:
             about = json.loads(self.get("v1/session", MAX_TERMS))
             fields = {k: v for k, v in about.items() if k in Session.model_fields}
@@ -88,9 +88,11 @@ class Host:
         except (AttributeError, RecursionError, ValueError) as error:
             if isinstance(error, GlgptError):
                 raise
-            raise GlgptError(f"{self._base} is of another version of glgpt: {quoted(error, 200)}") from None
+            raise GlgptError(f"{self._base} runs an incompatible version of glgpt: {quoted(error, 200)}") from None
         if session.parameters != count:
-            raise GlgptError(f"{self._base} names a model of {count:,} parameters, and {session.parameters:,} of them")
+            raise GlgptError(
+                f"{self._base} describes a model of {count:,} parameters but reports {session.parameters:,}"
+            )
         check_memory(4 * VECTORS * count, f"training its model of {count:,} parameters")
         return session
 
@@ -102,12 +104,12 @@ class Host:
                 return files
         except (RecursionError, UnicodeError, json.JSONDecodeError):
             pass
-        raise GlgptError(f"{self._base} sent no tokenizer")
+        raise GlgptError(f"{self._base} sent an invalid tokenizer")
 
     def ids(self, session: Session) -> Ids:
-        """Returns the session's text as ids."""
+        """Returns the token ids of the session's text."""
         size = 4 * session.train_tokens
-        check_memory(size, f"its text of {session.train_tokens:,} tokens", "; join with a text of your own")
+        check_memory(size, f"its text of {session.train_tokens:,} tokens", "; join with your own text")
         data = self.get("v1/session/text", size)
         if len(data) != size:
             raise GlgptError(f"{self._base} sent {len(data):,} bytes of text, not {size:,}")
@@ -118,7 +120,7 @@ class Host:
 
 
 def physical_memory() -> int:
-    """Returns the bytes of this machine's memory."""
+    """Returns the size of this machine's memory in bytes."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # Windows, or a system that does not report it
@@ -126,7 +128,7 @@ def physical_memory() -> int:
 
 
 def check_memory(needed: int, what: str, remedy: str = "") -> None:
-    """Raises GlgptError for what would take more than half of this machine's memory."""
+    """Raises GlgptError if `needed` bytes exceed half of this machine's memory."""
     memory = physical_memory()
     if needed > memory // 2:
         raise GlgptError(

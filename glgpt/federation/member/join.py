@@ -1,9 +1,7 @@
-"""A desktop in a federation: trains rounds with this machine's OpenGL and sends what it learned.
+"""The desktop client of a federation: trains rounds with this machine's OpenGL and sends the updates.
 
-No code comes from the host.
-
-The socket lives in a thread of its own, so that a round that another overtook is noticed between two steps, and a
-connection that is lost costs nothing but the way back.
+It runs no code from the host. The socket runs in a separate thread, so that training notices between two steps that a
+newer round has started, and a lost connection costs only the time to reconnect.
 """
 
 from __future__ import annotations
@@ -34,41 +32,41 @@ from glgpt.text.dataset import Ids
 from glgpt.text.files import Text
 
 logger = logging.getLogger(__name__)
-BACKOFF, MOST_BACKOFF = 0.5, 4.0  # seconds between two tries to connect
-PING = 10.0
-TELL = 0.5  # seconds between two words on how far a round is
-STALL = 60.0  # seconds without a word from the host after which the socket is opened anew
+BACKOFF, MOST_BACKOFF = 0.5, 4.0  # seconds between two attempts to connect
+PING = 10.0  # seconds between two pings
+TELL = 0.5  # seconds between two progress messages
+STALL = 60.0  # seconds without a message from the host after which the socket is reopened
 FATAL = (protocol.NO_TOKEN, protocol.FULL, protocol.REMOVED)
 
 
 @dataclass
 class Hooks:
-    """What is called while a client takes part; None is not."""
+    """Callbacks of a client, each optional."""
 
-    on_state: Callable[[str], object] | None = None  # what it does now, in words
+    on_state: Callable[[str], object] | None = None  # the current state, as text
     on_step: Callable[[int, int, float], object] | None = None  # round, step in it, loss
-    on_round: Callable[[dict[str, Any]], object] | None = None  # what became of an update
+    on_round: Callable[[dict[str, Any]], object] | None = None  # the outcome of an update
 
     def say(self, text: str) -> None:
-        """`on_state`."""
+        """Calls `on_state`."""
         if self.on_state:
             self.on_state(text)
 
 
 @dataclass
 class Round:
-    """A round to train, as the host asked for it."""
+    """A round that the host offered, and its update."""
 
     message: RoundOffer
     parameters: Vector
     wrap_up: bool = False
-    update: tuple[Update, bytes] | None = None  # what was learned, until the host has answered
+    update: tuple[Update, bytes] | None = None  # message and data, set after training
     answered: bool = False
 
 
 @dataclass
 class Socket:
-    """The connection: a thread that keeps it open, sends what is to be sent, and holds the round to train."""
+    """Keeps the connection to the host open in a thread, and holds the round to train."""
 
     link: Link
     join: Callable[[], Join]
@@ -76,16 +74,16 @@ class Socket:
     on_welcome: Callable[[Welcome], None]
     session: Session
     round: Round | None = None
-    closed: str = ""  # the host has ended the session: why
-    failed: str = ""  # the host does not want this client: why
-    fresh: threading.Event = field(default_factory=threading.Event)  # set when there is something to look at
+    closed: str = ""  # why the host ended the session
+    failed: str = ""  # why the host refused this client
+    fresh: threading.Event = field(default_factory=threading.Event)  # set when the state has changed
     _connection: ClientConnection | None = None
     _stop: bool = False
     _sent: float = 0.0
     _ms: float = 0.0
 
     def start(self) -> None:
-        """Connects, in a thread."""
+        """Starts the thread that connects."""
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
 
@@ -121,7 +119,7 @@ class Socket:
             except (OSError, InvalidHandshake, TimeoutError) as error:
                 logger.info("no connection: %s", quoted(error, 200))
             except GlgptError as error:
-                self.failed = f"it sent what is not of this protocol: {quoted(error, 200)}"
+                self.failed = f"it sent an invalid message: {quoted(error, 200)}"
             except Exception:
                 logger.exception("the socket failed")
             self._connection = None
@@ -170,7 +168,7 @@ class Socket:
             self.fresh.set()
 
     def _take(self, connection: ClientConnection, offer: RoundOffer) -> None:
-        """Receives a round's weights. Raises GlgptError for a round that the session's terms do not give."""
+        """Receives a round's weights. Raises GlgptError if the round contradicts the session's terms."""
         size, steps = 4 * self.session.parameters, self.session.local_steps
         if (offer.bytes, len(offer.lr)) != (size, steps):
             raise GlgptError(f"a round of {offer.bytes} bytes and {len(offer.lr)} steps, not {size} and {steps}")
@@ -191,12 +189,12 @@ class Socket:
             self._connection.send(json.dumps(message))
 
     def progress(self, message: dict[str, Any]) -> None:
-        """Tells how far the round is; lost where there is no connection."""
+        """Sends the progress of the round, if there is a connection."""
         with contextlib.suppress(Exception):
             self._say({"type": "progress", **message})
 
     def deliver(self, round_: Round) -> None:
-        """Sends a round's update now, or as soon as there is a connection."""
+        """Sends a round's update, now or after reconnecting."""
         if self.round is round_:
             with contextlib.suppress(Exception):
                 self._announce()
@@ -225,7 +223,7 @@ class Socket:
 
 
 class Client:
-    """Takes part in a session until it ends, or `stop` is set."""
+    """Trains a session's rounds until the session ends or `stop` is set."""
 
     def __init__(self, link: Link, text: Text | None, *, name: str, device: str | int, hooks: Hooks) -> None:
         self.link, self.hooks, self.name, self.own = link, hooks, name, text
@@ -264,7 +262,7 @@ class Client:
         self.hooks.say(f"joined as {quoted(welcome.name)}; waiting for a round")
 
     def run(self) -> str:
-        """Trains round after round; gives why it ended. Raises GlgptError where the host does not want this client."""
+        """Trains rounds and returns why it ended. Raises GlgptError if the host refuses this client."""
         self.socket.start()
         try:
             while not self.stop.is_set():

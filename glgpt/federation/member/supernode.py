@@ -1,7 +1,7 @@
-"""The ClientApp: rounds of a session in a `flower-supernode` of one's own, beside the gateways.
+"""The ClientApp: trains rounds of a session in the user's own `flower-supernode`, in addition to the gateways.
 
-It trains on a text of its own, named in the node's configuration. The session's terms and tokenizer come with the app.
-Flower starts a process for each round: AdamW's moments go from one to the next through the disk.
+It trains on the text that is named in the node's configuration. The session's terms and tokenizer are part of the app.
+Flower starts a process for each round; AdamW's moments are stored on disk in between.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from glgpt.federation.member.worker import Asked, Worker, host_folder, ids_of, o
 from glgpt.federation.session import Session
 from glgpt.text.files import Text
 
-TERMS = "terms.json"  # beside the app: what `terms_of` gives
+TERMS = "terms.json"  # file in the app with the result of `terms_of`
 HOW = "start flower-supernode with --node-config 'text=\"/path/to/your.txt\"'"
 
 
 def terms_of(session: Session, tokenizer: dict[str, str]) -> bytes:
-    """What a supernode must know of a session: its terms, and the tokenizer's files by name."""
+    """Returns what a supernode needs of a session: its terms and the tokenizer's files by name, as JSON."""
     return json.dumps({"session": json.loads(session.model_dump_json()), "tokenizer": tokenizer}).encode()
 
 
 def client_of(terms: Path) -> ClientApp:
-    """The ClientApp of the session in the file `terms`."""
+    """Returns the ClientApp for the session in the file `terms`."""
     client = ClientApp()
     client.train()(partial(trained, terms))
     return client
 
 
 def trained(terms: Path, message: Message, context: Context) -> Message:
-    """Trains the round that `message` asks for, until its deadline; answers with its update, tokens, steps and loss.
+    """Trains the requested round until its deadline, and replies with the update, tokens, steps and loss.
 
-    Raises ArgumentError for a node without a text, and GlgptError for a text that is too short.
+    Raises ArgumentError if the node has no text, and GlgptError if the text is too short.
     """
     began = time.monotonic()
     held = json.loads(terms.read_text("utf-8"))
     session = Session.model_validate_json(json.dumps(held["session"]))
     if "text" not in context.node_config:
-        raise ArgumentError(f"this node names no text; {HOW}")
+        raise ArgumentError(f"this node's configuration names no text; {HOW}")
     text = Text.of_files([str(context.node_config["text"])])
     device = str(context.node_config.get("device", "auto"))
     number = int(message.content.config_records["config"]["round"])
@@ -57,7 +57,7 @@ def trained(terms: Path, message: Message, context: Context) -> Message:
     path = str(Path(str(context.node_config["text"])).resolve())
     folder = host_folder("supernode", session.id)
     slot = open_slot(folder, f"supernode-{hashlib.sha256(path.encode()).hexdigest()[:16]}")
-    slot.keep_key(path)  # its moments are those of the last round on this text
+    slot.keep_key(path)  # the slot then restores the moments of the last round on this text
     worker = Worker(session, ids_of(session, text, lambda: held["tokenizer"], folder), device, slot)
     try:
         late = message.metadata.created_at + session.round_seconds  # the host's clock

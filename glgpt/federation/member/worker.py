@@ -1,4 +1,4 @@
-"""What a member of a federation computes: a round's steps from the host's parameters, on this machine's OpenGL."""
+"""Trains a member's rounds from the host's parameters, with this machine's OpenGL."""
 
 from __future__ import annotations
 
@@ -27,93 +27,93 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 from glgpt.text.tokenizer_training import identity
 
 logger = logging.getLogger(__name__)
-SLOTS = 64  # clients of one session on one machine
-OnStep = Callable[[int, float | None], str]  # steps submitted, the last known loss -> "on", "stop" or "drop"
+SLOTS = 64  # maximum clients of one session on one machine
+OnStep = Callable[[int, float | None], str]  # submitted steps, last known loss -> "on", "stop" or "drop"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a member is to train in a round."""
+    """A request to train a round."""
 
     round: int
-    step: int  # steps of the schedule before the round
-    lr: tuple[float, ...]  # of each step
-    seed: int  # of the windows
+    step: int  # training steps before the round
+    lr: tuple[float, ...]  # learning rate of each step
+    seed: int  # seed of the windows
     shard: tuple[int, int]  # (i, m): see `rules.shard_starts`
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What came of a round."""
+    """The result of a trained round."""
 
     parameters: Vector
-    loss: float  # mean of the steps, nats a token
+    loss: float  # mean over the steps, in nats per token
     steps: int
     tokens: int
 
 
 @dataclass
 class Slot:
-    """What a client keeps on this machine for a session: its key, and AdamW's moments."""
+    """A client's stored state for a session on this machine: its key and AdamW's moments."""
 
     folder: Path
     unlock: Callable[[], None]
 
     @property
     def key(self) -> str:
-        """The resume key; empty where there is none yet."""
+        """Returns the resume key, or "" before the first join."""
         path = self.folder / "member.json"
         with contextlib.suppress(FileError, OSError, KeyError):
             return str(read_json(path)["resume"])
         return ""
 
     def keep_key(self, key: str) -> None:
-        """Stores the resume key, which no other user may read."""
+        """Stores the resume key, readable by this user only."""
         write_json(self.folder / "member.json", {"resume": key}, private=True)
 
     def keep_moments(self, arrays: dict[str, np.ndarray], steps: int) -> None:
-        """Keeps AdamW's moments and how many steps made them."""
+        """Stores AdamW's moments and their number of steps."""
         part = self.folder / ".moments.part"
         save_file(arrays, part, {"steps": str(steps)})
         part.replace(self.folder / "moments.safetensors")
 
     def moments(self) -> tuple[Callable[[str], np.ndarray], int] | None:
-        """What `keep_moments` was given; None where there is nothing that can be read."""
+        """Returns what `keep_moments` stored, or None if it is missing or unreadable."""
         path = self.folder / "moments.safetensors"
         if not path.exists():
             return None
         try:
             with safe_open(path, framework="numpy") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a file is no dict
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a file is not a dict
                 return arrays.__getitem__, int(file.metadata()["steps"])
-        except Exception as error:  # safetensors has errors of its own
+        except Exception as error:  # safetensors has its own exceptions
             logger.warning("%s cannot be read: %s", path, error)
             return None
 
 
 def host_folder(host: str, session: str) -> Path:
-    """Returns where this machine stores what belongs to a session of a host.
+    """Returns the folder in which this machine stores its files for a session of a host.
 
-    The host's address is part of it: a host chooses the session's name, and must not get the key, or updates from the
-    moments, of another host's session by naming that.
+    The path depends on the host's address as well as the session's name, because the host chooses the name. Otherwise a
+    host could use another host's session name to obtain that session's key, or updates that use its moments.
     """
     return cache_path() / "federation" / hashlib.sha256(host.encode()).hexdigest()[:16] / session
 
 
 def open_slot(base: Path, kind: str = "") -> Slot:
-    """The first slot of a session's folder, and of a kind of members, that no other process of this machine has."""
+    """Returns the first slot in a session's folder for a kind of member that no other process has locked."""
     for number in range(SLOTS):
         folder = base / kind / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         if (unlock := lock_folder(folder)) is not None:
             return Slot(folder, unlock)
-    raise GlgptError(f"{SLOTS} clients of this session run on this machine already")
+    raise GlgptError(f"this machine already runs {SLOTS} clients of this session, the maximum")
 
 
 def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], base: Path) -> Ids:
-    """A member's own text in the session's tokenizer, whose files `files` gives by name where `base` lacks them.
+    """Tokenizes a member's own text with the session's tokenizer. If `base` lacks its files, calls `files` for them.
 
-    Raises GlgptError where they are not those that the session names.
+    Raises GlgptError if the files are not those of the session's tokenizer.
     """
     folder = base / "tokenizer"
     if not folder.exists() or identity(folder) != session.tokenizer:
@@ -124,14 +124,14 @@ def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], ba
                         file.write(content.encode())
     tokenizer = load_tokenizer(folder, session.model.vocab_size)
     if tokenizer is None or identity(folder) != session.tokenizer:
-        raise GlgptError("the session's tokenizer did not arrive whole; try again")
+        raise GlgptError("the received tokenizer is not the session's; try again")
     return tokenised(text, tokenizer, f"federation-{session.tokenizer[:16]}-{text.digest()[:16]}")
 
 
 class Worker:
-    """Trains rounds of a session on `ids`; AdamW's moments are kept from round to round, also on the disk.
+    """Trains rounds of a session on `ids`. AdamW's moments are carried over from round to round, and stored on disk.
 
-    Raises GlgptError for a text shorter than a window.
+    Raises GlgptError if the text is shorter than a window.
     """
 
     def __init__(self, session: Session, ids: Ids, device: str | int, slot: Slot) -> None:
@@ -164,16 +164,16 @@ class Worker:
         self.trainer.close()
 
     def train(self, asked: Asked, before: Vector, on_step: OnStep) -> Learned | None:
-        """Trains a round from the parameters `before`; None where `on_step` said "drop".
+        """Trains a round from the parameters `before`. Returns None if `on_step` returned "drop".
 
-        `on_step` is called after each step: "stop" ends the round early, with what was learned. Raises GlgptError where
-        the loss or a parameter is not finite.
+        `on_step` is called after each step; if it returns "stop", the round ends early with the steps so far. Raises
+        GlgptError if the loss or a parameter is not finite.
         """
         s = self.session.settings
         rows, results = s.batch * s.accumulate, []
         (i, shards), places = asked.shard, len(self.ids) - s.context
         if not 0 <= i < shards <= places:
-            raise GlgptError(f"round {asked.round} asks for shard {i} of {shards}, of {places} places in the text")
+            raise GlgptError(f"round {asked.round} requests shard {i} of {shards}; the text has {places} positions")
         self.trainer.set_parameters(protocol.unflatten(before, self.session.shapes()))
         for i, lr in enumerate(asked.lr):
             first = rules.shard_starts(asked.seed, asked.step + i + 1, rows, places, asked.shard)

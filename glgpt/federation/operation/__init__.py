@@ -1,4 +1,4 @@
-"""What an operator of a session has: logs that cannot fill a disk, metrics, undoing rounds.
+"""Tools for the operator of a session: `logs` throttles logs, `metrics` reports a gateway, `rollback` undoes rounds.
 
-It never knows sockets or Flower.
+They use the session's files, `glgpt.system` and prometheus_client.
 """

@@ -1,4 +1,4 @@
-"""Logs of a federation's processes that a hostile client cannot fill the disk with."""
+"""Limits the logs of a federation's processes, so that a hostile client cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 
 from glgpt.system.logs import MAX_LOG_BYTES, start_logging
 
-BURST, PERIOD = 20, 60.0  # records of one place in the code, in this many seconds
+BURST, PERIOD = 20, 60.0  # maximum records per source line, per period in seconds
 
 
 class Throttle(logging.Filter):
-    """Drops records of a place in the code that logs too often; its next record has their count."""
+    """Drops records of a source line that logs too often. Its next record reports the number of dropped ones."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._seen: dict[tuple[str, int, int], list[float]] = {}  # when its period began, records, dropped ones
+        self._seen: dict[tuple[str, int, int], list[float]] = {}  # start of the period, records, dropped records
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True if the record is written, as critical ones always are."""
+        """True if the record is written. Critical records always are."""
         if record.levelno >= logging.CRITICAL:
             return True
         now = self._clock()
         seen = self._seen.setdefault((record.name, record.levelno, record.lineno), [now, 0, 0])
         if now - seen[0] >= PERIOD:
             if seen[2]:
-                record.msg = f"{record.getMessage()} ({seen[2]:.0f} more like this one were dropped)"
+                record.msg = f"{record.getMessage()} ({seen[2]:.0f} similar records were dropped)"
                 record.args = ()
             seen[:] = [now, 0, 0]
         seen[1] += 1
@@ -40,15 +40,15 @@ class Throttle(logging.Filter):
 
 
 def log_to_stderr(level: str = "info", style: str = "text") -> None:
-    """Logs to stderr, which the supervisor appends to a file: every logger's records, throttled."""
+    """Logs the throttled records of all loggers to stderr, which the supervisor appends to a file."""
     handler = start_logging(logging.StreamHandler(), level, style)
     handler.addFilter(Throttle())
 
 
 def rotate(log: Path) -> None:
-    """Moves what a large log holds to `NAME.1`, which is replaced.
+    """Moves the contents of a large log to `NAME.1`, which is overwritten.
 
-    The file itself stays, since a process appends to it. What that writes at this moment may be lost.
+    The file itself remains, because a process appends to it. Records written during the move may be lost.
     """
     if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
         shutil.copyfile(log, log.with_name(f"{log.name}.1"))

@@ -1,4 +1,4 @@
-"""Metrics of a gateway (`--metrics`)."""
+"""Exports Prometheus metrics of a gateway (`--metrics`)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from prometheus_client import Counter, Gauge
 if TYPE_CHECKING:
     from glgpt.federation.gateway import Gateway
 
-ROUND = Gauge("glgpt_federation_round", "Rounds that are done.")
-ROUNDS = Gauge("glgpt_federation_rounds", "Rounds of the session.")
+ROUND = Gauge("glgpt_federation_round", "Number of finished rounds.")
+ROUNDS = Gauge("glgpt_federation_rounds", "Number of rounds of the session.")
 PAUSED = Gauge("glgpt_federation_paused", "1 while the host has paused the session.")
 SOCKETS = Gauge("glgpt_federation_sockets", "Open sockets of members.")
-MEMBERS = Gauge("glgpt_federation_members", "Members with a socket.")
-ANSWERS = Gauge("glgpt_federation_round_updates", "Updates that the open round has.")
+MEMBERS = Gauge("glgpt_federation_members", "Members with an open socket.")
+ANSWERS = Gauge("glgpt_federation_round_updates", "Updates that the open round has received.")
 UPDATES = Counter("glgpt_federation_updates", "Updates of members, by result.", ["result"])
 BYTES = Gauge("glgpt_federation_member_bytes", "Bytes exchanged with the known members.", ["direction"])
 
 
 def observe(gateway: Gateway) -> None:
-    """Has the metrics read from a gateway, whenever they are asked for."""
+    """Makes each scrape read the metrics from this gateway."""
     rounds, files = gateway.rounds, gateway.files
     ROUND.set_function(files.round_of)
     ROUNDS.set(gateway.session.rounds)
@@ -31,4 +31,4 @@ def observe(gateway: Gateway) -> None:
     BYTES.labels("in").set_function(lambda: sum(member.bytes_in for member in list(rounds.members.values())))
     BYTES.labels("out").set_function(lambda: sum(member.bytes_out for member in list(rounds.members.values())))
     for result in ("accepted", "rejected"):
-        UPDATES.labels(result)  # from zero on
+        UPDATES.labels(result)  # export the counters from zero on

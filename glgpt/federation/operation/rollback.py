@@ -1,4 +1,4 @@
-"""Going back to the checkpoint of an earlier round of a session that is not being served."""
+"""Rolls a session that is not being served back to the checkpoint of an earlier round."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from glgpt.training.run_folder import RunFolder
 
 
 def roll_back(files: Files, rounds: int) -> int:
-    """Undoes the last `rounds` rounds of a session; returns the round that is then the last one.
+    """Undoes the last `rounds` rounds of a session. Returns the number of the last remaining round.
 
-    The records of later rounds, the updates for an open round and what SuperLink holds are deleted. The checkpoint is
-    replaced last, so that an interrupted rollback can be repeated. Raises ArgumentError for a round whose checkpoint is
-    not kept, and FileError for a session that is being served.
+    Deletes the records of later rounds, the updates of an open round and SuperLink's database. The checkpoint is
+    replaced last, so that an interrupted rollback can be repeated. Raises ArgumentError if the round's checkpoint is
+    not retained, and FileError if the session is being served.
     """
     unlock = lock_folder(files.folder)
     if unlock is None:
@@ -29,7 +29,7 @@ def roll_back(files: Files, rounds: int) -> int:
         if number not in kept:
             possible = " or ".join(str(done - k) for k in reversed(kept)) or "nothing yet"
             raise ArgumentError(
-                f"--rollback {rounds}: {quoted(files.run, 300)} has done {done} rounds, and keeps checkpoints for "
+                f"--rollback {rounds}: {quoted(files.run, 300)} has finished {done} rounds and has checkpoints for "
                 f"--rollback {possible}"
             )
         session = files.session()
@@ -40,7 +40,7 @@ def roll_back(files: Files, rounds: int) -> int:
         for path in files.folder.glob(f"{SUPERLINK}*"):
             path.unlink()
         with RunFolder(files.run) as run:
-            run.rewind(max(0, session.first_step(number + 1) - 1))  # the round is evaluated and saved again
+            run.rewind(max(0, session.first_step(number + 1) - 1))  # `serve` then repeats the evaluation
         files.keep_notes(number)
         files.go_back(number)
     finally:
