@@ -1,5 +1,5 @@
-"""A model that reads and writes: programs of a checkpoint, prefill and decode with a KV cache, sampling, activations.
+"""Runs a loaded model: prefill and decode with a KV cache, sampling, activations, interventions.
 
-`model` is the public class; `decoder` fills the KV cache, whose textures `models/network.py` records. It knows no file
-format but the checkpoint's and never the command line.
+`model` has the public class; `decoder` fills the KV cache, whose textures `models/network.py` records. The package
+reads checkpoints through `checkpoint` and draws through `gl`; the command line is built on top of it.
 """

@@ -1,8 +1,8 @@
-"""Texts decoded side by side: each weight is read once for all of them, and every text is at a position of its own.
+"""Decodes several texts side by side: each weight is read once for all of them; each text has its own position.
 
-The texts share caches of keys and values. A step writes the new rows of all texts below each other, wherever as many
-rows are free, and a table says where each position of a text is. So texts may come, pause and go at any step, and
-those with the same beginning share its rows (after Kwon et al. 2023, with blocks of one token).
+The texts share caches of keys and values. A step writes the new rows of all texts to adjacent free rows, and a table
+maps each position of a text to its row. Texts can therefore start, pause and continue at any step, and texts with the
+same beginning share its rows (as in Kwon et al. 2023, with blocks of one token).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 
-SIZES = (1, 2, 4, ops.MOST_ROWS)  # texts of a step that entries are recorded for
-ADOPTED = (128, 16)  # rows that one pass copies from a prompt's caches
-SPARE = 256  # rows beyond what texts need, so that those of ended ones may lie between
+SIZES = (1, 2, 4, ops.MOST_ROWS)  # numbers of texts that a step can be recorded for
+ADOPTED = (128, 16)  # rows that one `adopt_N` pass copies from a prompt's caches
+SPARE = 256  # rows beyond what the texts need, since rows of ended texts fragment the caches
 
 
 def batch_program(
@@ -45,16 +45,16 @@ def batch_program(
     part: Part | None = None,
     sizes: Sequence[int] = SIZES,
 ) -> Program:
-    """Entries `decode_N` (a row of each of N texts), `take_N` (one of their rows of logits), `adopt_N` and `restore_1`.
+    """Records `decode_N` (one row of each of N texts), `take_N` (one of their rows of logits), `adopt_N`, `restore_1`.
 
-    N of `decode_N` and `take_N` are the `sizes`. They share caches of `height` rows. `decode_N` takes tokens from
-    `token.N`, positions from `places.N`, where the keys are from `table.N`, and writes keys and values to rows `row`..;
-    it leaves the best tokens in `token.N` and lists `logits` `[N, vocab]`. `take_N` copies row `row` of both to the
-    states `token` and `logits` of a generation program, of the layout `logits`, which may then draw from them.
-    `adopt_N` copies N rows `pos`.. of its caches to rows `row`.., and `restore_1` one back.
+    N of `decode_N` and `take_N` are the `sizes`. All entries share caches of `height` rows. `decode_N` reads tokens
+    from `token.N`, positions from `places.N` and the rows of the keys from `table.N`; it writes keys and values to rows
+    `row`.., leaves the best tokens in `token.N` and lists `logits` `[N, vocab]`. `take_N` copies row `row` of both to
+    the states `token` and `logits` of a generation program, of the layout `logits`, which can then draw from them.
+    `adopt_N` copies N rows `pos`.. of that program's caches to rows `row`.., and `restore_1` copies one back.
 
-    Of a part of the model: without the embedding, `decode_N` takes hidden states in the input `hidden.N`; without the
-    head, where `logits` is None, it lists `hidden`, and there is no `take_N`.
+    For a part of the model: without the embedding, `decode_N` reads hidden states from the input `hidden.N`; without
+    the head, when `logits` is None, it lists `hidden`, and there is no `take_N`.
     """
     rec = Recorder(limits)
     own = config.network(rec, kernel, dtype, part=part)
@@ -75,13 +75,13 @@ def batch_program(
 
 
 class Heap:
-    """Which rows of the shared caches are in use, by how many texts."""
+    """Reference counts of the rows of the shared caches: the number of texts that use each row."""
 
     def __init__(self, height: int) -> None:
         self.uses, self._next = np.zeros(height, np.int32), 0
 
     def take(self, count: int, used: int) -> int | None:
-        """The first of `count` free rows below each other, of which `used` are now in use; None: there are none."""
+        """Returns the first of `count` adjacent free rows and marks `used` of them as in use; None if none are free."""
         first = self._next
         if first + count > len(self.uses) or self.uses[first : first + count].any():
             taken = np.concatenate([[0], np.cumsum(self.uses > 0)])
@@ -94,25 +94,25 @@ class Heap:
         return first
 
     def room(self) -> int:
-        """The most free rows that are below each other."""
+        """Returns the length of the longest run of free rows."""
         ends = np.flatnonzero(np.concatenate([[1], self.uses, [1]]))
         return int(np.diff(ends).max()) - 1
 
     def release(self, rows: Iterable[int]) -> None:
-        """One text less uses these rows."""
+        """Decrements the use count of these rows."""
         np.subtract.at(self.uses, np.asarray(list(rows), np.int64), 1)
 
 
 @dataclass(eq=False)
 class Member:
-    """A text of which the shared caches hold some first rows; `rows` says where."""
+    """A text whose first rows are in the shared caches; `rows` lists where each of them is."""
 
     rows: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Text(Member):
-    """Token ids, of which the caches hold all, or none where others needed the rows."""
+    """The token ids of a text; the shared caches hold all its rows, or none if they were evicted for other texts."""
 
     ids: list[int] = field(default_factory=list)
 
@@ -121,9 +121,9 @@ M = TypeVar("M", bound=Member)
 
 
 class SharedCaches(ABC, Generic[M]):
-    """Caches that several texts share, and steps of up to eight of them over the weights of the player `main`.
+    """KV caches shared by several texts, and steps that run up to eight of them over the weights of the player `main`.
 
-    A text's results do not depend on its neighbours. `most` bounds all textures, in bytes.
+    A text's results do not depend on the other texts of a step. `most` limits the bytes of all textures.
     """
 
     def __init__(
@@ -133,38 +133,38 @@ class SharedCaches(ABC, Generic[M]):
         self.part = part or Part.whole(config)
         self._player: Player | None = None
         self._heap = Heap(0)
-        self._texts: dict[M, None] = {}  # that have rows, the one used least recently first
-        self._sent: tuple[tuple[M, ...], Floats] = ((), np.zeros((0, 0), np.float32))  # what the table holds
-        self._last = self._count = 0  # the last step's entry, and its texts
+        self._texts: dict[M, None] = {}  # texts with rows, least recently used first
+        self._sent: tuple[tuple[M, ...], Floats] = ((), np.zeros((0, 0), np.float32))  # texts and table last uploaded
+        self._last = self._count = 0  # size of the last step's entry, and how many texts it ran
         self._drawn = Readback(main, ("token",), ops.MOST_ROWS) if self.part.head else None
 
-    # -- what texts are -----------------------------------------------------------------------------------------
+    # -- for subclasses -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def refill(self, text: M, keep: Sequence[M]) -> None:
-        """Adopts the rows of a text that the shared caches lack; those of `keep` stay."""
+        """Copies the rows of a text that the shared caches lack into them, without evicting the texts of `keep`."""
 
     def lose(self, text: M) -> None:
-        """Others need the rows of a text, which are still there."""
+        """Called before the rows of a text are evicted; they can still be read."""
 
     def drew(self) -> None:
-        """The state `token` of `main` is another now."""
+        """Called after the state `token` of `main` was overwritten."""
 
     # -- memory -------------------------------------------------------------------------------------------------
 
     @property
     def most_rows(self) -> int:
-        """The most rows that the shared caches can have."""
+        """Maximum number of rows of the shared caches."""
         return self.main.device.limits.max_texture_size // 16 * 16
 
     def height(self, rows: int) -> int:
-        """The rows that the shared caches get where so many are asked for."""
+        """Returns the number of rows that the shared caches get when `rows` are requested."""
         return min(self.most_rows, 1 << max(8, (rows - 1).bit_length()))
 
     def reserve(self, rows: int) -> None:
-        """Makes the shared caches at least `rows` high, or as high as they can be. Texts are then refilled.
+        """Makes the shared caches at least `rows` high, or as high as they can be. Texts are refilled when next used.
 
-        Raises GlgptError where that takes more than `most` bytes of textures.
+        Raises GlgptError if that takes more than `most` bytes of textures.
         """
         rows = self.height(rows)
         if rows <= len(self._heap.uses):
@@ -177,7 +177,7 @@ class SharedCaches(ABC, Generic[M]):
         needed = main.program.nbytes() + self._own_bytes(program)
         if self.most is not None and needed > self.most:
             raise GlgptError(
-                f"several texts at once take {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
+                f"several texts at once need {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
                 f"{self.most / 2**20:.0f} MiB; allow more, or generate fewer tokens or samples"
             )
         self.close()
@@ -186,12 +186,12 @@ class SharedCaches(ABC, Generic[M]):
 
     @property
     def room(self) -> int:
-        """Rows of the shared caches that texts can still take, at any number of texts a step."""
+        """Rows of the shared caches that texts can still take, whatever the number of texts in a step."""
         return self._heap.room() - ops.MOST_ROWS - ADOPTED[0]
 
     @property
     def nbytes(self) -> int:
-        """Texture memory at present, in bytes, beyond the model's own."""
+        """Current texture memory in bytes, without the model's own."""
         return self._own_bytes(self._player.program) if self._player else 0
 
     def _own_bytes(self, program: Program) -> int:
@@ -210,22 +210,22 @@ class SharedCaches(ABC, Generic[M]):
 
     @property
     def player(self) -> Player:
-        """What plays the steps. Raises GlgptError before anything was reserved."""
+        """The player of the steps. Raises GlgptError if nothing was reserved yet."""
         if self._player is None:
-            raise GlgptError("no caches were reserved for several texts")
+            raise GlgptError("no shared caches exist yet; call reserve() first")
         return self._player
 
     # -- steps --------------------------------------------------------------------------------------------------
 
     def step(self, texts: Sequence[M], x: Rows) -> None:
-        """Runs a row of each text, no text twice: a token, or for a part without the embedding its hidden state.
+        """Runs one row of each text (no text twice): a token, or its hidden state for a part without the embedding.
 
-        What may follow then is in `logits` and `best`, or for a part without the head in `hidden`.
+        `logits` and `best` then return the predictions, or `hidden` the outputs of a part without the head.
         """
         size = next(n for n in SIZES if n >= len(texts))
         for text in texts:
             self.refill(text, texts)
-            self._texts[text] = self._texts.pop(text, None)  # used last
+            self._texts[text] = self._texts.pop(text, None)  # now the most recently used
         first = self._take(size, len(texts), texts)
         for i, text in enumerate(texts):
             text.rows.append(first + i)
@@ -234,7 +234,7 @@ class SharedCaches(ABC, Generic[M]):
         self._last, self._count = size, len(texts)
 
     def choose(self, samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int | None]:
-        """A token behind each text of the last step, chosen by its sampler for its step; None as in `best`."""
+        """Returns the token that each sampler draws for its step after the last step's texts; None as in `best`."""
         main, drawn = self.main, [i for i, sampler in enumerate(samplers) if sampler.entry]
         found = self.best()
         if not drawn or self._drawn is None:
@@ -252,16 +252,16 @@ class SharedCaches(ABC, Generic[M]):
         return found
 
     def best(self) -> list[int | None]:
-        """The likeliest token behind each text of the last step; None where its logits are not finite."""
+        """Returns the likeliest next token of each text of the last step; None if its logits are not finite."""
         found = self.player.read(f"token.{self._last}")[0, : self._count, 0]
         return [None if broken else int(token) for token, _, broken, _ in found]
 
     def logits(self) -> Floats:
-        """The logits behind each text of the last step, `[texts, vocab]`."""
+        """Returns the logits of the last step, `[texts, vocab]`."""
         return self._read(LOGITS)
 
     def hidden(self) -> Floats:
-        """The hidden state of each text of the last step, `[texts, n_embd]`."""
+        """Returns the hidden state of each text of the last step, `[texts, n_embd]`."""
         return self._read(HIDDEN)
 
     def _read(self, name: str) -> Floats:
@@ -272,7 +272,7 @@ class SharedCaches(ABC, Generic[M]):
     # -- caches -------------------------------------------------------------------------------------------------
 
     def cut(self, text: M, held: int) -> None:
-        """Forgets the rows of a text behind its first `held`."""
+        """Discards the rows of a text after the first `held`."""
         self._heap.release(text.rows[held:])
         del text.rows[held:]
         self._sent = ((), self._sent[1])
@@ -283,7 +283,7 @@ class SharedCaches(ABC, Generic[M]):
         self.cut(text, 0)
 
     def _take(self, count: int, used: int, keep: Sequence[M]) -> int:
-        """`count` free rows, of which `used` are taken, if need be from texts that were not used for long."""
+        """Returns the first of `count` free rows and takes `used`; evicts least recently used texts if necessary."""
         while (first := self._heap.take(count, used)) is None:
             idle = next((text for text in self._texts if text not in keep), None)
             if idle is None:
@@ -293,9 +293,9 @@ class SharedCaches(ABC, Generic[M]):
         return first
 
     def adopt(self, texts: Sequence[M], total: int, keep: Sequence[M] = (), player: Player | None = None) -> None:
-        """Copies rows up to `total` of a text's own caches to rows that these texts, which have the same, then share.
+        """Copies rows up to `total` from a text's own caches to shared rows, which all of `texts` then use.
 
-        `player` plays the entries of this one's over those caches, where they are not `main`'s.
+        The texts must have equal ids there. `player` plays the `adopt` entries over caches other than `main`'s.
         """
         rows, player = texts[0].rows, player or self.player
         known = len(rows)
@@ -312,7 +312,7 @@ class SharedCaches(ABC, Generic[M]):
         self._sent = ((), self._sent[1])
 
     def _send(self, texts: Sequence[M], x: Rows, size: int, first: int) -> None:
-        """Uploads what a step needs to know: rows, positions, and where the keys are unless it was foreseen."""
+        """Uploads a step's inputs: tokens or states, positions, and the table of rows unless it is already right."""
         player, table = self.player, self._sent[1]
         ids, places = np.zeros((2, size, 1, 4), np.float32)
         if self.part.embed:
@@ -320,7 +320,7 @@ class SharedCaches(ABC, Generic[M]):
             player.write(f"token.{size}", 0, ids)
         else:
             upload_hidden(player, np.asarray(x, np.float32), size)
-        places[:, 0, 0] = -1  # of no text
+        places[:, 0, 0] = -1  # unused rows
         places[: len(texts), 0, 0] = [len(text.rows) - 1 for text in texts]
         player.write(f"places.{size}", 0, places)
         foreseen = self._sent[0] == tuple(texts) and len(table) == size
@@ -337,8 +337,8 @@ class SharedCaches(ABC, Generic[M]):
 class BatchDecoder(SharedCaches[Text]):
     """Decodes up to eight texts of one model at once, over the weights of its player.
 
-    `begin` takes prompts in, `append` decodes a token of each text given to it, in any order and number, and `end`
-    forgets one. Texts whose rows others needed are read in again.
+    `begin` adds texts with one prompt, `append` decodes one token of each text given to it, in any order and number,
+    and `end` removes a text. Texts whose rows were evicted are read in again.
     """
 
     def __init__(self, decoder: Decoder, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
@@ -348,9 +348,9 @@ class BatchDecoder(SharedCaches[Text]):
     def begin(
         self, ids: Sequence[int], samplers: Sequence[Sampler], steps: Sequence[int]
     ) -> tuple[list[Text], list[int]]:
-        """A text for each sampler that begins with `ids`, whose rows they share, and the tokens they choose next.
+        """Returns a text for each sampler, all of which share the rows of `ids`, and the token that each chooses next.
 
-        `steps` says how many tokens each has drawn before.
+        `steps` are the numbers of tokens that the samplers have drawn before.
         """
         tokens = self.decoder.first(list(ids), samplers, steps)
         texts = [Text(ids=list(ids)) for _ in samplers]
@@ -364,15 +364,15 @@ class BatchDecoder(SharedCaches[Text]):
             text.ids.append(token)
 
     def end(self, text: Text) -> None:
-        """Forgets a text."""
+        """Removes a text and frees its rows."""
         self.cut(text, 0)
 
     def refill(self, text: Text, keep: Sequence[Text]) -> None:
-        """Reads a text in again whose rows others needed."""
+        """Reads an evicted text in again."""
         if not text.rows:
             self.decoder.first(text.ids, (), ())
             self.adopt([text], len(text.ids), keep)
 
     def drew(self) -> None:
-        """The decoder's token is another now."""
+        """Makes the decoder refill its caches, since its state `token` was overwritten."""
         self.decoder.forget()

@@ -1,4 +1,4 @@
-"""Named intermediates, from textures to arrays."""
+"""Captures named activations of a model: plays programs that list them and reads their textures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from glgpt.program.layout import View
 
 @dataclass(frozen=True)
 class RawTexture:
-    """A named tensor as it is in memory: `texels` `[layers, height, width, 4]`, float32 or uint32 (packed halves).
+    """A named tensor as stored in memory: `texels` `[layers, height, width, 4]`, float32 or uint32 (packed float16).
 
-    `view` says which matrix it is; `start` is the position of its chunk's first token.
+    `view` is the layout of its matrix; `start` is the position of its chunk's first token.
     """
 
     texels: Texels
@@ -33,16 +33,16 @@ class RawTexture:
     start: int
 
 
-KEPT = 2  # programs retained next to a new one, such as the plain model's while interventions are compared
-SHORTEST = 16  # positions of the caches at least
-ONE_CAPTURED = 16  # what a chunk of one token costs when every name is kept: as much as the smallest chunk
+KEPT = 2  # older programs that are retained, such as the unchanged model's while interventions are compared
+SHORTEST = 16  # minimum number of positions of the caches
+ONE_CAPTURED = 16  # cost of a chunk of one token when every name is captured: that of the smallest chunk
 
 
 class Captures:
-    """Programs that look inside a model, recorded for the names and chunk sizes that are asked for.
+    """Capture programs, recorded on demand for the requested names and chunk sizes.
 
-    They share the weights of the model's own player, and have caches of the length that the ids need, a power of two.
-    `most` bounds the bytes of all textures together.
+    They share the weights of the model's own player. Their caches have the length that the ids need, rounded up to a
+    power of two. `most` limits the bytes of all textures together.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class Captures:
         self._players: dict[tuple[Any, ...], tuple[Player, Sites | None]] = {}
 
     def config_for(self, tokens: int) -> ModelConfig:
-        """The model with the context that its caches get for this many tokens."""
+        """Returns the model's configuration with the context of the caches for this many tokens."""
         limits = self.player.device.limits
         return self.config.with_context(grown_context(self.config, limits, max(tokens, SHORTEST)))
 
     def play(
         self, x: Rows, names: Sequence[str], edits: Edits | None = None
     ) -> Iterator[tuple[Chunk, str, RawTexture]]:
-        """Plays ids, or hidden states `[T, n_embd]`, chunk by chunk and yields the texture of every name after each.
+        """Plays ids, or hidden states `[T, n_embd]`, chunk by chunk; yields the texture of every name after each chunk.
 
-        Of a part without the head, the name `hidden` is what it ends with. `edits`, of `config_for` these rows, change
-        activations.
+        The name `hidden` is the output of a part without the head. `edits`, made for `config_for` this many rows,
+        change activations.
         """
         player, chunks = self._fitting(len(x), frozenset(names), edits)
         for chunk in chunks:
@@ -85,7 +85,7 @@ class Captures:
                 yield chunk, name, RawTexture(player.read(outputs[name].texture), outputs[name], chunk.start)
 
     def _fitting(self, tokens: int, names: frozenset[str], edits: Edits | None) -> tuple[Player, list[Chunk]]:
-        """A player for the largest chunks that fit the memory, which makes these edits, and the chunks."""
+        """Returns a player for the largest chunks that fit into memory, with these edits uploaded, and the chunks."""
         config = self.config_for(tokens)
         known = tuple(size for size in recorded_sizes(self.player.program) if size <= config.context)
         needed = 0
@@ -102,12 +102,12 @@ class Captures:
                     continue
                 self._keep(KEPT if self.most is None else 0)
                 self._players[key] = Player(device, program, self.player.options, self.player.shared()), sites
-            player, sites = self._players[key] = self._players.pop(key)  # used last
+            player, sites = self._players[key] = self._players.pop(key)  # now the most recently used
             if edits and sites:
                 sites.write(player, edits)
             return player, chunks
         raise GlgptError(
-            f"looking at this takes {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
+            f"capturing these activations needs {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
             f"{(self.most or 0) / 2**20:.0f} MiB; allow more, or ask for fewer names"
         )
 
@@ -117,9 +117,9 @@ class Captures:
 
     @property
     def nbytes(self) -> int:
-        """Texture memory at present, in bytes, beyond the model's own."""
+        """Current texture memory in bytes, without the model's own."""
         return sum(own_bytes(p.program) for p, _ in self._players.values())
 
     def close(self) -> None:
-        """Releases all of them."""
+        """Releases all capture programs and their textures."""
         self._keep(0)

@@ -1,4 +1,4 @@
-"""Cutting a prompt into the chunk sizes that were recorded."""
+"""Splits a prompt into chunks of the sizes that a program was recorded for, and uploads them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.program.spec import Limits
 
-Rows = Sequence[int] | Floats  # what is fed to a model or a part of one: ids, or hidden states [n, n_embd]
+Rows = Sequence[int] | Floats  # input of a model or a part of one: ids, or hidden states [n, n_embd]
 AnyRows = TypeVar("AnyRows", Sequence[int], Floats)
 
-SIZES = (256, 64, 16)  # 512 at once take as long as twice 256, and memory and shaders of their own
-# Where shaders are compiled before anything can be used, as in a page: 256 at once would save a tenth of a long prompt,
-# and need a fifth more shaders.
+SIZES = (256, 64, 16)  # a chunk of 512 takes as long as two of 256, and more memory and shaders
+# For a page, which compiles all shaders before it can be used: chunks of 256 would save a tenth of the time of a long
+# prompt, but need a fifth more shaders.
 FEW_SIZES = (64, 16)
-ONE_TOKEN = 4  # what a pass of one token costs, in tokens of a chunk: it is bound by reading the weights
-PER_CHUNK = 4  # and what each chunk costs beyond its tokens
+ONE_TOKEN = 4  # cost of a pass of one token, in tokens of a chunk: reading the weights dominates
+PER_CHUNK = 4  # cost of a chunk in addition to its tokens
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens start .. start + valid - 1, played by an entry recorded for `size` >= `valid` tokens."""
+    """Tokens start .. start + valid - 1 of a text, played by an entry recorded for `size` >= `valid` tokens."""
 
     start: int
     valid: int
@@ -35,37 +35,37 @@ class Chunk:
 
     @property
     def entry(self) -> str:
-        """The entry that plays it."""
+        """Name of the entry that plays it."""
         return "decode" if self.size == 1 else f"prefill_{self.size}"
 
     def of(self, x: AnyRows) -> AnyRows:
-        """This chunk's share of all rows."""
+        """Returns this chunk's slice of all rows."""
         return x[self.start : self.start + self.valid]
 
 
 def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits, sizes: Sequence[int] = SIZES) -> tuple[int, ...]:
-    """Those of `sizes` that are recorded for a model, greatest first; one token is always among them."""
+    """Returns those of `sizes` that are recorded for a model, largest first; 1 is always the last."""
     fit = [s for s in sizes if s <= config.context and s // tile_rows * config.n_head <= limits.max_texture_size]
     return (*fit, 1)
 
 
 def window_start(tokens: int, context: int) -> int:
-    """Where the part of a text of so many tokens begins that the next one is computed from.
+    """Returns where the window begins from which the token after a text of `tokens` tokens is computed.
 
-    A text longer than the context loses half a context of its first tokens at a time, and the rest is read anew, from
-    position 0: keys hold their positions, and cannot be moved.
+    A text longer than the context loses its first tokens, half a context at a time. The rest is read again from
+    position 0, since keys depend on their positions and cannot be moved.
     """
     half = max(1, context // 2)
     return max(0, -(-(tokens - context) // half)) * half
 
 
 def plan(tokens: int, context: int, known: tuple[int, ...], one: int = ONE_TOKEN) -> list[Chunk]:
-    """The cheapest chunks of `known` sizes that cover `tokens` from position 0; only the last may be padded.
+    """Returns the cheapest chunks of `known` sizes that cover `tokens` from position 0; only the last may be padded.
 
-    Padding writes rows beyond the prompt into the caches, where later tokens overwrite them before any reads them, so
-    it must not reach beyond the context. `one` is what a single token costs.
+    Padding writes rows beyond the prompt into the caches. Later tokens overwrite them before they are read, but padding
+    must not reach beyond the context. `one` is the cost of a single token.
     """
-    best: list[tuple[int, int]] = [(0, 0)] * (tokens + 1)  # from each position on: cost, size of the next chunk
+    best: list[tuple[int, int]] = [(0, 0)] * (tokens + 1)  # for each position: cost of the rest, size of the next chunk
     for at in range(tokens - 1, -1, -1):
         left = tokens - at
         best[at] = min(
@@ -90,7 +90,7 @@ def upload_ids(player: Player, ids: Sequence[int], size: int) -> None:
 def upload_hidden(player: Player, states: Floats, size: int) -> None:
     """Uploads the hidden states `[n, n_embd]` of a chunk of `size` rows.
 
-    It is padded with copies of the last one, which stay finite in every block.
+    Padding repeats the last row, so that all values stay finite in every block.
     """
     view = player.program.views[f"{HIDDEN}.{size}"]
     matrix = np.asarray(states, np.float32)

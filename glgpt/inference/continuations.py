@@ -1,4 +1,4 @@
-"""Continuing several prompts at once: which are under way, and what each of them yields."""
+"""Continues several prompts at once: schedules them and streams each one's tokens."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 
 class Row:
-    """A prompt and its continuation so far; `run` says how it goes."""
+    """A prompt and its continuation so far; `run` holds its statistics."""
 
     def __init__(self, ids: list[int], sampler: Sampler, tokens: int) -> None:
         self.ids, self.sampler, self.wanted = ids, sampler, tokens
         self.run, self.drawn = GenerationStats(len(ids)), 0
         self.text: Text | None = None
-        self.next = -1  # the token that was chosen last
+        self.next = -1  # the last chosen token
         self.ready: deque[int] = deque()
         self.error: GlgptError | None = None
         self.ended = tokens == 0
-        self.watch: Callable[[int], bool] | None = None  # tells whether a stop text ends with this token
+        self.watch: Callable[[int], bool] | None = None  # returns True if this token completes a stop text
 
 
 class Continuations:
     """Continues prompts side by side, up to eight at a time; when one ends, the next takes its place.
 
-    Each is continued as `Decoder.generate` does it for one prompt, and gives the same tokens.
+    Each is continued like a single prompt in `Decoder.generate`, with the same tokens.
     """
 
     def __init__(self, decoder: BatchDecoder, rows: Sequence[Row], context: int, ends: Container[int]) -> None:
@@ -42,7 +42,7 @@ class Continuations:
         self._reserved = sum(needed) + SPARE
 
     def stream(self, row: Row, check: Callable[[], None]) -> Iterator[int]:
-        """The tokens of a row. When it has none ready, all rows under way are continued by one."""
+        """Yields the tokens of a row. If none is ready, continues all active rows by one token."""
         while True:
             while not row.ready and not row.ended:
                 check()
@@ -55,7 +55,7 @@ class Continuations:
                 return
 
     def _advance(self) -> None:
-        """Takes in prompts that wait, or else continues all that are under way by a token."""
+        """Starts waiting prompts, or else continues all active rows by one token."""
         self.decoder.reserve(self._reserved)
         if not self._admit():
             start = time.perf_counter()
@@ -74,7 +74,7 @@ class Continuations:
         self._live = [row for row in self._live if not row.ended]
 
     def _admit(self) -> bool:
-        """Takes in the prompts that wait for a place, equal ones at once; whether there were any."""
+        """Starts waiting prompts while places are free, equal prompts together; returns True if any were started."""
         admitted = False
         while self._waiting and len(self._live) < MOST_ROWS:
             first = self._waiting[0]
@@ -96,16 +96,16 @@ class Continuations:
         return admitted
 
     def _fits(self, rows: Sequence[Row]) -> bool:
-        """Whether the caches have room for these, whatever becomes of those under way."""
+        """True if the caches have room for these rows even if all active rows grow to their full length."""
         return len(rows[0].ids) + sum(map(self._left, (*rows, *self._live))) <= self.decoder.room
 
     def _left(self, row: Row) -> int:
-        """The most tokens of a row that are still to be decoded."""
+        """Returns the maximum number of tokens of a row that are still to be decoded."""
         known = len(row.text.ids) if row.text else len(row.ids)
         return min(row.wanted, self.context - known)
 
     def _take(self, row: Row, token: int | None) -> None:
-        """A row's next token; None where the logits are not finite."""
+        """Adds a row's next token; None, if its logits are not finite, ends the row with an error."""
         row.wanted, row.drawn = row.wanted - 1, row.drawn + 1
         if token is None:
             row.error, row.ended = GlgptError(NOT_FINITE), True
@@ -121,7 +121,7 @@ class Continuations:
             self._slide(row, row.text, token)
 
     def _slide(self, row: Row, text: Text, token: int) -> None:
-        """Has a row whose context is full begin anew with the later part of its text."""
+        """Queues a row whose context is full, to be read again from the later part of its text."""
         row.ids = list(text.ids)
         row.run.slide(row.ids, token, self.context)
         self.decoder.end(text)
@@ -131,7 +131,10 @@ class Continuations:
 
 
 def watcher(tokenizer: Tokenizer | None, stop: str | Sequence[str] | None) -> Callable[[int], bool]:
-    """Tells, token by token, whether a stop text has come; the text itself is cut by `Generation`."""
+    """Returns a function that is called with each token and returns True once a stop text is complete.
+
+    `Generation` cuts the text itself at the stop text.
+    """
     decoder, stops = StreamDecoder(tokenizer) if tokenizer else None, StopText(stop)
 
     def found(token: int) -> bool:

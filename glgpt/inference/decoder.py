@@ -1,4 +1,4 @@
-"""Generating tokens over a player: prefill, then one token at a time."""
+"""Generates tokens with a player: prefill, then one token at a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from glgpt.program.spec import Program
 
 
 class Decoder:
-    """Plays the entries of `programs.record_generation` on a player whose weights are there and prepared.
+    """Plays the entries of `programs.record_generation` on a player whose weights are loaded and prepared.
 
-    Generations may be interleaved: each refills the caches when another has used them. `check` is called before
-    each token. The device chooses, and a token is read while the next one is under way.
+    Generations may be interleaved: each refills the caches if another one has used them. `check` is called before each
+    token. The device samples, and each token is read back while the next one is being computed.
     """
 
     def __init__(self, player: Player, context: int, check: Callable[[], None]) -> None:
@@ -31,14 +31,14 @@ class Decoder:
         self._logits = player.program.views["logits"]
 
     def replace(self, program: Program, context: int) -> None:
-        """Plays a program with caches of another length; generations under way refill them."""
+        """Switches to a program with caches of another length; active generations refill them."""
         self.player.replace(program)
         self.player.play("prepare")
         self.context, self._sizes = context, programs.recorded_sizes(program)
         self.forget()
 
     def forget(self) -> None:
-        """Says that the weights have changed: the caches hold nothing of use."""
+        """Invalidates the caches, for example after the weights have changed."""
         self._turn = None
 
     def generate(
@@ -50,7 +50,7 @@ class Decoder:
         run: GenerationStats,
         begin: Callable[[], None] = lambda: None,
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; stops at any of `ends`.
+        """Yields up to `tokens` ids after `ids`, which grow, and slide if the context is full; stops at any of `ends`.
 
         `begin` is called before the caches are refilled.
         """
@@ -60,38 +60,38 @@ class Decoder:
             if check := self._check():
                 check()
             if sampler.entry and not sampler.adjusts:
-                self.player.prepare(sampler.entry)  # not in the first token's time
+                self.player.prepare(sampler.entry)  # outside the first token's measured time
 
         def following(wanted: int) -> tuple[int, bool]:
             nonlocal read
-            refilled = self._turn is not turn or len(ids) <= read  # another's turn before, or the text has slid
+            refilled = self._turn is not turn or len(ids) <= read  # others used the caches, or the text has slid
             read = len(ids)
             if refilled:
                 self._turn = turn
                 begin()
                 self._prefill(ids)
-                self._chosen.drop()  # what another generation left
+                self._chosen.drop()  # left by another generation
             return self._next(ids, refilled, wanted, sampler, tokens - wanted), refilled
 
         return continuation(ids, tokens, ends, self.context, run, ready, following)
 
     def first(self, ids: list[int], samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int]:
-        """The token behind `ids`, a text's token `step`, for each of some samplers.
+        """Returns, for each sampler, the token after `ids`, drawn as token `step` of its text.
 
-        The caches then hold `ids`, of no generation.
+        The caches then hold `ids` but belong to no generation.
         """
         self.forget()
         self._prefill(ids)
         self._chosen.drop()
         best, found = self.player.read("token")[0], list[int]()
         for sampler, step in zip(samplers, steps, strict=True):
-            self.player.write("token", 0, best)  # in place of what the one before drew
+            self.player.write("token", 0, best)  # overwrites the previous sampler's token
             found.append(self._next(ids, True, 1, sampler, step))
         return found
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
-        """Token `step`, the one behind `ids`; from the second on, with the one behind that under way."""
-        if sampler.adjusts:  # the host chooses: no token is under way meanwhile
+        """Returns token `step`, the one after `ids`; from the second token on, starts computing the one after it."""
+        if sampler.adjusts:  # the host samples, so the next token cannot be started yet
             if not refilled:
                 self.player.play("decode", pos=len(ids) - 1)
             return self._from_row(ids, sampler, step)
@@ -108,18 +108,18 @@ class Decoder:
         return self._from_row(ids, sampler, step) if undecided else int(token)
 
     def _play_ahead(self, position: int, sampler: Sampler, step: int) -> None:
-        """Decodes the token that the device chose last, and asks for its successor."""
+        """Decodes the token that the device chose last, and starts sampling its successor."""
         self.player.play("decode", pos=position)
         self._choose(sampler, step)
 
     def _choose(self, sampler: Sampler, step: int) -> None:
-        """Asks for the token that the device chooses from the logits it holds."""
+        """Starts sampling from the logits on the device, and the transfer of the chosen token."""
         if sampler.entry:
             self.player.play(sampler.entry, **sampler.scalars(step, self._logits.cols))
         self._chosen.start()
 
     def _from_row(self, ids: list[int], sampler: Sampler, step: int) -> int:
-        """The token behind `ids` where the host chooses; what was played ahead of it is in vain."""
+        """Returns the token after `ids`, sampled on the host; discards a token that was started ahead."""
         if len(self._chosen):
             self._chosen.drop()
             upload_token(self.player, ids[-1])

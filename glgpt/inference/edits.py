@@ -1,7 +1,8 @@
 """Changes of activations as linear maps, one for each position and head, and the passes that apply them.
 
-What a program is recorded for is a set of `Sites`: which kinds of activations may change, in every block. What changes
-there (`Edits`) is in states, so that a sweep over layers, heads, positions and values plays one recorded program.
+A program is recorded for a set of `Sites`: the kinds of activations that may change, in every block. The changes
+themselves (`Edits`) are uploaded to states, so that a sweep over layers, heads, positions and values plays one recorded
+program.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from glgpt.program.formats import Floats
 from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.tensor import Tensor
 
-SMALLEST_TABLE = 4  # rows of gains and shifts for each width: the identity, and one or a few changes
+SMALLEST_TABLE = 4  # minimum rows of gains and shifts for each width: the identity and a few changes
 
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """y = x gain + shift of an activation on positions first .. end - 1 (None: to the end), in its natural columns.
+    """The change y = x gain + shift of an activation at positions first .. end - 1 (None: to the end).
 
-    `gain` and `shift` are `[rows, columns]`, or `[rows, 1]` for all columns alike; their rows repeat from position
-    `first` on. A position has a row for each head of scores and patterns, whose columns are keys. `patterns` replaces
-    the pattern of each head instead: 0 leaves it, k stands for `ops.PATTERNS[k - 1]`.
+    `gain` and `shift` are `[rows, columns]` in the activation's natural columns, or `[rows, 1]` if all columns are
+    alike; their rows repeat from position `first` on. In scores and patterns, whose columns are keys, each position has
+    a row for each head. `patterns` replaces the pattern of each head instead: 0 leaves it unchanged, k stands for
+    `ops.PATTERNS[k - 1]`.
     """
 
     name: str
@@ -42,7 +44,7 @@ class Edit:
 
 
 class _Changes:
-    """All edits of one activation, composed: which row of `gain` and `shift` each position and head takes."""
+    """The composition of all edits of one activation: which row of `gain` and `shift` each position and head uses."""
 
     def __init__(self, activation: Activation, config: ModelConfig) -> None:
         self.activation, self.columns = activation, config.context if activation.square else activation.row_width
@@ -52,7 +54,7 @@ class _Changes:
         self.patterns = np.zeros(activation.heads, np.int64)
 
     def add(self, edit: Edit) -> None:
-        """Composes an edit with those before it."""
+        """Composes an edit with the earlier ones."""
         if edit.patterns:
             replaced = np.flatnonzero(edit.patterns)
             self.patterns[replaced] = np.asarray(edit.patterns)[replaced]
@@ -73,13 +75,13 @@ class _Changes:
         self.gain, self.shift = np.concatenate([self.gain, gain]), np.concatenate([self.shift, shift])
 
     def _columns(self, rows: Floats) -> Floats:
-        """Rows of an edit in as many columns as the activation has here: a pattern has those of the context."""
+        """Returns rows of an edit with as many columns as the activation has here; a pattern has one per position."""
         if rows.shape[1] == 1:
             return np.broadcast_to(rows, (len(rows), self.columns))
         return np.pad(rows[:, : self.columns], ((0, 0), (0, max(0, self.columns - rows.shape[1]))))
 
     def padded(self, row: Floats) -> Floats:
-        """A row as it lies in the matrix: heads are padded to whole texels."""
+        """Returns a row as stored in the matrix, with heads padded to whole texels."""
         heads, width = self.activation.heads, self.activation.width
         if self.activation.kind not in ("heads", "cache"):
             return row
@@ -88,10 +90,10 @@ class _Changes:
 
 
 class Sites:
-    """Places where a program applies edits: activations of some kinds in every block, and their present changes.
+    """Places where a program applies edits: activations of some kinds in every block, and their current changes.
 
-    For each of these activations, a state says which row of a table of gains and shifts each position and head takes;
-    activations of one width share a table. `rows` is the number of rows of each table, by width.
+    For each of these activations, a state holds the table row of gains and shifts that each position and head uses;
+    activations of equal width share a table. `rows` is the number of rows of each table, by width.
     """
 
     def __init__(self, config: ModelConfig, kinds: frozenset[str], rows: Mapping[int, int]) -> None:
@@ -101,9 +103,9 @@ class Sites:
         self._held: dict[str, Floats] = {}
 
     def apply(self, network: Network, x: Tensor, row: str | None = None) -> Tensor:
-        """The activation x after its edits; with `row`, x is the one row of position pos + row.
+        """Returns the activation x after its edits; with `row`, x is the single row of position pos + row.
 
-        A state (queries, keys or values) is changed in the rows that the network has just written.
+        For a state (queries, keys or values), the rows that the network has just written are changed in place.
         """
         rec, activation = network.rec, self.activations.get(x.name)
         if activation is None:
@@ -122,7 +124,7 @@ class Sites:
         return x
 
     def write(self, player: Player, edits: Edits) -> None:
-        """Uploads edits, as far as the player's program holds others."""
+        """Uploads the matrices of the edits that differ from those in the player's program."""
         for name, matrix in edits.states(self).items():
             held = self._held.get(name)
             if held is None or not np.array_equal(held, matrix):
@@ -131,7 +133,7 @@ class Sites:
 
 
 class Edits:
-    """Changes that interventions make in a model of this configuration, whose context is that of the program."""
+    """The changes that interventions make in a model of this configuration, whose context is the program's."""
 
     def __init__(self, config: ModelConfig, edits: Iterable[Edit]) -> None:
         self.config, self._changes = config, dict[str, _Changes]()
@@ -145,7 +147,7 @@ class Edits:
             self._which[name] = self._numbered(changes)
 
     def _numbered(self, changes: _Changes) -> NDArray[np.int64]:
-        """The rows that positions and heads take, as numbers of the table of their width, where their rows are put."""
+        """Adds the used rows to the table of their width; returns the table row of each position and head."""
         identity = changes.padded(changes.gain[0]), changes.padded(changes.shift[0])
         table = self._tables.setdefault(len(identity[0]), [identity])
         numbers = np.zeros(len(changes.gain), np.int64)
@@ -159,7 +161,7 @@ class Edits:
 
     @property
     def key(self) -> Any:
-        """The same for all edits that one program can make."""
+        """A hashable key, equal for all edits that one program can make."""
         return self._kinds, tuple(sorted(self._rows.items())), self.config.context
 
     @property
@@ -168,7 +170,7 @@ class Edits:
 
     @property
     def _rows(self) -> dict[int, int]:
-        """Rows of each table: a power of two, so that few sizes are ever recorded."""
+        """Rows of each table: a power of two, so that few different sizes are recorded."""
         return {width: max(SMALLEST_TABLE, 1 << (len(t) - 1).bit_length()) for width, t in self._tables.items()}
 
     def sites(self) -> Sites:
@@ -176,7 +178,7 @@ class Edits:
         return Sites(self.config, self._kinds, self._rows)
 
     def states(self, sites: Sites) -> dict[str, Floats]:
-        """The matrix of every state of these sites, by name."""
+        """Returns the matrix of every state of these sites, by name."""
         found: dict[str, Floats] = {}
         for width, rows in sites.rows.items():
             for i, part in enumerate(("gain", "shift")):

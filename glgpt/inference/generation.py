@@ -1,4 +1,4 @@
-"""Generating, as token ids or as text that appears as soon as it is certain, up to a stop text."""
+"""Streams generated token ids, or text as soon as it is certain, up to a stop text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 @dataclass
 class GenerationStats:
-    """How a generation went so far; seconds are wall time, `stopped` is why it ended: tokens, eos or text.
+    """Statistics of a generation; seconds are wall time, `stopped` is why it ended: tokens, eos or text.
 
-    `slides` counts how often the text outgrew the context and its later part was read anew (`window_start`); those
-    tokens are among `prefill_tokens`.
+    `slides` counts how often the text outgrew the context and its later part was read again (`window_start`); those
+    tokens are included in `prefill_tokens`.
     """
 
     prefill_tokens: int = 0
@@ -29,7 +29,7 @@ class GenerationStats:
     slides: int = 0
 
     def slide(self, ids: list[int], token: int, context: int) -> None:
-        """Appends a token to `ids`, all that the context holds: its first tokens go."""
+        """Appends a token to `ids`, which fill the context, and drops their first tokens."""
         del ids[: window_start(len(ids) + 1, context)]
         ids.append(token)
         self.slides += 1
@@ -37,9 +37,8 @@ class GenerationStats:
 
 
 STOPS = "a text, or a list of texts"
-Next = Callable[
-    [int], tuple[int, bool]
-]  # of the tokens still wanted: the next one, and whether the caches were refilled
+# Takes the number of tokens still wanted; returns the next token, and True if the caches were refilled.
+Next = Callable[[int], tuple[int, bool]]
 
 
 def continuation(
@@ -51,9 +50,9 @@ def continuation(
     ready: Callable[[], None],
     following: Next,
 ) -> Iterator[int]:
-    """Yields up to `tokens` ids after `ids`, which grow, and slide where the context is full; stops at any of `ends`.
+    """Yields up to `tokens` ids after `ids`, which grow, and slide if the context is full; stops at any of `ends`.
 
-    `ready` is called before each token, outside its time; `following` gives the token behind `ids`.
+    `ready` is called before each token, outside its measured time; `following` returns the token after `ids`.
     """
     run.prefill_tokens = len(ids)
     for wanted in range(tokens, 0, -1):
@@ -77,7 +76,7 @@ def continuation(
 
 
 class TokenStream(Iterator[int]):
-    """Token ids as they are generated; `stats` says how it went."""
+    """An iterator of token ids as they are generated; `stats` holds the statistics so far."""
 
     def __init__(self, ids: Iterator[int], stats: GenerationStats) -> None:
         self._ids, self.stats = ids, stats
@@ -87,7 +86,7 @@ class TokenStream(Iterator[int]):
 
 
 class StopText:
-    """Passes a stream of text on until one of `stops` appears in it; what may begin one waits until it is certain."""
+    """Passes a stream of text through until one of `stops` appears in it; holds back text that may begin one."""
 
     def __init__(self, stops: str | Sequence[str] | None) -> None:
         texts = [stops] if isinstance(stops, str) else [] if stops is None else items("stop", stops, STOPS)
@@ -97,13 +96,13 @@ class StopText:
         self.held, self.found = "", False
 
     def push(self, text: str) -> str:
-        """The text that may be shown now. Once `found`, nothing more."""
+        """Adds text and returns what may be shown now; nothing once `found`."""
         if self.found:
             return ""
         text, self.held = self.held + text, ""
         ends = [at for at in map(text.find, self.stops) if at >= 0]
         waiting = min((self._begun(text, stop) for stop in self.stops), default=len(text))
-        if ends and min(ends) <= waiting:  # no longer stop text, still incomplete, begins before it
+        if ends and min(ends) <= waiting:  # no incomplete longer stop text begins before it
             self.found = True
             return text[: min(ends)]
         self.held = text[waiting:]
@@ -111,12 +110,12 @@ class StopText:
 
     @staticmethod
     def _begun(text: str, stop: str) -> int:
-        """Where the end of `text` may be the beginning of `stop`; its length where it is not."""
+        """Returns where the end of `text` may be the beginning of `stop`, or the length of `text` if it is not."""
         most = min(len(stop) - 1, len(text))
         return len(text) - next(n for n in range(most, -1, -1) if text.endswith(stop[:n]))
 
     def flush(self) -> str:
-        """What still waited when the stream ended."""
+        """Returns the text held back when the stream ended."""
         text, self.held = self.held, ""
         ends = [at for at in map(text.find, self.stops) if at >= 0]
         self.found = self.found or bool(ends)
@@ -126,8 +125,8 @@ class StopText:
 class Generation(Iterator[str]):
     """A continuation as text: iterate over it for pieces of whole characters, or take all of it with `read()`.
 
-    `ids` and `text` are what there is so far, `stats` says how it went, and the same `seed` gives the same text.
-    Without a tokenizer the text is the ids with a space before each.
+    `ids` and `text` hold what was generated so far, `stats` the statistics; the same `seed` gives the same text.
+    Without a tokenizer the text is the ids, each preceded by a space.
     """
 
     def __init__(
@@ -138,18 +137,18 @@ class Generation(Iterator[str]):
         self._pieces = _written(tokens, self.ids, decoder, StopText(stop))
 
     def __next__(self) -> str:
-        piece = next(filter(None, self._pieces))  # a token may end no character, or begin a stop text
+        piece = next(filter(None, self._pieces))  # a token may end inside a character, or begin a stop text
         self.text += piece
         return piece
 
     def read(self) -> str:
-        """Generates to the end; returns all the text."""
+        """Generates to the end and returns all the text."""
         for _ in self:
             pass
         return self.text
 
     def figures(self) -> dict[str, Any]:
-        """Seed, tokens, seconds and rates, and why it stopped."""
+        """Returns the seed, tokens, seconds, rates and the reason for stopping, as JSON values."""
         run = self.stats
         return {
             "seed": self.seed,
@@ -165,7 +164,7 @@ class Generation(Iterator[str]):
 
 
 def _written(tokens: TokenStream, ids: list[int], decoder: StreamDecoder | None, stop: StopText) -> Iterator[str]:
-    """The pieces of a generation; the tokens are noted in `ids`."""
+    """Yields the pieces of a generation; appends each token to `ids`."""
     for token in tokens:
         ids.append(token)
         yield stop.push(decoder.push(token) if decoder else f" {token}")

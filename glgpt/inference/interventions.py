@@ -1,7 +1,7 @@
-"""Changing a model while it runs: switching parts off, scaling, steering, patching, other attention patterns.
+"""Interventions on a running model: ablating or scaling parts, steering, patching, replacing attention patterns.
 
-An intervention names a part of the model as its activations are named (`h.3.attn`, `h.3.mlp`, `h.3`, or an activation
-such as `h.3.resid_post`) and becomes `Edit`s of activations, which a program applies (`edits`).
+An intervention names a part of the model by the names of its activations (`h.3.attn`, `h.3.mlp`, `h.3`, or an
+activation such as `h.3.resid_post`) and becomes `Edit`s of activations, which a program applies (`edits`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from glgpt import ops
 from glgpt.errors import ArgumentError, GlgptError, quoted, written
 from glgpt.inference.arguments.checks import floats, integer, items, number
 from glgpt.inference.edits import Edit, Edits
-from glgpt.models.spec import Activation, ModelConfig
+from glgpt.models.spec import PATTERN, Activation, ModelConfig, in_block
 
-MAX_FACTOR = 3e38  # fits a float32
+MAX_FACTOR = 3e38  # fits into a float32
 PER_HEAD = ("heads", "cache", "scores", "pattern")  # kinds of activations
 
 
@@ -29,7 +29,7 @@ class Intervention(ABC):
 
     @abstractmethod
     def edits(self, config: ModelConfig) -> list[Edit]:
-        """What it changes in a model of this configuration. Raises GlgptError for a part that the model lacks."""
+        """Returns the edits for a model of this configuration. Raises GlgptError for a part that the model lacks."""
 
 
 Interventions = Intervention | Iterable[Intervention]
@@ -39,7 +39,7 @@ Interventions = Intervention | Iterable[Intervention]
 class Scale(Intervention):
     """Multiplies what a part adds to the residual stream, or an activation, by `factor`.
 
-    `name` is attention (`h.3.attn`), an MLP (`h.3.mlp`), both of a block (`h.3`), or an activation; `head` takes one
+    `name` is attention (`h.3.attn`), an MLP (`h.3.mlp`), both of a block (`h.3`), or an activation; `head` selects one
     head of attention.
     """
 
@@ -48,7 +48,7 @@ class Scale(Intervention):
     head: int | None = None
 
     def edits(self, config: ModelConfig) -> list[Edit]:
-        """One edit an activation."""
+        """Returns one edit for each activation."""
         found = []
         for activation in _parts(config, self.name, self.head is not None):
             gain = np.where(_of_head(activation, self.head), np.float32(_factor(self.factor)), np.float32(1))
@@ -57,7 +57,7 @@ class Scale(Intervention):
 
 
 class Ablate(Scale):
-    """Switches a part off: what it adds to the residual stream becomes zero. See `Scale`."""
+    """Sets what a part adds to the residual stream, or an activation, to zero. See `Scale`."""
 
     def __init__(self, name: str, head: int | None = None) -> None:
         super().__init__(name, 0.0, head)
@@ -70,7 +70,7 @@ class Ablate(Scale):
 class Steer(Intervention):
     """Adds `factor` times a direction `[width]` to every row of an activation, from position `first` on.
 
-    Of queries, keys and values the direction is `[n_head, d_head]`.
+    For queries, keys and values the direction is `[n_head, d_head]`.
     """
 
     name: str
@@ -79,14 +79,14 @@ class Steer(Intervention):
     first: int = 0
 
     def edits(self, config: ModelConfig) -> list[Edit]:
-        """One edit."""
+        """Returns one edit."""
         (activation,) = _parts(config, self.name, False)
         values = floats("a direction", self.direction) * np.float32(_factor(self.factor))
         first = integer("first", self.first)
         shape = (activation.heads, activation.width) if activation.kind == "cache" else (activation.row_width,)
         if activation.square or values.shape != shape or not np.isfinite(values).all():
-            wanted = " x ".join(map(str, shape))
-            raise GlgptError(f"a direction of {activation.name} is {wanted} finite numbers; this is {values.shape}")
+            wanted = f"{' x '.join(map(str, shape))} finite numbers"
+            raise GlgptError(f"a direction of {activation.name} must be {wanted}; this one has shape {values.shape}")
         _check_positions(config, first, first + 1)
         return [Edit(activation.name, np.ones((1, 1), np.float32), values.reshape(1, -1), first)]
 
@@ -95,8 +95,8 @@ class Steer(Intervention):
 class Patch(Intervention):
     """Replaces an activation by `values`, in its natural shape (`LanguageModel.run_with_cache`), from position `first` on.
 
-    Positions beyond the values stay as they are. Of scores and a pattern, `[n_head, T, T]`, `first` must be 0; what
-    scores are above the diagonal does not count.
+    Positions after the values are unchanged. For scores and patterns, `[n_head, T, T]`, `first` must be 0; scores above
+    the diagonal are ignored.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Patch(Intervention):
     first: int = 0
 
     def edits(self, config: ModelConfig) -> list[Edit]:
-        """One edit."""
+        """Returns one edit."""
         (activation,) = _parts(config, self.name, False)
         values, first = floats("values", self.values), integer("first", self.first)
         count = values.shape[-2] if activation.per_head and values.ndim == 3 else len(values) if values.ndim else 0
@@ -115,7 +115,7 @@ class Patch(Intervention):
         if activation.kind == "scores":
             values = np.where(np.tri(count, dtype=bool), values, np.float32(0))
         if not np.isfinite(values).all():
-            raise GlgptError(f"{shown}, all finite")
+            raise GlgptError(f"{shown} and must be finite; these are not")
         rows = values.transpose(1, 0, 2) if activation.per_head else values
         shift = rows.reshape(-1, count if activation.square else activation.row_width)
         return [Edit(activation.name, np.zeros((1, 1), np.float32), shift, first, first + count)]
@@ -123,21 +123,21 @@ class Patch(Intervention):
 
 @dataclass(frozen=True)
 class Attend(Intervention):
-    """Replaces where attention looks: `pattern` is "uniform" (all tokens so far), "previous" or "first" (token)."""
+    """Replaces an attention pattern: `pattern` is "uniform" (all tokens so far), "previous" or "first" (token)."""
 
     name: str
     pattern: str
     head: int | None = None
 
     def edits(self, config: ModelConfig) -> list[Edit]:
-        """One edit."""
+        """Returns one edit."""
         if not isinstance(self.pattern, str) or self.pattern not in ops.PATTERNS:
             raise GlgptError(f"pattern {written(self.pattern)} is not one of {', '.join(ops.PATTERNS)}")
         known = config.activations
         own = [a for a in known.values() if a.kind == "pattern" and a.name.startswith(f"{self.name}.")]
         (activation,) = own if len(own) == 1 else _parts(config, self.name, False)
         if activation.kind != "pattern":
-            raise GlgptError(f"{activation.name} is no attention pattern")
+            raise GlgptError(f"{activation.name} is not an attention pattern; name one such as {in_block(0, PATTERN)}")
         number = 1 + ops.PATTERNS.index(self.pattern)
         patterns = tuple(number if chosen else 0 for chosen in _of_head(activation, self.head)[:, 0])
         plain = np.ones((1, 1), np.float32)
@@ -145,9 +145,9 @@ class Attend(Intervention):
 
 
 def edits_of(config: ModelConfig, interventions: Interventions) -> Edits:
-    """Returns the changes of all interventions, composed in order, for programs of the configuration's context.
+    """Returns the edits of all interventions, composed in order, for programs of the configuration's context.
 
-    Raises GlgptError for anything but an intervention, and for a part that the model lacks.
+    Raises GlgptError if an item is not an intervention, and for a part that the model lacks.
     """
     wanted = "an intervention (Ablate, Scale, Steer, Patch, Attend), or a list of them"
     one = isinstance(interventions, Intervention)
@@ -162,7 +162,7 @@ def _factor(value: object) -> float:
 
 
 def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
-    """The activations that a part's name means. Raises GlgptError for none, or one without heads."""
+    """Returns the activations that a part's name selects. Raises GlgptError for none, or one without heads."""
     known, found = config.activations, list[Activation]()
     if isinstance(name, str) and name in known:
         found = [known[name]]
@@ -179,7 +179,7 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
 
 
 def _of_head(activation: Activation, head: int | None) -> NDArray[np.bool_]:
-    """Returns where a head has its values (None: everywhere), as rows and columns of an `Edit`'s gain."""
+    """Returns a mask of a head's values (None: all heads), shaped like an `Edit`'s gain."""
     if head is not None and integer("head", head) >= activation.heads:
         raise GlgptError(f"head {head} is not one of the {activation.heads} of {activation.name}")
     chosen = np.ones(activation.heads, bool) if head is None else np.arange(activation.heads) == head

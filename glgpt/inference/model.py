@@ -1,4 +1,4 @@
-"""A model (GPT-2, Llama) on a device: loading, logits, generation, and every intermediate by name."""
+"""A model (GPT-2, Llama) on a device: loading, logits, generation and every activation by name."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Hook = Callable[[Floats], Any]
-Asked = tuple[list[int], int, Sampler, Container[int], GenerationStats]  # of a generation: see `Decoder.generate`
-EDITED_KEPT = 2  # players with interventions that are kept for the next generation
+Asked = tuple[list[int], int, Sampler, Container[int], GenerationStats]  # arguments of `Decoder.generate`
+EDITED_KEPT = 2  # decoders with interventions that are retained for later generations
 
 
 class LanguageModel:
-    """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases every GL object.
+    """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases all GL objects.
 
-    It is used in the thread that loaded it, where its GL context is current; elsewhere GlgptError is raised.
+    It must be used in the thread that loaded it, where its GL context is current; other threads get a GlgptError.
     `eos_ids` are the ids that end a generation: see `checkpoint.end_of_text`.
     """
 
-    _batch: BatchDecoder | None = None  # where there is none, several texts take their turns
+    _batch: BatchDecoder | None = None  # None: several texts run one after another
     _windows: Windows | None = None
 
     def __init__(
@@ -75,7 +75,7 @@ class LanguageModel:
         self.device, self.choice = (settings or DeviceSettings()).open()
         limits = self.device.limits
         self.config = self.config.with_context(first_context(self.config, limits, context))
-        # Of a prompt: the context grows to it unless one was given.
+        # The longest possible prompt: the context grows up to it, unless a context was given.
         self.max_context = largest_context(self.config, limits) if context is None else self.context
         self._limit = max_texture_memory
         program = self._program(self.config)
@@ -84,7 +84,7 @@ class LanguageModel:
         self._windows = Windows(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
         self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, dtype, max_texture_memory)
-        self._extras = (self._batch, self._windows, self._captures)  # that take textures when they are used
+        self._extras = (self._batch, self._windows, self._captures)  # these allocate textures when they are used
         try:
             self._edited: dict[Any, tuple[Decoder, Sites]] = {}
             programs.load_weights(self.player, checkpoint, progress)
@@ -98,18 +98,19 @@ class LanguageModel:
     ) -> LanguageModel:
         """Loads a checkpoint: a folder, a Hub name such as "gpt2", or None for the embedded Shakespeare model.
 
-        `context=N`: how many positions the caches hold; text beyond them slides. By default they hold 2,048 at most
-        and grow, up to the model's `config.n_positions`, to what a prompt and the tokens asked for need.
+        `context=N` is the number of positions that the caches hold; longer text slides. By default they start with at
+        most 2,048 positions and grow, up to the model's `config.n_positions`, to what a prompt and the requested tokens
+        need.
 
         Other `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto"
-        or a name from `glgpt info`), `max_texture_memory` in bytes, `progress` called with (bytes done, bytes in all).
+        or a name from `glgpt info`), `max_texture_memory` in bytes, `progress`, called with (bytes done, total bytes).
 
-        `rest="ws://…"`: a server (`glgpt split serve`) runs its blocks, and this machine the others, which alone are
-        loaded; `blocks=(first, end)` says which those must be. `plan="0-3@here,4-7@ws://a,8-11@ws://b"` chains several.
-        With them go `wire` ("f32", "f16" or "int8": how hidden states travel), `token` and `speculate`. The text is
-        the unsplit model's.
+        With `rest="ws://…"`, a server (`glgpt split serve`) runs its blocks, and this machine loads and runs only the
+        others; `blocks=(first, end)` checks which those are. `plan="0-3@here,4-7@ws://a,8-11@ws://b"` chains several
+        servers. Both accept `wire` ("f32", "f16" or "int8", the format of hidden states sent over the network), `token`
+        and `speculate`. The text is the same as the unsplit model's.
 
-        Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before anything is drawn.
+        Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before any pass runs.
         """
         check_loading(name_or_path, dtype, options)
         with Checkpoint.open(name_or_path) as checkpoint:
@@ -124,9 +125,9 @@ class LanguageModel:
     # -- public -------------------------------------------------------------------------------------------------
 
     def logits_batch(self, prompts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Logits of every position of several prompts, of any lengths, float32 `[T, vocab]` each, read side by side.
+        """Returns the logits of every position of several prompts of any lengths, float32 `[T, vocab]` each.
 
-        They do not depend on what else is in the batch. Raises GlgptError as `logits` does.
+        The prompts run side by side; the logits of one do not depend on the others. Raises GlgptError as `logits` does.
         """
         texts = [self.check_ids(ids) for ids in items("prompts", prompts, "a list of lists of token ids")]
         if self._windows is None:
@@ -137,10 +138,10 @@ class LanguageModel:
         return found
 
     def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
-        """What each token but the first of several texts costs, in nats, as float32 `[T - 1]`, text by text.
+        """Yields the loss of each token but the first, in nats, as float32 `[T - 1]` for each text in order.
 
-        A text has 2 to `max_context` + 1 ids. Many are read side by side. Raises GlgptError for unusable ids, and where
-        a logit is not a finite number.
+        A text has 2 to `max_context` + 1 ids. Texts are run side by side. Raises GlgptError for unusable ids, and if a
+        logit is not finite.
         """
         rows = [token_ids(ids) for ids in items("texts", texts, "a list of lists of token ids")]
         for ids in rows:
@@ -157,10 +158,10 @@ class LanguageModel:
             yield losses
 
     def logits(self, ids: Sequence[int]) -> Floats:
-        """Logits of every position, float32 `[T, vocab]`.
+        """Returns the logits of every position, float32 `[T, vocab]`.
 
-        Raises GlgptError for unusable ids, and where a logit is not a finite number (`run_with_cache` then shows which
-        intermediate is the first that is not).
+        Raises GlgptError for unusable ids, and if a logit is not finite (`run_with_cache` then shows which activation
+        is the first that is not).
         """
         logits = self.run_with_cache(ids, ())[0]
         check_finite(logits)
@@ -173,12 +174,12 @@ class LanguageModel:
         *,
         interventions: Interventions = (),
     ) -> tuple[Floats, dict[str, Floats]]:
-        """Returns logits `[T, vocab]` and the activations of these dotted names (None: all of them).
+        """Returns logits `[T, vocab]` and the activations with these dotted names (None: all of them).
 
-        `names` may hold patterns (`h.*.attn.pattern`), or be one, or a function that is called with each name.
-        `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`, `attn.q`, `k` and `v`
-        `[n_head, T, d_head]`, all others `[T, width]`. `interventions` (`glgpt.Ablate` or others, one or a list) change
-        the model. Raises GlgptError for unusable ids, an unknown name or part.
+        `names` is a name or pattern (`h.*.attn.pattern`), a list of them, or a function that is called with each name.
+        `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`, `attn.q`, `k` and `v` `[n_head,
+        T, d_head]`, all others `[T, width]`. `interventions` (one or a list of `glgpt.Ablate` and others) change the
+        model. Raises GlgptError for unusable ids, and for an unknown name or part.
         """
         ids, asked, wanted = self._asked(ids, names)
         total = len(ids)
@@ -193,12 +194,12 @@ class LanguageModel:
     def run_with_hooks(
         self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Names = ()
     ) -> tuple[Floats, dict[str, Floats]]:
-        """As `run_with_cache`, of a model in which functions change activations by name.
+        """Like `run_with_cache`, with functions that change activations by name.
 
-        A function takes the activation in its natural shape, as earlier hooks in the order of computation left it. It
-        returns one of the same shape, or edits it in place and returns None. An `Intervention` under a name is applied
-        with the others. A function costs a run of its own. Raises GlgptError for a name that cannot be changed, or
-        another shape.
+        A function receives the activation in its natural shape, as changed by earlier hooks in the order of
+        computation. It returns an array of the same shape, or edits it in place and returns None. An `Intervention`
+        under a name is applied with the others. Each function costs an additional run. Raises GlgptError for a name
+        that cannot be changed, or another shape.
         """
         known = list(self.config.activations)
         if not isinstance(hooks, Mapping):
@@ -238,7 +239,7 @@ class LanguageModel:
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
 
     def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
-        """The textures of these names exactly as they are in memory, one for each chunk of the prompt."""
+        """Returns the textures of these names exactly as stored in memory, one for each chunk of the prompt."""
         ids, asked, wanted = self._asked(ids, names)
         found: dict[str, list[RawTexture]] = {name: [] for name in wanted}
         for _, name, raw in self._captures.play(ids, wanted):
@@ -261,17 +262,18 @@ class LanguageModel:
         eos: bool = True,
         interventions: Interventions = (),
     ) -> Generation:
-        """Continues a prompt, text or ids, by up to `tokens` tokens: iterate over the result for its text as it comes.
+        """Continues a prompt (text or ids) by up to `tokens` tokens; iterate over the result to stream the text.
 
-        Stops at any of `eos_ids` (unless `eos` is False), or before any text of `stop`. Where the text
-        outgrows the context, the model goes on from its later half (`stats.slides` counts that).
-        Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that make up p, min-p those at
-        least min_p times as likely as the likeliest. A `repetition_penalty` above 1 makes tokens that the text has less
-        likely, `logit_bias` adds to the logits of ids; with either, the host chooses, which takes longer. Without a
-        `seed` a new one is drawn (see `Generation.seed`).
-        Generations of one model may be interleaved: each refills the caches as it needs. `interventions`
-        (`glgpt.Ablate` and others) change the model while it runs. Raises GlgptError for an unusable prompt or
-        setting, or a part that the model lacks.
+        Stops at any of `eos_ids` (unless `eos` is False), or before any text of `stop`. If the text outgrows the
+        context, the model continues from its later half (`stats.slides` counts that). Temperature 0 is greedy. Top-k
+        keeps the k likeliest tokens, top-p the likeliest that together reach probability p, min-p those at least min_p
+        times as likely as the likeliest. A `repetition_penalty` above 1 penalizes tokens already in the text,
+        `logit_bias` adds to the logits of ids; both sample on the host, which is slower. Without a `seed` a new one is
+        drawn (see `Generation.seed`).
+
+        Generations of one model may be interleaved: each refills the caches as needed. `interventions` (`glgpt.Ablate`
+        and others) change the model while it runs. Raises GlgptError for an unusable prompt or setting, or a part that
+        the model lacks.
         """
         seed = secrets.randbelow(2**32) if seed is None else seed
         how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "eos": eos}
@@ -294,7 +296,7 @@ class LanguageModel:
         eos: bool = True,
         interventions: Interventions = (),
     ) -> TokenStream:
-        """As `generate`, but the result gives token ids; a character that spans tokens comes as its tokens."""
+        """Like `generate`, but yields token ids, including those of incomplete characters."""
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         tokens, eos = integer("tokens", tokens), flag("eos", eos)
         sampler = Sampler(temperature, top_k, top_p, seed, min_p, repetition_penalty, logit_bias)
@@ -319,11 +321,12 @@ class LanguageModel:
         stop: str | Sequence[str] | None = None,
         eos: bool = True,
     ) -> list[Generation]:
-        """Continues several prompts, of any lengths, side by side: a `Generation` for each, as `generate` gives it.
+        """Continues several prompts of any lengths side by side; returns a `Generation` for each, as `generate` does.
 
-        Each weight is read once for up to eight of them; more wait for a place. Asking any of them for text continues
-        all. A prompt's text is that of `generate` with its seed alone, whatever stands beside it. Without `seeds` new
-        ones are drawn. Raises GlgptError for an unusable prompt or setting, or not as many seeds as prompts.
+        Up to eight run at once and share each read of the weights; others wait for a place. Reading from any of them
+        advances all. A prompt's text equals that of `generate` with its seed, whatever else is in the batch. Without
+        `seeds` new ones are drawn. Raises GlgptError for an unusable prompt or setting, or a number of seeds other than
+        that of prompts.
         """
         given = items("prompts", prompts, "a list of texts or of lists of token ids")
         texts = [self.check_ids(self.encode(p) if isinstance(p, str) else p) for p in given]
@@ -347,9 +350,9 @@ class LanguageModel:
         return [Generation(t, self.tokenizer, s, stop) for t, s in zip(streams, seeds, strict=True)]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, with the special tokens that the tokenizer puts around one.
+        """Returns the token ids of a prompt, with the special tokens that the tokenizer adds around it.
 
-        Raises GlgptError where the model has no tokenizer or the text is empty.
+        Raises GlgptError if the model has no tokenizer or the text is empty.
         """
         if not isinstance(text, str):
             raise ArgumentError(f"{written(text)} is not text; give a str")
@@ -360,37 +363,37 @@ class LanguageModel:
         return self.tokenizer.prompt(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids. Raises GlgptError where the model has no tokenizer."""
+        """Returns the text of token ids. Raises GlgptError if the model has no tokenizer."""
         if self.tokenizer is None:
-            raise GlgptError(f"{self.name} has no tokenizer files; its ids stand for no text")
+            raise GlgptError(f"{self.name} has no tokenizer files, so its ids cannot be decoded")
         return self.tokenizer.decode(ids)
 
     def parameters(self) -> Parameters:
-        """The parameters by name, each an array that is read when it is asked for; `parameters().shapes` reads none.
+        """Returns the parameters by name; each is read from the device on access. `parameters().shapes` reads none.
 
-        They are float32, as the model computes with them: exact in f32, rounded in f16, q8 and q4. Of a split model
-        those on this machine.
+        They are float32, as the model computes with them: exact in f32, rounded in f16, q8 and q4. For a split model,
+        they are those on this machine.
         """
         return Parameters(self._players(), self.config)
 
     def parameter(self, name: str) -> Floats:
-        """One of `parameters()`; a tied head is the embedding. Raises GlgptError for an unknown name."""
+        """Returns one of `parameters()`; a tied head is the embedding. Raises GlgptError for an unknown name."""
         parameters = self.parameters()
         try:
             return parameters[name]
         except KeyError:
             known = ", ".join(difflib.get_close_matches(name, parameters, 3) or [*parameters][:3])
-            raise GlgptError(f"{written(name)} is not a parameter of {self.name}; there are {known}, …") from None
+            raise GlgptError(f"{written(name)} is not a parameter of {self.name}; parameters include {known}") from None
 
     def _players(self) -> list[Player]:
-        """Those that hold the weights on this machine."""
+        """Returns the players that hold the weights on this machine."""
         self._check_open()
         return [self.player]
 
     def check_ids(self, ids: Sequence[int]) -> list[int]:
         """Returns the ids as a list of ints.
 
-        Raises GlgptError for text, no ids, more than the context holds, and any outside the vocabulary.
+        Raises GlgptError for text, no ids, more ids than the context holds, and ids outside the vocabulary.
         """
         self._check_open()
         ids = token_ids(ids)
@@ -413,7 +416,7 @@ class LanguageModel:
 
     @property
     def context(self) -> int:
-        """Positions that the caches hold at present, of `config.n_positions`; see `from_pretrained`."""
+        """Positions that the caches hold at present, at most `config.n_positions`; see `from_pretrained`."""
         return self.config.context
 
     def _program(self, config: ModelConfig) -> Program:
@@ -421,11 +424,11 @@ class LanguageModel:
         return programs.fitting_program(config, self.path, self.device.limits, kernel, self.dtype, limit)
 
     def _reserve(self, prompt: int, tokens: int) -> None:
-        """Grows the context to what a prompt and the tokens after it need, as far as limits and memory go.
+        """Grows the context to what a prompt and the tokens after it need, as far as limits and memory allow.
 
         Raises GlgptError if there is not enough memory for the prompt.
         """
-        needed = min(prompt + max(0, tokens - 1), self.max_context)  # the last token is not read
+        needed = min(prompt + max(0, tokens - 1), self.max_context)  # the last token is not fed back
         if needed <= self.context or not isinstance(self._decoder, Decoder):
             return
         size = grown_context(self.config, self.device.limits, needed)
@@ -434,7 +437,7 @@ class LanguageModel:
             try:
                 program = self._program(config)
             except GlgptError:
-                size = 1 << (size - 1).bit_length() - 1  # the power of two below
+                size = 1 << (size - 1).bit_length() - 1  # the next smaller power of two
                 if size < prompt:
                     raise
                 continue
@@ -444,26 +447,26 @@ class LanguageModel:
             )  # fmt: skip
             self.config = config
             if self._batch:
-                self._batch.close()  # it shares the caches
+                self._batch.close()  # its player reads these caches
                 self._batch.config = config
             self._decoder.replace(program, size)
 
     @property
     def activation_names(self) -> list[str]:
-        """The dotted names of all activations, in the order they are computed."""
+        """The dotted names of all activations, in the order of computation."""
         return list(self.config.activations)
 
     @property
     def texture_bytes(self) -> int:
-        """Texture memory of this model at present, in bytes; 0 once it is closed."""
+        """Current texture memory of this model in bytes; 0 once it is closed."""
         return self.player.program.nbytes() + sum(x.nbytes for x in self._extras) if self.player.textures else 0
 
     def info(self) -> dict[str, Any]:
-        """What was chosen and what it takes: kernels, passes, bytes by role."""
+        """Returns the chosen kernels and settings, the passes of each entry, and texture bytes by role."""
         return programs.describe(self.player.program) | {"dtype": self.dtype, "choice": as_dict(self.choice)}
 
     def release_captures(self) -> None:
-        """Releases the textures that looking inside took; they come again when they are asked for."""
+        """Releases the textures used for capturing activations; they are allocated again when needed."""
         self._captures.close()
 
     def close(self) -> None:
@@ -481,7 +484,7 @@ class LanguageModel:
         self.close()
 
     def _asked(self, ids: Sequence[int], names: Names) -> tuple[list[int], Container[str], list[str]]:
-        """The ids, the names (None: all) that a caller wants, and these in their order with the logits.
+        """Returns the ids, the selected names (None: all), and those names plus the logits in order of computation.
 
         Raises GlgptError for unusable ids or an unknown name.
         """
@@ -491,7 +494,7 @@ class LanguageModel:
 
 
 def _losses(logits: Floats, targets: Sequence[int]) -> Floats:
-    """-log of the probability of each target `[T]` under logits `[T, vocab]`."""
+    """Returns -log of the probability of each target `[T]` under logits `[T, vocab]`."""
     rows = logits.astype(np.float64)
     found: Floats = (np.logaddexp.reduce(rows, axis=1) - rows[np.arange(len(rows)), targets]).astype(np.float32)
     return found

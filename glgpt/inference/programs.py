@@ -1,4 +1,4 @@
-"""The programs of a model: one to generate with, one to look inside with."""
+"""The programs of a model: one to generate with, one to capture activations with, and loading weights into them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from glgpt.program.spec import ROLES, Limits, Program
 
 Progress = Callable[[int, int], None]
 
-ROWS = 8  # of the entry that gives the logits of each: drafts of a text are checked so many at once
+ROWS = 8  # rows of the entry that checks drafted tokens: it lists the logits of each
 
 
 def generation_program(
     config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, part: Part | None = None
 ) -> Program:
-    """Entries `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
+    """Records `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
-    `prepare` must be played once the weights are there. These leave the best token in `token` and the logits in the
-    state `logits` `[1, vocab]`, which they list. `sample` and `sample_nucleus` (`ops.sample`) then draw one from them.
-    Raises GlgptError where the limits forbid it.
+    `prepare` must be played once the weights are loaded. The entries leave the best token in `token` and the logits in
+    the state `logits` `[1, vocab]`, which they list. `sample` and `sample_nucleus` (`ops.sample`) then draw a token
+    from them. Raises GlgptError if the device's limits do not allow it.
 
-    Of a part of the model: without the embedding, `prefill_N` and `decode` take the hidden states `[N, n_embd]` in the
-    input `hidden.N` in place of ids; without the head they list `hidden`, those after its last block. An entry
-    `rows_8` beside them runs eight rows, and with the head lists the logits of each, `[8, vocab]`; `best` leaves the
-    best token of the state `logits` in `token`.
+    For a part of the model: without the embedding, `prefill_N` and `decode` take the hidden states `[N, n_embd]` in the
+    input `hidden.N` instead of ids; without the head they list `hidden`, those after its last block. An additional
+    entry `rows_8` runs eight rows, and with the head lists the logits of each, `[8, vocab]`; `best` leaves the best
+    token of the state `logits` in `token`.
     """
     rec = Recorder(limits)
     network = config.network(rec, kernel, dtype, part=part)
@@ -59,7 +59,7 @@ def generation_program(
 
 
 def edited_program(limits: Limits, kernel: Kernel, dtype: str, sites: Sites) -> Program:
-    """`generation_program` with edits of activations, which stay unfused, in `decode` too."""
+    """Records `generation_program` with edits of activations, which stay unfused, in `decode` too."""
     rec = Recorder(limits)
     network = sites.config.network(rec, kernel, dtype)
     network.edits = sites
@@ -68,11 +68,12 @@ def edited_program(limits: Limits, kernel: Kernel, dtype: str, sites: Sites) -> 
 
 
 def record_generation(network: Network, tail: Network | None = None, sizes: Sequence[int] = SIZES) -> tuple[int, ...]:
-    """Records the entries of `generation_program` in those of `sizes` that fit.
+    """Records the entries of `generation_program`, for those of `sizes` that fit.
 
-    Returns the chunk sizes, greatest first, 1 (`decode`) the last.
+    Returns the chunk sizes, largest first; 1 (`decode`) is the last.
 
-    `tail`, a network of the head alone, adds the entry `head`, which ends a token whose hidden state is in `hidden.1`.
+    `tail`, a network of the head alone, adds the entry `head`, which finishes a token whose hidden state is in
+    `hidden.1`.
     """
     rec, last = network.rec, tail or network
     recorded = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits, sizes)
@@ -106,13 +107,13 @@ def fitting_program(
     most: int | None = None,
     part: Part | None = None,
 ) -> Program:
-    """The generation program of the model at `path`, or a part of it, on a device, within `most` bytes of textures.
+    """Records the generation program of the model at `path`, or of a part, within `most` bytes of textures.
 
-    Raises GlgptError naming the model where it does not fit.
+    Raises GlgptError naming the model if it does not fit.
     """
     try:
         program = generation_program(config, limits, kernel, dtype, part)
-    except ValueError as error:  # GlgptError among them
+    except ValueError as error:  # includes GlgptError
         raise GlgptError(f"{path}: this device cannot hold it: {error}") from error
     needed = program.nbytes()
     if most is not None and needed > most:
@@ -124,7 +125,7 @@ def fitting_program(
 
 
 def recorded_sizes(program: Program) -> tuple[int, ...]:
-    """The chunk sizes that a generation program was recorded for, greatest first, 1 (`decode`) the last."""
+    """Returns the chunk sizes that a generation program was recorded for, largest first; 1 (`decode`) is the last."""
     prefills = (name.removeprefix("prefill_") for name in program.entries if name.startswith("prefill_"))
     return (*sorted(map(int, prefills), reverse=True), 1)
 
@@ -139,10 +140,10 @@ def capture_program(
     part: Part | None = None,
     sites: Sites | None = None,
 ) -> Program:
-    """Entries `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these intermediates.
+    """Records `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these activations.
 
-    It has caches of its own, so that looking inside never disturbs a generation. Of a part without the head, `hidden`
-    takes the place of the logits. `sites` are where activations are edited.
+    The program has its own caches, so that capturing never disturbs a generation. For a part without the head, `hidden`
+    replaces the logits. `sites` are the places where activations are edited.
     """
     rec = Recorder(limits)
     network = config.network(rec, kernel, dtype, names, part=part)
@@ -163,20 +164,20 @@ def record_capture(network: Network, entry: str, size: int) -> None:
 
 
 def own_bytes(program: Program) -> int:
-    """Texture memory in bytes beyond the weights, which a capture program shares."""
+    """Returns the texture memory of a program in bytes without the weights, which it shares."""
     return program.nbytes(("state", "input", "scratch"))
 
 
 def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
-    """The layout of each parameter that the program uses, in the checkpoint's order."""
+    """Returns the layout of each parameter that the program uses, in the checkpoint's order."""
     return {name: program.views[name] for name in config.parameters if name in program.views}
 
 
 class Parameters(Mapping[str, Floats]):
-    """Parameters by name, without the family's prefix, shaped as a checkpoint has them; iterating reads none.
+    """Parameters by name, without the family's prefix, shaped as in a checkpoint; iterating reads none.
 
-    Each is read from its texture when it is asked for, as float32: what the model computes with, so that f16, q8 and
-    q4 give rounded numbers. Raises KeyError for a name that none of the players holds.
+    Each is read from its texture on access, as the float32 values the model computes with, which f16, q8 and q4 round.
+    Raises KeyError for a name that none of the players holds.
     """
 
     def __init__(self, players: Sequence[Player], config: ModelConfig) -> None:
@@ -185,7 +186,7 @@ class Parameters(Mapping[str, Floats]):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each."""
+        """The shape of each parameter, by name."""
         return {name: self._config.parameters[name].shape for name in self}
 
     def __getitem__(self, name: str) -> Floats:
@@ -205,7 +206,7 @@ class Parameters(Mapping[str, Floats]):
 
 
 def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | None = None) -> None:
-    """Uploads the parameters that the player's program uses, and readies it; `progress` hears (bytes done, in all).
+    """Uploads the parameters that the player's program uses and prepares it; calls `progress` with (bytes done, total).
 
     Raises GlgptError for a tensor that cannot be read, or that exceeds the format's range.
     """
@@ -223,11 +224,11 @@ def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | No
         if progress:
             progress(done, total)
     player.play("prepare")
-    player.prepare("decode")  # not in the first token's time
+    player.prepare("decode")  # outside the first token's measured time
 
 
 def describe(program: Program) -> dict[str, Any]:
-    """Passes by entry and texture memory in bytes by role."""
+    """Returns the number of passes of each entry, and texture memory in bytes by role."""
     return {
         "passes": {name: len(entry.passes) for name, entry in program.entries.items()},
         "shaders": len(program.shaders),

@@ -1,6 +1,6 @@
-"""Choosing a token from one row of logits: the settings and their ranges, the scalars of the device, the definition.
+"""Sampling: settings and their ranges, the device's scalars, and the reference implementation on the host.
 
-The device draws (`ops.sample`). Where it cannot decide, `Sampler.choose` does, from the row of logits in float64.
+The device draws (`ops.sample`). If it cannot decide, `Sampler.choose` does, from the row of logits in float64.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from glgpt.inference.arguments.checks import integer, number, real
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
 SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
 SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries
-COLDEST = 1e-30  # the least temperature that makes a difference in float32
-FARTHEST = 3e38  # a margin below which no logit is
-REACHED = 1 - 2.0**-22  # of top-p and min-p: what reaches it exactly must do so in float32 too
+COLDEST = 1e-30  # below this temperature, float32 sampling is greedy
+FARTHEST = 3e38  # a margin that excludes no logit
+REACHED = 1 - 2.0**-22  # factor for top-p and min-p: values that reach them exactly must do so in float32 too
 MAX_SEED = 2**128 - 1
 MIN_PENALTY, MAX_PENALTY = 1e-30, 1e30  # any logit, divided or multiplied, fits a float64
 MAX_BIAS = 3e38
-ON_HOST = 0xD1CE  # tells the host's random numbers from the device's
+ON_HOST = 0xD1CE  # makes the host's random numbers differ from the device's
 
 
 def hash4(v: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Four pseudo-random 32-bit numbers of four, as `glsl/hash.glsl` makes them (pcg4d, Jarzynski and Olano 2020)."""
+    """Returns four pseudo-random 32-bit numbers from four, as `glsl/hash.glsl` does (pcg4d, Jarzynski & Olano 2020)."""
     most = 0xFFFFFFFF
     x, y, z, w = ((a * 1664525 + 1013904223) & most for a in v)
     for last in (False, True):
@@ -43,7 +43,7 @@ def hash4(v: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
 
 
 def draw_seed(seed: int) -> int:
-    """The 32 bits of a seed that a device is given; all words of a larger one count."""
+    """Returns the 32-bit seed for the device; every 32-bit word of a larger seed changes it."""
     found = 0
     while seed:
         found = (found * 0x9E3779B1 + seed) & 0xFFFFFFFF if found else seed & 0xFFFFFFFF
@@ -54,10 +54,10 @@ def draw_seed(seed: int) -> int:
 class Sampler:
     """Temperature, top-k, nucleus (top-p, Holtzman et al. 2020) and min-p (Nguyen et al. 2024) sampling.
 
-    Each filters what the previous one leaves. The same seed gives the same choices. Temperature 0 is greedy. Before
-    them, a `repetition_penalty` (Keskar et al. 2019) divides positive logits of tokens that the text has, and
+    Each filters the tokens that the previous one leaves. The same seed gives the same choices. Temperature 0 is greedy.
+    Before these, a `repetition_penalty` (Keskar et al. 2019) divides positive logits of tokens that are in the text and
     multiplies negative ones; then `logit_bias` adds to the logits of ids, where -inf forbids one. Raises ArgumentError
-    for values of another type or out of range.
+    for values of the wrong type or out of range.
     """
 
     def __init__(
@@ -86,20 +86,20 @@ class Sampler:
 
     @property
     def adjusts(self) -> bool:
-        """True if logits are changed before a token is chosen, which the host then does."""
+        """True if logits are changed before a token is chosen; the host then chooses."""
         return self.repetition_penalty != 1 or bool(self.logit_bias)
 
     def check_vocabulary(self, size: int) -> None:
-        """Raises ArgumentError where the bias names an id beyond a vocabulary of `size`, or forbids all of it."""
+        """Raises ArgumentError if the bias names an id outside a vocabulary of `size`, or forbids all of it."""
         if (last := max(self.logit_bias, default=0)) >= size:
             raise ArgumentError(f"logit bias names id {last}, and the vocabulary has {size}")
         if len(self._forbidden) == size:
             raise ArgumentError(f"logit bias forbids all {size} tokens of the vocabulary; leave at least one")
 
     def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.floating]:
-        """Returns logits `[vocab]` after the text `ids`, with penalty and bias.
+        """Returns logits `[vocab]` after the text `ids`, with penalty and bias applied.
 
-        Raises GlgptError where the model's logits are not finite.
+        Raises GlgptError if the model's logits are not finite.
         """
         if not self.adjusts:
             return logits
@@ -114,18 +114,18 @@ class Sampler:
 
     @property
     def greedy(self) -> bool:
-        """Whether the choice is always the greatest logit."""
+        """True if the choice is always the largest logit."""
         return self.temperature < COLDEST or self.top_k == 1
 
     @property
     def entry(self) -> str | None:
-        """The entry that draws a token; None where the best one is there already."""
+        """Name of the entry that draws a token; None for greedy sampling, whose token is already there."""
         if self.greedy:
             return None
         return SAMPLE if self.top_k is not None or self.top_p in (None, 1) else SAMPLE_NUCLEUS
 
     def scalars(self, step: int, vocab: int) -> dict[str, float]:
-        """What that entry is told, to draw token `step` of this seed from `vocab` logits."""
+        """Returns the scalars of that entry, to draw token `step` of this seed from `vocab` logits."""
         k, p, temperature = self.top_k or 0, 1.0 if self.top_p is None else float(self.top_p), self.temperature
         seed = draw_seed(self.seed)
         return {
@@ -139,7 +139,7 @@ class Sampler:
         }
 
     def probabilities(self, logits: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The distribution `[vocab]` that a token is drawn from, of logits `[vocab]`."""
+        """Returns the distribution `[vocab]` that a token is drawn from, given logits `[vocab]`."""
         if self.greedy:
             certain = np.zeros(len(logits))
             certain[int(np.argmax(logits))] = 1.0
@@ -157,7 +157,7 @@ class Sampler:
     def choose(self, logits: NDArray[np.floating], step: int = 0) -> int:
         """Draws token `step` of this seed from logits `[vocab]`.
 
-        Raises GlgptError where they are not finite; those of tokens that the bias forbids may be -inf.
+        Raises GlgptError if they are not finite; those of tokens that the bias forbids may be -inf.
         """
         check_finite(np.delete(logits, self._forbidden) if self._forbidden else logits)
         if self.greedy:
@@ -169,7 +169,7 @@ class Sampler:
 
 
 def check_finite(logits: NDArray[np.floating]) -> None:
-    """Raises GlgptError where a logit is NaN or infinite."""
+    """Raises GlgptError if a logit is NaN or infinite."""
     if not np.isfinite(logits).all():
         raise GlgptError(NOT_FINITE)
 
@@ -189,8 +189,8 @@ def _biases(given: Any) -> dict[int, float]:
 
 
 def nucleus_width(temperature: float, top_p: float, vocab: int) -> float:
-    """How far below the greatest logit to search for the end of the nucleus: a power of two.
+    """Returns how far below the largest logit to search for the end of the nucleus: a power of two.
 
-    All tokens below it together weigh less than 1 - top_p of the greatest.
+    All tokens below that together weigh less than 1 - top_p of the largest.
     """
     return float(2.0 ** math.ceil(math.log2(temperature * math.log(2 * vocab / max(1 - top_p, 2**-24)))))

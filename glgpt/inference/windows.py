@@ -1,4 +1,4 @@
-"""Texts read side by side from their first token, without caches: their logits, or what each token of them costs."""
+"""Runs whole texts side by side without caches, for their logits or for the loss of each token."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 
 MOST_TEXTS = 16
-ROWS, SOFTWARE_ROWS = 2048, 512  # tokens of a batch: enough to fill a GPU, and a batch's share of a text on software GL
-SHORTEST = 16  # tokens that a text is padded to at least
-LOGITS_BYTES = 1 << 28  # of the logits of a batch
+ROWS, SOFTWARE_ROWS = 2048, 512  # maximum tokens of a batch: enough to fill a GPU; on software GL
+SHORTEST = 16  # minimum tokens that a text is padded to
+LOGITS_BYTES = 1 << 28  # maximum for the logits of a batch
 
 
 def windows_program(
     config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, texts: int, tokens: int, losses: bool
 ) -> Program:
-    """Entry `read`: `texts` sequences of `tokens` ids (rows t * texts + text of `ids.N`) from position 0.
+    """Records entry `read`: `texts` sequences of `tokens` ids (rows t * texts + text of `ids.N`) from position 0.
 
-    It lists `logits` `[tokens * texts, vocab]`, or with `losses` of each row (-log of the probability of its token in
-    `targets`, 1, ..), zeros where that is below zero.
+    It lists `logits` `[tokens * texts, vocab]`. With `losses` it lists those of each row instead: -log of the
+    probability of its token in `targets`, or zero for a negative target.
     """
     rec = Recorder(limits)
     network = config.network(rec, kernel, dtype, batch=Batch(texts))
@@ -44,18 +44,18 @@ def windows_program(
 
 
 class Windows:
-    """Reads many texts over the weights of a player, as many at once as fill the device."""
+    """Runs many texts over the weights of a player, as many at once as fill the device."""
 
     def __init__(self, player: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
         self.main, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
-        self._known: dict[tuple[int, int, bool], Player] = {}  # by texts, tokens, whether for losses; one at a time
+        self._known: dict[tuple[int, int, bool], Player] = {}  # by (texts, tokens, losses); holds one at most
 
     def logits(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
-        """The logits of every position of each text, `[T, vocab]`. They do not depend on the texts beside it."""
+        """Returns the logits of every position of each text, `[T, vocab]`, which do not depend on the other texts."""
         return [found for _, found in self._read([(text, None) for text in texts])]
 
     def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
-        """For each text -log of the probability of each token but the first, float32 `[T - 1]`, as they are found."""
+        """Yields for each text -log of the probability of each token but the first, float32 `[T - 1]`."""
         for _, found in self._read([(text[:-1], text[1:]) for text in texts]):
             yield found
 
@@ -80,10 +80,10 @@ class Windows:
                 yield first + i, rows[: len(given), i, 0] if losses else np.ascontiguousarray(rows[: len(given), i])
 
     def _player(self, texts: int, longest: int, losses: bool) -> tuple[Player, int, int]:
-        """(a player, texts of its batch, tokens of each) for so many texts of at most `longest` tokens."""
+        """Returns (player, texts of its batch, tokens of each) for `texts` texts of at most `longest` tokens."""
         most = largest_context(self.config, self.main.device.limits)
         tokens = min(most, max(SHORTEST, 1 << (longest - 1).bit_length()))
-        if losses:  # many of one length: without padding
+        if losses:  # texts mostly have the same length: pad less
             tokens = min(most, -(-longest // SHORTEST) * SHORTEST)
         size = min(MOST_TEXTS, 1 << (texts - 1).bit_length(), self._room(tokens, losses))
         while True:
@@ -95,7 +95,7 @@ class Windows:
                 if self.most is not None and needed > self.most:
                     if size == 1:
                         raise GlgptError(
-                            f"reading this takes {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
+                            f"running this text needs {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
                             f"{self.most / 2**20:.0f} MiB; allow more"
                         )
                     size //= 2
@@ -105,7 +105,7 @@ class Windows:
             return self._known[key], size, tokens
 
     def _room(self, tokens: int, losses: bool) -> int:
-        """The most texts of a batch: a power of two."""
+        """Returns the maximum number of texts in a batch, a power of two."""
         device = self.main.device
         rows = min(SOFTWARE_ROWS if device.software else ROWS, device.limits.max_texture_size)
         rows = min(rows, LOGITS_BYTES // (4 * self.config.vocab_size))
@@ -113,10 +113,10 @@ class Windows:
 
     @property
     def nbytes(self) -> int:
-        """Texture memory at present, in bytes, beyond the model's own."""
+        """Current texture memory in bytes, without the model's own."""
         return sum(own_bytes(player.program) for player in self._known.values())
 
     def close(self) -> None:
-        """Releases what was recorded."""
+        """Releases the recorded program and its textures."""
         while self._known:
             self._known.popitem()[1].close()

@@ -1,7 +1,7 @@
-"""What each model family is: configuration, parameters, activations, forward pass. It never knows files or GL.
+"""Defines the model families: configuration, parameters, activations and forward pass of each.
 
-`spec` is what a family says of itself, `network` what their forward passes share; each other package is one family,
-found by its name, which is the `model_type` of its `config.json`.
+`spec` is the interface of a family, `network` what their forward passes share; each subpackage is one family, named
+after the `model_type` of its `config.json`. Forward passes are recorded with `ops`; no file is read here.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from glgpt.errors import GlgptError, written
 if TYPE_CHECKING:
     from glgpt.models.spec import ModelConfig
 
-DEFAULT = "gpt2"  # what is trained from fresh weights
+DEFAULT = "gpt2"  # family of models trained from fresh weights
 
 
 def families() -> list[str]:
-    """Every family's name."""
+    """Returns the names of all families."""
     return sorted(found.name for found in pkgutil.iter_modules(__path__) if found.ispkg)
 
 
 def family(name: Any) -> type[ModelConfig]:
-    """A family's configuration. Raises GlgptError where there is none of this name."""
+    """Returns a family's configuration class. Raises GlgptError for an unknown name."""
     known = families()
     if name not in known:
         raise GlgptError(
@@ -41,6 +41,9 @@ def from_dict(config: Mapping[str, Any]) -> ModelConfig:
 
 
 def from_fields(fields: Mapping[str, Any]) -> ModelConfig:
-    """What `ModelConfig.fields` gave. Raises GlgptError for an unknown family and TypeError for other fields."""
-    fields = {"model_type": DEFAULT, **fields}  # states of the first version name none
+    """Returns the configuration with these `ModelConfig.fields`.
+
+    Raises GlgptError for an unknown family and TypeError for other fields.
+    """
+    fields = {"model_type": DEFAULT, **fields}  # states of the first version lack model_type
     return family(fields.pop("model_type"))(**fields)

@@ -1,4 +1,4 @@
-"""Chooses how many positions a model's caches hold (its context), of the `n_positions` that it was made for."""
+"""Chooses the context of a model: how many of its `n_positions` the caches hold."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from glgpt.errors import ArgumentError, written
 from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import Limits
 
-DEFAULT_CONTEXT = 2048  # at first, where a model has more positions and no one says how many are needed
+DEFAULT_CONTEXT = 2048  # initial context of a model with more positions, if none is given
 
 
 def largest_context(config: ModelConfig, limits: Limits) -> int:
-    """The most positions that caches can hold on a device: a cache has a row of texels for each."""
+    """Returns the maximum number of positions that a device's caches can hold: each needs a row of texels."""
     return min(config.n_positions, limits.max_texture_size)
 
 
 def first_context(config: ModelConfig, limits: Limits, given: int | None = None) -> int:
-    """The positions to make caches for: those `given`, else the model's, but DEFAULT_CONTEXT at most.
+    """Returns the positions to allocate caches for: `given`, or else the model's, at most DEFAULT_CONTEXT.
 
-    Raises ArgumentError for a given number that the model or the device does not have.
+    Raises ArgumentError if the model or the device does not have the given number.
     """
     largest = largest_context(config, limits)
     if given is None:
         return min(largest, DEFAULT_CONTEXT)
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise ArgumentError(f"context is {written(given)}; it must be a whole number from 1")
+        raise ArgumentError(f"context is {written(given)}; it must be a positive integer")
     if given > largest:
         whose = "of the model" if largest == config.n_positions else "that a texture holds"
         raise ArgumentError(f"a context of {given} is beyond the {largest} positions {whose}; lower --context")
@@ -31,5 +31,5 @@ def first_context(config: ModelConfig, limits: Limits, given: int | None = None)
 
 
 def grown_context(config: ModelConfig, limits: Limits, needed: int) -> int:
-    """The positions to make caches for where `needed` of them are: the next power of two, so that few are ever made."""
+    """Returns the positions to allocate caches for if `needed` are used: a power of two, to limit reallocation."""
     return min(largest_context(config, limits), 1 << max(0, needed - 1).bit_length())

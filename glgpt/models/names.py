@@ -1,4 +1,4 @@
-"""Captions and explanations of what a model computes: the words that views show for a name."""
+"""Captions and explanations of parameters, activations and passes, which the views display."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Name(NamedTuple):
-    """A caption of a word or two for a pass, and an explanation of one line; either may be empty."""
+    """A caption of a word or two and an explanation of one line; either may be empty."""
 
     title: str = ""
     about: str = ""
@@ -14,7 +14,7 @@ class Name(NamedTuple):
 
 LOGITS_FROM = "turns the last norm into logits"
 
-# What every family has; {} is a block's number. A family's own names come on top.
+# Names of every family; {} stands for a block's number. Families add their own.
 SHARED = {
     "embed": Name("embed", "each token's vector: where the residual stream begins"),
     "h.{}.ln_1": Name("norm", "the residual stream, normalised: the input of attention"),

@@ -1,4 +1,4 @@
-"""A part of a model: some of the embedding, a range of blocks, and the head, for a program that runs no more."""
+"""A part of a model, for a program that runs only that: a range of blocks, optionally the embedding and the head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from glgpt.errors import ArgumentError, written
 from glgpt.models.spec import EMBED, FINAL_NORM, LOGITS, Activation, ModelConfig, Parameter
 
-HIDDEN = "hidden"  # what a part without the head ends with; inputs are `hidden.N` for N rows
+HIDDEN = "hidden"  # output of a part without the head; inputs are `hidden.N` for N rows
 _PART = re.compile(r"(embed)?,?(?:(\d{1,4})(?:-(\d{1,4}))?)?,?(head)?")
 
 
@@ -17,8 +17,8 @@ _PART = re.compile(r"(embed)?,?(?:(\d{1,4})(?:-(\d{1,4}))?)?,?(head)?")
 class Part:
     """Blocks `first` .. `end` - 1, the embedding before them if `embed`, the final norm and the logits if `head`.
 
-    Without the embedding its input is a hidden state (the residual stream before block `first`), without the head its
-    output is one. Raises ArgumentError for a part that holds nothing, or has a gap between what it holds.
+    Without the embedding, the input is a hidden state (the residual stream before block `first`); without the head, the
+    output is one. Raises ArgumentError for a part that is empty or has a gap.
     """
 
     first: int
@@ -28,21 +28,21 @@ class Part:
 
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.end or (self.first == self.end and not self.embed and not self.head):
-            raise ArgumentError(f"blocks {self.first} to {self.end - 1} are no part of a model")
+            raise ArgumentError(f"blocks {self.first} to {self.end - 1} are not a part of a model")
 
     @classmethod
     def whole(cls, config: ModelConfig) -> Part:
-        """All of a model."""
+        """Returns the whole model as a part."""
         return cls(0, config.n_layer, True, True)
 
     @classmethod
     def head_of(cls, config: ModelConfig) -> Part:
-        """The final norm and the logits alone."""
+        """Returns the final norm and the logits alone."""
         return cls(config.n_layer, config.n_layer, False, True)
 
     @classmethod
     def of_blocks(cls, first: int, end: int, config: ModelConfig) -> Part:
-        """These blocks, the embedding where they begin with block 0, the head where they end with the last.
+        """Returns these blocks, with the embedding if they include the first one and the head if they include the last.
 
         Raises ArgumentError for blocks that the model does not have.
         """
@@ -53,19 +53,21 @@ class Part:
 
     @classmethod
     def parse(cls, text: str, config: ModelConfig) -> Part:
-        """A part as it is written: `4-11`, `4`, `embed`, `head`, or `embed,0-3` and `8-11,head` in full.
+        """Parses `4-11`, `4`, `embed`, `head`, or a full description such as `embed,0-3` and `8-11,head`.
 
-        Blocks alone have the embedding or the head beside them where they reach an end of the model; `+` in front
-        (`+0-3`) leaves both out. Raises ArgumentError for anything else.
+        Blocks alone include the embedding or the head if they reach that end of the model; a leading `+` (`+0-3`)
+        excludes both. Raises ArgumentError for anything else.
         """
         bare = text.removeprefix("+")
         found = _PART.fullmatch(bare)
         if not found or not bare or bare[-1] == "," or bare[0] == ",":
-            raise ArgumentError(f"{written(text)} is no part of a model; write blocks such as 4-11, or embed, or head")
+            raise ArgumentError(
+                f"{written(text)} is not a part of a model; write blocks such as 4-11, or embed, or head"
+            )
         embed, head = found[1] is not None, found[4] is not None
         if found[2] is None:
             if embed and head:
-                raise ArgumentError(f"{written(text)} leaves a gap; name the embedding and the head as two parts")
+                raise ArgumentError(f"{written(text)} leaves a gap; give the embedding and the head as two parts")
             at = config.n_layer if head else 0
             return cls(at, at, embed, head)
         first = int(found[2])
@@ -79,54 +81,54 @@ class Part:
         return blocks
 
     def __str__(self) -> str:
-        """In full, as `parse` reads it."""
+        """Returns the full description, as `parse` reads it."""
         blocks = [f"{self.first}-{self.end - 1}"] if self.end - self.first > 1 else [str(self.first)]
         names = ["embed"] * self.embed + blocks * (self.end > self.first) + ["head"] * self.head
         return ("" if self.embed or self.head else "+") + ",".join(names)
 
     @property
     def blocks(self) -> range:
-        """The blocks' numbers."""
+        """The numbers of the blocks."""
         return range(self.first, self.end)
 
     def contains(self, other: Part) -> bool:
-        """Whether the other is this one, or less of it."""
+        """True if the other part is equal to this one or a subset of it."""
         inside = self.first <= other.first and other.end <= self.end
         return inside and self.embed >= other.embed and self.head >= other.head
 
     def precedes(self, other: Part) -> bool:
-        """Whether the other begins where this one ends."""
+        """True if the other part begins where this one ends."""
         return not self.head and not other.embed and self.end == other.first
 
     def before(self) -> Part | None:
-        """What comes before it; None where nothing does."""
+        """Returns the part before this one; None if it has the embedding."""
         return None if self.embed else Part(0, self.first, True, False)
 
     def after(self, config: ModelConfig) -> Part | None:
-        """What comes after it; None where nothing does."""
+        """Returns the part after this one; None if it has the head."""
         return None if self.head else Part(self.end, config.n_layer, False, True)
 
     def parameters(self, config: ModelConfig) -> dict[str, Parameter]:
-        """The parameters that it needs, in the order of their use; a tied head is one of both ends."""
-        found, behind = {}, False
+        """Returns the parameters of this part, in order of use; a tied head belongs to both ends."""
+        found, past_blocks = {}, False
         for name, parameter in config.parameters.items():
-            behind = behind or parameter.layer is not None
+            past_blocks = past_blocks or parameter.layer is not None
             if parameter.layer is not None:
                 wanted = parameter.layer in self.blocks
             else:
-                wanted = self.head if behind else self.embed
+                wanted = self.head if past_blocks else self.embed
             if wanted or (self.head and name == config.output):
                 found[name] = parameter
         return found
 
     def activations(self, config: ModelConfig) -> dict[str, Activation]:
-        """The named intermediates that it computes, in their order."""
+        """Returns the activations of this part, in order of computation."""
         ends = {EMBED: self.embed, FINAL_NORM: self.head, LOGITS: self.head}
         return {name: a for name, a in config.activations.items() if ends.get(name, a.layer in self.blocks)}
 
 
 def checked_chain(parts: list[Part], config: ModelConfig) -> None:
-    """Raises ArgumentError unless the parts, one after another, are the whole model."""
+    """Raises ArgumentError unless the parts, in order, make up the whole model."""
     if not parts or not parts[0].embed or not parts[-1].head or parts[-1].end != config.n_layer:
         missing = "the embedding" if not parts or not parts[0].embed else "the head"
         raise ArgumentError(f"the plan lacks {missing}; its parts must be the whole model in order")

@@ -1,4 +1,4 @@
-"""Activations of a transformers model, collected by hooks on its modules; each family says which module is which."""
+"""Collects the activations of a transformers model by hooks on its modules, which each family names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from glgpt.models.spec import LOGITS, PATTERN, SCORES, K, Q, in_block
 
 
 class Hooks:
-    """Forward hooks that keep what modules are given or return, by the names of activations."""
+    """Forward hooks that record inputs and outputs of modules, by activation name."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
         self._handles: list[Any] = []
 
     def output(self, name: str, module: Any, change: Callable[[Any], Any] = lambda x: x) -> None:
-        """Keeps what a module returns for the first sequence, after `change`."""
+        """Records what a module returns for the first sequence, after `change`."""
 
         def hook(_: Any, __: Any, output: Any) -> None:
             self.found[name] = change((output[0] if isinstance(output, tuple) else output)[0])
@@ -24,7 +24,7 @@ class Hooks:
         self._handles.append(module.register_forward_hook(hook))
 
     def input(self, name: str, module: Any) -> None:
-        """Keeps what a module is given."""
+        """Records the input of a module."""
 
         def hook(_: Any, inputs: Any, __: Any) -> None:
             self.found[name] = inputs[0][0]
@@ -38,9 +38,9 @@ class Hooks:
         scales: Sequence[float],
         change: Callable[[dict[str, Any]], dict[str, Any]] = lambda found: found,
     ) -> dict[str, Any]:
-        """One forward pass of `ids`, all that the hooks kept after `change`, logits, patterns and scores.
+        """Runs `ids` once; returns all recorded values after `change`, logits, patterns and scores.
 
-        `scales` are what each layer multiplies its scores with.
+        `scales` are the factors of each layer's scores.
         """
         import torch
 

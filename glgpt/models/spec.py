@@ -1,7 +1,7 @@
-"""What a model family says of itself: parameters, activations, its checkpoint's names, its network.
+"""The interface of a model family: parameters, activations, its checkpoint's names, its network.
 
-Loading, saving, initialising, weight decay, capture, dumps, comparison, export and bench are loops over this spec;
-none of them knows a family.
+Loading, saving, initialisation, weight decay, capture, dumps, comparison, export and benchmarks loop over this spec and
+do not depend on a family.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
     from glgpt.program.kernel import Kernel
     from glgpt.program.recorder import Recorder
 
-MOST_LAYERS = 1000  # far beyond GPT-2 XL's 48; a program has each layer's passes written out
-MOST_SIZE = 1 << 24  # of a vocabulary, a width, a context
-MOST_PARAMETERS = 1 << 34  # ten times GPT-2 XL's, 64 GiB in f32
+MOST_LAYERS = 1000  # GPT-2 XL has 48; a program lists the passes of every layer
+MOST_SIZE = 1 << 24  # maximum vocabulary, width and context
+MOST_PARAMETERS = 1 << 34  # ten times as many as GPT-2 XL; 64 GiB in f32
 
 EMBED, FINAL_NORM, LOGITS = "embed", "ln_f", "logits"
-FIRST_NORM = "ln_1"  # of a block
+FIRST_NORM = "ln_1"  # in each block
 Q, K, V = "attn.q", "attn.k", "attn.v"
 SCORES, PATTERN, RESID_POST = "attn.scores", "attn.pattern", "resid_post"
 
 
 def in_block(layer: int | str, name: str) -> str:
-    """The dotted name of an activation of one block, such as `h.0.attn.pattern`: the same in every family."""
+    """Returns the dotted name of an activation of one block, such as `h.0.attn.pattern`, in every family."""
     return f"h.{layer}.{name}"
 
 
 def part_of(name: str) -> str:
-    """What `in_block` was given: `attn.pattern` of `h.0.attn.pattern`; other names are returned as they are."""
+    """Reverses `in_block`: returns `attn.pattern` for `h.0.attn.pattern`, and other names unchanged."""
     return re.sub(r"^h\.\d+\.", "", name)
 
 
-DIMS = {"scores": "head, T, T", "pattern": "head, T, T", "cache": "head, T, d_head"}  # of other kinds: T, width
+DIMS = {"scores": "head, T, T", "pattern": "head, T, T", "cache": "head, T, d_head"}  # other kinds: T, width
 PER_HEAD = {Q: "cache", K: "cache", V: "cache", SCORES: "scores", PATTERN: "pattern"}
 
 
 def dims_of(name: str) -> str:
-    """The natural shape of an activation in words, for arrays that come without a model."""
+    """Returns a description of an activation's natural shape, for arrays that come without a model."""
     return DIMS.get(PER_HEAD.get(part_of(name), ""), "T, width")
 
 
 @dataclass(frozen=True)
 class Heads:
-    """An axis of a parameter's matrix that consists of heads: `count` of them, `width` values each.
+    """An axis of a parameter's matrix that consists of heads: `count` heads of `width` values each.
 
-    In textures every head is padded with zeros to whole texels, which stay zero through every product.
+    In textures every head is padded with zeros to whole texels; the padding stays zero through every product.
     """
 
     axis: int
@@ -71,18 +71,18 @@ class Heads:
 
     @property
     def padded(self) -> int:
-        """Values of a head in a texture."""
+        """Values per head in a texture."""
         return texels(self.width)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor of a checkpoint, and the matrix that its texture holds.
+    """One tensor of a checkpoint, and the matrix stored in its texture.
 
-    `name` is Hugging Face's without the family's prefix, `shape` that of the checkpoint. The texture holds the
-    transpose where `transposed`, a vector as one row. `product`: it is the right factor of a product, and its rows are
-    padded to a multiple of four. `table`: a row of it is looked up for each position. Fresh values are normal of
-    `mean` and `deviation`. `decayed`: AdamW decays it. `layer` is the block that it belongs to.
+    `name` is Hugging Face's without the family's prefix, `shape` the checkpoint's. If `transposed`, the texture holds
+    the transpose; a vector is stored as one row. `product`: it is the right factor of a product, and its rows are
+    padded to a multiple of four. `table`: one row is read for each position. Fresh values are normal with `mean` and
+    `deviation`. `decayed`: AdamW applies weight decay to it. `layer` is the block that it belongs to.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Parameter:
 
     @property
     def count(self) -> int:
-        """How many numbers it holds."""
+        """Number of values."""
         return math.prod(self.shape)
 
     @property
@@ -111,7 +111,7 @@ class Parameter:
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns of the matrix that the texture holds."""
+        """Rows and columns of the matrix in the texture."""
         rows, cols = self.unpadded
         if self.heads is None:
             return rows, cols
@@ -119,7 +119,7 @@ class Parameter:
         return (wide, cols) if self.heads.axis == 0 else (rows, wide)
 
     def arrange(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The texture's matrix `[rows, cols]` from the checkpoint's array, which it shares memory with if it can."""
+        """Returns the texture's matrix `[rows, cols]` from the checkpoint's array; they share memory if possible."""
         found = array.T if self.transposed else array.reshape(self.unpadded)
         if self.heads is None or self.heads.padded == self.heads.width:
             return found
@@ -130,7 +130,7 @@ class Parameter:
         return np.pad(found.reshape(-1, *split), ((0, 0), (0, 0), pad)).reshape(self.matrix)
 
     def restore(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """The checkpoint's array from the texture's matrix, which may have rows of padding: `arrange` undone."""
+        """Returns the checkpoint's array from the texture's matrix, which may have padding rows: undoes `arrange`."""
         rows, cols = self.matrix
         found = matrix[:rows, :cols]
         if self.heads is not None and self.heads.padded != self.heads.width:
@@ -143,7 +143,7 @@ class Parameter:
         return np.ascontiguousarray(found.T if self.transposed else found.reshape(self.shape))
 
     def used(self, rows: int, cols: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """For rows and for columns of a texture: (period, how many of each period are no padding)."""
+        """Returns (period, values per period that are not padding) for the rows and for the columns of a texture."""
         by_row, by_col = (rows, self.unpadded[0]), (cols, cols)
         if self.heads is None:
             return by_row, by_col
@@ -153,11 +153,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Activation:
-    """One named intermediate and its place in its matrix.
+    """One named activation and its place in its matrix.
 
-    `kind`: `rows`, a row a token; `heads`, the same with each head padded to whole texels; `cache`, a row a position
-    with padded heads; `scores` and `pattern`, rows are token * heads + head and columns are keys. `width` is the number
-    of values of a row, or of a head where `kind` is `heads` or `cache`.
+    `kind` is `rows` (a row for each token), `heads` (the same with each head padded to whole texels), `cache` (a row
+    for each position with padded heads), or `scores` and `pattern` (rows are token * heads + head and columns are
+    keys). `width` is the number of values of a row, or of a head if `kind` is `heads` or `cache`.
     """
 
     name: str
@@ -167,43 +167,43 @@ class Activation:
 
     @property
     def layer(self) -> int | None:
-        """The block it is in; None outside of all."""
+        """The block it is in; None outside the blocks."""
         block = re.match(r"h\.(\d+)\.", self.name)
         return int(block[1]) if block else None
 
     @property
     def added(self) -> bool:
-        """Whether a block adds it to the residual stream: the names of such end in `.out`, in every family."""
+        """True if a block adds it to the residual stream; such names end in `.out` in every family."""
         return self.layer is not None and self.name.endswith(".out")
 
     @property
     def row_width(self) -> int:
-        """The number of values of a row without padding, of all heads together where they are side by side."""
+        """Number of values of a row without padding, including all heads that are side by side."""
         return self.width * (self.heads if self.kind in ("heads", "cache") else 1)
 
     @property
     def square(self) -> bool:
-        """Whether its columns are tokens too."""
+        """True if its columns are tokens too."""
         return self.kind in ("scores", "pattern")
 
     @property
     def per_head(self) -> bool:
-        """Whether its natural shape begins with the heads."""
+        """True if its natural shape begins with the heads."""
         return self.square or self.kind == "cache"
 
     @property
     def dims(self) -> str:
-        """Its natural shape in words: `head, T, T`, `head, T, d_head` or `T, width`."""
+        """A description of its natural shape: `head, T, T`, `head, T, d_head` or `T, width`."""
         return DIMS.get(self.kind, "T, width")
 
     def shape(self, tokens: int) -> tuple[int, ...]:
-        """Its natural shape for a text of so many tokens."""
+        """Returns its natural shape for a text of this many tokens."""
         if self.square:
             return self.heads, tokens, tokens
         return (self.heads, tokens, self.width) if self.kind == "cache" else (tokens, self.row_width)
 
     def natural(self, matrix: Floats, start: int, valid: int, total: int) -> Floats:
-        """The rows of tokens start .. start + valid - 1 of `total`, in the natural shape and without padding.
+        """Returns rows of tokens start .. start + valid - 1 of `total`, in the natural shape without padding.
 
         Scores and patterns become `[heads, valid, total]`, caches `[heads, valid, d_head]`, others `[valid, width]`.
         """
@@ -225,22 +225,22 @@ class Activation:
 
 
 class ModelConfig(ABC):
-    """A model of one family: the fields of its `config.json` that change what is computed, and all that follows.
+    """A model of one family: the fields of its `config.json` that change the computation, and what follows from them.
 
     Subclasses are frozen dataclasses named `CONFIG` in `glgpt.models.<model_type>`.
     """
 
-    model_type: ClassVar[str]  # of config.json
-    architecture: ClassVar[str]  # transformers' class
-    prefix: ClassVar[str]  # of every tensor in a checkpoint but the head
-    block_prefix: ClassVar[str]  # of every parameter of a block; {} is the block's number
-    positions: ClassVar[str]  # "absolute": a vector of each is added to the embedding; "rotary": queries and keys turn
-    own_names: ClassVar[Mapping[str, Name]]  # on top of `glgpt.models.names.SHARED`
-    buffers: ClassVar[re.Pattern[str]]  # tensors of a checkpoint that are no parameters
+    model_type: ClassVar[str]  # in config.json
+    architecture: ClassVar[str]  # class in transformers
+    prefix: ClassVar[str]  # of every tensor in a checkpoint except the head
+    block_prefix: ClassVar[str]  # of every parameter of a block; {} stands for the block's number
+    positions: ClassVar[str]  # "absolute": added to the embedding; "rotary": rotate queries and keys
+    own_names: ClassVar[Mapping[str, Name]]  # in addition to `glgpt.models.names.SHARED`
+    buffers: ClassVar[re.Pattern[str]]  # tensors of a checkpoint that are not parameters
     head: ClassVar[str] = "lm_head.weight"
-    embedding: ClassVar[str]  # of tokens; the head too where they are tied
+    embedding: ClassVar[str]  # of tokens; also the head if they are tied
 
-    # Fields, or properties, of every family.
+    # Fields or properties of every family.
     vocab_size: int
     n_positions: int
     n_embd: int
@@ -250,14 +250,14 @@ class ModelConfig(ABC):
 
     @cached_property
     def context(self) -> int:
-        """Positions that the caches of a program hold: the model's `n_positions`, or fewer (`with_context`).
+        """Positions that a program's caches hold: the model's `n_positions`, or fewer (`with_context`).
 
-        It changes nothing that is computed, and is part of neither `fields` nor equality.
+        It does not change results, and is part of neither `fields` nor equality.
         """
         return self.n_positions
 
     def with_context(self, positions: int) -> ModelConfig:
-        """The same model for programs whose caches hold this many positions, `n_positions` at most."""
+        """Returns the same model for programs whose caches hold this many positions, at most `n_positions`."""
         config = copy.copy(self)
         config.__dict__["context"] = min(positions, self.n_positions)
         return config
@@ -269,23 +269,23 @@ class ModelConfig(ABC):
 
     @property
     def n_kv_head(self) -> int:
-        """How many heads keys and values have."""
+        """Number of key and value heads."""
         return self.n_head
 
     @cached_property
     @abstractmethod
     def parameters(self) -> dict[str, Parameter]:
-        """Every parameter that a checkpoint must hold, by name, in the order of its use."""
+        """Every parameter that a checkpoint must hold, by name, in order of use."""
 
     @cached_property
     @abstractmethod
     def activations(self) -> dict[str, Activation]:
-        """Every named intermediate, in the order they are computed."""
+        """Every activation, in order of computation."""
 
     @staticmethod
     @abstractmethod
     def network_class() -> type[Network]:
-        """The family's `Network`, imported when asked for: reading a configuration needs no op."""
+        """Returns the family's `Network`, imported on demand: reading a configuration needs no op."""
 
     def network(
         self,
@@ -297,29 +297,29 @@ class ModelConfig(ABC):
         role: str = "weight",
         part: Part | None = None,
     ) -> Network:
-        """The family's network over a recorder; see `glgpt.models.network.Network`."""
+        """Returns the family's network over a recorder; see `glgpt.models.network.Network`."""
         return self.network_class()(rec, self, kernel, dtype, names, batch, role, part)
 
     @classmethod
     @abstractmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ModelConfig:
-        """Reads a parsed `config.json`. Raises GlgptError for a field that cannot be supported."""
+        """Reads a parsed `config.json`. Raises GlgptError for an unsupported field."""
 
     @classmethod
     @abstractmethod
     def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> ModelConfig:
-        """A model of this size with the family's usual settings."""
+        """Returns a model of this size with the family's usual settings."""
 
     @abstractmethod
     def to_dict(self, dropout: float = 0.0) -> dict[str, Any]:
-        """The `config.json` that transformers reads."""
+        """Returns the `config.json` that transformers reads."""
 
     @staticmethod
     @abstractmethod
     def reference(network: Any, ids: list[int]) -> dict[str, NDArray[np.float64]]:
-        """Every activation that a transformers model of this family computes, in natural shapes."""
+        """Returns every activation that a transformers model of this family computes, in natural shapes."""
 
-    reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager"}  # of transformers' from_pretrained
+    reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager"}  # for transformers' from_pretrained
 
     @property
     def tied(self) -> dict[str, str]:
@@ -333,30 +333,31 @@ class ModelConfig(ABC):
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers the model learns; a tied head counts once."""
+        """Number of learned values; a tied head counts once."""
         return sum(p.count for p in self.parameters.values())
 
     @property
     def block_flops(self) -> int:
-        """Floating-point operations of a token through the products of all blocks, without attention and head."""
+        """Floating-point operations for a token in the products of all blocks, without attention and head."""
         return 2 * sum(p.count for p in self.parameters.values() if p.product and p.layer is not None)
 
     @property
     def head_flops(self) -> int:
-        """Floating-point operations of the logits of a token."""
+        """Floating-point operations for the logits of a token."""
         return 2 * self.parameters[self.output].count
 
     def training_flops(self, context: int) -> int:
-        """Operations of a token in a training step: forward and twice that backward, products and attention.
+        """Returns the operations for a token in a training step: products and attention, forward and backward.
 
-        6 N for the N weights of products and 12 L W T for attention (Kaplan et al. 2020).
+        The backward pass takes twice the operations of the forward pass: 6 N for the N weights of products and 12 L W T
+        for attention (Kaplan et al. 2020).
         """
         attention = 12 * self.n_layer * self.n_head * self.d_head * context
         return 3 * (self.block_flops + self.head_flops) + attention
 
     @property
     def names(self) -> dict[str, Name]:
-        """Caption and explanation of each activation, parameter, state and pass; {} is a block's number."""
+        """Caption and explanation of each activation, parameter, state and pass; {} stands for a block's number."""
         found = SHARED | dict(self.own_names)
         if self.tie_word_embeddings:
             title, about = found[self.embedding]
@@ -364,40 +365,40 @@ class ModelConfig(ABC):
         return found
 
     def template(self, parameter: Parameter) -> str:
-        """A parameter's name with {} as its block's number."""
+        """Returns a parameter's name with {} as its block's number."""
         if parameter.layer is None:
             return parameter.name
         return self.block_prefix + parameter.name.removeprefix(self.block_prefix.format(parameter.layer))
 
     def stored_name(self, name: str) -> str:
-        """A parameter's name in a checkpoint's file."""
+        """Returns a parameter's name in a checkpoint file."""
         return name if name == self.head else self.prefix + name
 
     def fields(self) -> dict[str, Any]:
-        """All that decides what is computed, and the family's name; `glgpt.models.from_fields` reads it."""
+        """Returns everything that determines results, and the family's name; `from_fields` reads it."""
         own: Any = self  # a dataclass, as every family's is
         return {"model_type": self.model_type, **asdict(own)}
 
     def shape(self) -> dict[str, int]:
-        """The sizes that every family has, by name."""
+        """Returns the sizes that every family has, by name."""
         names = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_kv_head", "d_head")
         return {name: getattr(self, name) for name in names}
 
     def stream(self) -> list[str]:
-        """The residual stream's names: after the embedding and after each block."""
+        """Returns the residual stream's names: after the embedding and after each block."""
         return [EMBED, *(in_block(i, RESID_POST) for i in range(self.n_layer))]
 
     def patterns(self) -> list[str]:
-        """The attention patterns' names, a layer each."""
+        """Returns the names of the attention patterns, one for each layer."""
         return [in_block(i, PATTERN) for i in range(self.n_layer)]
 
 
 def check_sizes(config: ModelConfig, names: tuple[str, ...]) -> None:
-    """Raises GlgptError where a size is no positive whole number or beyond reason, or there are too many layers."""
+    """Raises GlgptError if a size is not a positive integer or too large, or there are too many layers."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise GlgptError(f"config: {name} is {written(value)}; it must be a positive whole number")
+            raise GlgptError(f"config: {name} is {written(value)}; it must be a positive integer")
         if value > MOST_SIZE:
             raise GlgptError(f"config: {name} is {written(value)}; at most {MOST_SIZE} is supported")
     if config.n_layer > MOST_LAYERS:
@@ -405,14 +406,14 @@ def check_sizes(config: ModelConfig, names: tuple[str, ...]) -> None:
 
 
 def check_count(config: ModelConfig) -> None:
-    """Raises GlgptError for a model of more parameters than any device takes."""
+    """Raises GlgptError for a model with more parameters than supported."""
     if config.parameter_count > MOST_PARAMETERS:
         count = f"{config.parameter_count:,} parameters"
         raise GlgptError(f"config: these sizes make {count}; at most {MOST_PARAMETERS:,} are supported")
 
 
 def activation_table(block: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> dict[str, Activation]:
-    """The activations of a decoder whose blocks have these: name -> (kind, width, heads)."""
+    """Returns the activations of a decoder whose blocks have these: name -> (kind, width, heads)."""
     table: dict[str, tuple[Any, ...]] = {EMBED: ("rows", config.n_embd)}
     for i in range(config.n_layer):
         table |= {in_block(i, name): about for name, about in block.items()}

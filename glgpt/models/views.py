@@ -1,4 +1,4 @@
-"""Describes a model for views: stages of a block, and names, groups and words as a page's manifest holds them."""
+"""Describes a model for views: the stages of a block, and names, groups and explanations for a page's manifest."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from glgpt.models.part import Part
 from glgpt.models.spec import EMBED, RESID_POST, SCORES, ModelConfig, in_block, part_of
 
-BLOCK = in_block("{}", "")  # what the names of a block's activations begin with
+BLOCK = in_block("{}", "")  # prefix of the names of a block's activations
 
 
 class Stage(NamedTuple):
-    """A cell of the machine: the activations that it shows, and the part that adds it to the residual stream."""
+    """A cell of the model diagram: the activations that it shows, and the part that adds it to the residual stream."""
 
     title: str
     names: list[str]
@@ -20,7 +20,7 @@ class Stage(NamedTuple):
 
 
 def stages(config: ModelConfig, block: int) -> list[Stage]:
-    """Returns the cells of a block from the top, as the page has them."""
+    """Returns the cells of a block from top to bottom, as the page shows them."""
     names = [name for name in config.activations if name.startswith(in_block(block, ""))]
     kinds = {kind: [n for n in names if config.activations[n].kind == kind] for kind in ("cache", "heads")}
     added = [name for name in names if config.activations[name].added]
@@ -36,10 +36,10 @@ def stages(config: ModelConfig, block: int) -> list[Stage]:
 
 
 def family_json(config: ModelConfig, states: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns names, groups and explanations as a manifest holds them; {} in a name is a block's number.
+    """Returns names, groups and explanations for a manifest; {} in a name stands for a block's number.
 
-    `states` are what the names of states begin with that belong to an activation, before its name. The order of `names`
-    is that in which a view lists them: activations as they are computed, parameters as they are used, then others.
+    `states` are the prefixes of states that belong to an activation. `names` is in the order in which a view lists
+    them: activations as computed, parameters as used, then others.
     """
     activations = [a.name if a.layer is None else BLOCK + part_of(a.name) for a in config.activations.values()]
     words = config.names
@@ -62,6 +62,6 @@ def family_json(config: ModelConfig, states: Sequence[str] = ()) -> dict[str, An
 
 
 def described(config: ModelConfig, part: Part | None = None) -> list[dict[str, Any]]:
-    """Lists the activations of a model, or of a part of it, in the order in which they are computed."""
+    """Returns the activations of a model, or of a part of it, in order of computation."""
     found = config.activations if part is None else part.activations(config)
     return [{"name": a.name, "kind": a.kind, "heads": a.heads, "width": a.width} for a in found.values()]

@@ -1,4 +1,5 @@
-"""Training a model: the step's program, `Trainer` for one step, `run` for a whole run in its folder.
+"""Trains a model: `trainer.Trainer` takes single steps, `run.train` runs a whole training in a run folder.
 
-AdamW's passes are in `ops/adamw.py`; `program` records them behind the gradients. It never knows the command line.
+`program` records a step: gradients, then AdamW's passes (`ops/adamw.py`). The package builds on `inference`, `models`
+and `text`; the command line calls it.
 """

@@ -1,4 +1,4 @@
-"""What a run tells of itself, and how it ends."""
+"""The events that a training run reports to its hooks, and its result."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from glgpt.models.spec import ModelConfig
 from glgpt.training.settings import Settings
 
 if TYPE_CHECKING:
-    from glgpt.training.plan import Plan  # which imports the graphics library
+    from glgpt.training.plan import Plan  # importing it loads the graphics library
 
 
 class DivergedError(GlgptError):
-    """A loss or gradient that is not finite: the message says at which step, where, and what checkpoint is good."""
+    """A loss or gradient that is not finite; the message gives the step, the tensor and the last good checkpoint."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Announces a training before its first step, once the run folder exists."""
+    """Reported before the first step of a training, once the run folder exists."""
 
     folder: Path
     config: ModelConfig
@@ -30,55 +30,55 @@ class Start:
     train_tokens: int
     validation_tokens: int
     memory: Mapping[str, int]  # bytes by role
-    step: int  # steps done before
+    step: int  # steps already done
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step's figures; the validation's where one was due."""
+    """The results of one step, and those of the validation if one was due."""
 
     step: int
-    loss: float  # nats a token, as the next
+    loss: float  # nats per token
     grad_norm: float
     lr: float
-    tokens_per_s: float  # 0 where it is not known yet
+    tokens_per_s: float  # 0: not measured yet
     seconds_left: float
-    validation_loss: float | None = None
+    validation_loss: float | None = None  # nats per token
     bits_per_byte: float | None = None  # of the validation text
-    loss_scale: float | None = None  # in f16, what the loss was multiplied with
-    overflows: int = 0  # how often the step was taken before its gradients fitted halves
+    loss_scale: float | None = None  # in f16, the factor of the loss
+    overflows: int = 0  # how often the step was repeated because gradients overflowed f16
 
 
 @dataclass(frozen=True)
 class Trained:
-    """How a run ended; losses are the last ones known."""
+    """The result of a run; losses are the last measured ones."""
 
     folder: Path
     step: int
     loss: float | None
     validation_loss: float | None
     bits_per_byte: float | None
-    validation_step: int | None  # after which it was measured: an interrupt may have kept a later one away
-    tokens: int  # seen in this session
+    validation_step: int | None  # when it was measured; an interrupt may prevent a later one
+    tokens: int  # trained on in this session
     seconds: float
     interrupted: bool
-    signal: int | None = None  # that interrupted it
+    signal: int | None = None  # number of the signal that interrupted the run
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What is called during a run; None is not."""
+    """The callbacks of a run; None if not needed."""
 
     on_plan: Callable[[Plan], object] | None = None
     on_start: Callable[[Start], object] | None = None
     on_step: Callable[[Step], object] | None = None
-    on_validation: Callable[[int, float, float], object] | None = None  # step, nats a token, bits a byte
+    on_validation: Callable[[int, float, float], object] | None = None  # step, nats per token, bits per byte
     on_sample: Callable[[int, str], object] | None = None  # step, text
     on_save: Callable[[int], object] | None = None  # step
-    on_progress: Callable[[str, int, int], object] | None = None  # what, done, total
+    on_progress: Callable[[str, int, int], object] | None = None  # task, done, total
 
     def task(self, what: str) -> Callable[[int, int], None]:
-        """`on_progress` for one task."""
+        """Returns `on_progress` for one task."""
 
         def show(done: int, total: int) -> None:
             if self.on_progress:

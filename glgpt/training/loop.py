@@ -1,4 +1,4 @@
-"""The steps of a run: what is drawn, noted, evaluated and saved when, and how a run is stopped."""
+"""The loop of a run: takes steps, logs them, evaluates, samples, saves, and stops on a signal."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from glgpt.training.settings import Settings
 if TYPE_CHECKING:
     from glgpt.training.trainer import StepResult, Trainer
 
-RECENT = 50  # results over which tokens/s is measured
+RECENT = 50  # number of results over which tokens/s is measured
 
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Collects the first SIGINT or SIGTERM in the list it gives; another one raises what the first stands for."""
+    """Yields a list that receives the first SIGINT or SIGTERM; a second one raises the exception of the first."""
     caught: list[int] = []
     second = Unwinding()
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         number = first(number, NUMBERS)
         if caught:
             second.handle(caught[0], frame)
         else:
             caught.append(number)
 
-    with handled(note, default=True):
+    with handled(on_signal, default=True):
         try:
             yield caught
         finally:
@@ -50,7 +50,7 @@ def stoppable() -> Iterator[list[int]]:
 
 
 class Loop:
-    """Takes a trainer from the steps it has done to `settings.steps`."""
+    """Trains from the steps already done to `settings.steps`."""
 
     def __init__(
         self, trainer: Trainer, data: Data, tokenizer: Tokenizer, settings: Settings, run: RunFolder, hooks: Hooks
@@ -59,21 +59,20 @@ class Loop:
         self.settings, self.run, self.hooks = settings, run, hooks
         self.first = self.saved = trainer.steps_done
         self.last: Step | None = None
-        self.validation: tuple[float, float] | None = None  # nats a token, bits a byte
-        self.validated: int | None = None  # the step after which that was measured
+        self.validation: tuple[float, float] | None = None  # nats per token, bits per byte
+        self.validated: int | None = None  # the step of that measurement
         self._stop: Sequence[int] = ()
         self._rows = settings.batch * settings.accumulate
         self._begun = time.perf_counter()
-        self._other = 0.0  # seconds spent on anything but steps
-        self._rate = 0.0  # steps a second
-        self._recent: deque[tuple[int, float]] = deque(
-            maxlen=RECENT
-        )  # (step, seconds) of results while steps are in flight
+        self._other = 0.0  # seconds not spent on steps
+        self._rate = 0.0  # steps per second
+        # (step, seconds) of results while steps are in flight
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._idle: tuple[int, float] | None = None  # (step, seconds) when nothing was in flight
         self._lengths: np.ndarray | None = None
 
     def go(self) -> Trained:
-        """Trains to the end, or to a first interrupt; both leave a checkpoint."""
+        """Trains to the end, or until the first interrupt; both save a checkpoint."""
         with stoppable() as self._stop:
             with self._untimed():
                 self._catch_up()
@@ -100,9 +99,9 @@ class Loop:
         )
 
     def keep(self, step: int, loss: float | None) -> dict[str, Any]:
-        """Evaluates, samples, notes and saves parameters that were trained elsewhere to `step`, with their last loss.
+        """Evaluates, samples, logs and saves parameters that were trained elsewhere up to `step`, with their last loss.
 
-        Gives the line of metrics.jsonl and the sample. Raises DivergedError where a parameter is not finite.
+        Returns the line of metrics.jsonl, with the sample. Raises DivergedError if a parameter is not finite.
         """
         line: dict[str, Any] = {"step": step, "lr": self.settings.lr_at(step)} | (
             {} if loss is None else {"loss": loss}
@@ -122,7 +121,7 @@ class Loop:
             self.hooks.task("taking the first step")(0, 1)
         results = self._asked(lambda: self.trainer.submit(inputs, targets, s.lr_at(step)))
         due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
-        if not due and not first:  # the first compiles, and is waited for
+        if not due and not first:  # the first step compiles shaders, so wait for it
             for result in results:
                 self._recent.append((result.step, self._busy()))
             if len(self._recent) > 1:
@@ -144,7 +143,7 @@ class Loop:
                 self._save(step)
 
     def _drain(self) -> list[StepResult]:
-        """Waits for the steps in flight. Their results come at once, so the speed is that since the last time."""
+        """Waits for the steps in flight. Measures the speed since the previous call, since results arrive together."""
         results = self._asked(self.trainer.drain)
         now = self.trainer.steps_done, self._busy()
         self._rate = _slope(self._idle, now) if self._idle else 0.0
@@ -156,7 +155,7 @@ class Loop:
         return bool(every) and (step % every == 0 or step == self.settings.steps)
 
     def _catch_up(self) -> None:
-        """The validation before the first step, and what an interrupt left out of the last one."""
+        """Runs the validation before the first step, and what an interrupt prevented after the last one."""
         lines, s = self.run.lines(), self.settings
         last = next((line for line in reversed(lines) if line.get("validation_loss") is not None), None)
         if last:
@@ -173,7 +172,7 @@ class Loop:
 
     @contextlib.contextmanager
     def _untimed(self) -> Iterator[None]:
-        """Time spent inside does not count in tokens/s."""
+        """Excludes the time spent inside from tokens/s."""
         start = time.perf_counter()
         try:
             yield
@@ -184,7 +183,7 @@ class Loop:
         return time.perf_counter() - self._begun - self._other
 
     def _take(self, results: Sequence[StepResult], evaluated: bool = False) -> None:
-        """Notes steps whose results have come; with `evaluated`, the last validation is theirs."""
+        """Logs steps whose results have arrived; with `evaluated`, the last validation is theirs."""
         for result in results:
             nats, bits = self.validation if evaluated and self.validation else (None, None)
             self.last = Step(
@@ -215,15 +214,15 @@ class Loop:
         self.run.note({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()})
 
     def _asked(self, ask: Callable[[], list[StepResult]]) -> list[StepResult]:
-        """Results of the trainer. Raises DivergedError where a step's gradients fit halves with no loss scale."""
+        """Returns results of the trainer. Raises DivergedError if no loss scale prevents an overflow of gradients."""
         try:
             return ask()
         except OverflowedError as error:
-            self._take(self.trainer.drain())  # what was read of the steps before
+            self._take(self.trainer.drain())  # results of earlier steps
             raise self._broken(error.step, error.what) from None
 
     def _diverged(self, result: StepResult) -> DivergedError:
-        with contextlib.suppress(OverflowedError):  # of a later step
+        with contextlib.suppress(OverflowedError):  # raised for a later step
             self.trainer.drain()
         tensor = self.trainer.not_finite()
         what = f"the loss is {result.loss:g} and the gradient's norm {result.grad_norm:g}"
@@ -238,7 +237,7 @@ class Loop:
         )
 
     def _evaluate(self, step: int) -> bool:
-        """The loss on fixed windows of the validation text; False where there is none, or an interrupt came."""
+        """Measures the loss on fixed windows of the validation text; False if there is none, or after an interrupt."""
         s, ids = self.settings, self.data.validation
         if not len(ids):
             return False
@@ -260,7 +259,7 @@ class Loop:
         return True
 
     def _sample(self, step: int) -> None:
-        """A text as the model writes it now; where its context is full, it continues from the later half of that."""
+        """Samples a text from the current model; if the context is full, continues from its later half."""
         s, ids = self.settings, list(self._prompt())
         prompt = len(ids)
         while len(ids) - prompt < s.sample_tokens and not self._stop:
@@ -282,7 +281,7 @@ class Loop:
             self.hooks.on_sample(step, text)
 
     def _prompt(self) -> list[int]:
-        """A line's end; the text's own first token for a vocabulary that has none."""
+        """Returns the ids of a line end, or the text's first token if the vocabulary has none."""
         try:
             return self.tokenizer.encode("\n")
         except GlgptError:
@@ -293,7 +292,7 @@ class Loop:
         self.hooks.task("saving a checkpoint")(0, 1)
         try:
             self.trainer.save(self.run.path, self.tokenizer.eos)
-        except GlgptError as error:  # a step of a finite loss left parameters that are not
+        except GlgptError as error:  # the loss was finite, but the parameters are not
             raise self._broken(step, str(error)) from None
         self.saved = step
         self.run.keep(step, self.settings.keep)
@@ -313,12 +312,12 @@ class Loop:
 
 
 def _scaled(result: StepResult) -> dict[str, Any]:
-    """What a line of a step in f16 tells beside: its loss scale, and how often its gradients overflowed."""
+    """Returns the fields that f16 adds to a step's line: its loss scale and its number of overflows."""
     if result.loss_scale is None:
         return {}
     return {"loss_scale": result.loss_scale} | ({"overflows": result.overflows} if result.overflows else {})
 
 
 def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:
-    """Steps a second from one to the other; zero where no time passed."""
+    """Returns the steps per second between two points; zero if no time passed."""
     return (b[0] - a[0]) / (b[1] - a[1]) if b[1] > a[1] else 0.0

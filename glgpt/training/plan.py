@@ -1,4 +1,4 @@
-"""The texture memory and the time of a training step, known once it is recorded and before anything is allocated."""
+"""The texture memory and time of a training step, computed from the recorded program before anything is allocated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """Resources that a training needs: bytes of textures by role, and an estimate of a step's seconds."""
+    """Resources that a training needs: texture bytes by role, and the estimated seconds of a step."""
 
     recipe: Recipe
     memory: Mapping[str, int]
@@ -23,7 +23,7 @@ class Plan:
 
     @property
     def fixed(self) -> int:
-        """Bytes for parameters, gradients, moments and caches: no setting changes them."""
+        """Bytes for parameters, gradients, moments and caches, which no setting changes."""
         return self.memory["weight"] + self.memory["state"]
 
     @property
@@ -32,18 +32,18 @@ class Plan:
         return sum(self.memory.values())
 
     def check(self, limit: int) -> None:
-        """Raises GlgptError, with what would take less, where the textures take more than `limit` bytes (0: any)."""
+        """Raises GlgptError, with options that reduce memory, if the textures exceed `limit` bytes (0: unlimited)."""
         if not limit or self.total <= limit:
             return
         r = self.recipe
-        need = f"training takes {self}, more than the {limit / MIB:,.0f} MiB of --max-texture-memory"
+        need = f"training needs {self}, more than the {limit / MIB:,.0f} MiB of --max-texture-memory"
         if self.fixed > limit:
-            raise GlgptError(f"{need}; the model's own are too many already: train a smaller one, or allow more")
+            raise GlgptError(f"{need}; the model alone exceeds it: train a smaller one, or raise the limit")
         smaller = [
             f"--{name} below {value}" for name, value in (("batch", r.batch), ("context", r.context)) if value > 1
         ]
         smaller += ["--precision f16"] * (r.precision == "f32") + ["--recompute"] * (not r.recompute)
-        raise GlgptError(f"{need}; what takes less: {', '.join(smaller)}")
+        raise GlgptError(f"{need}; to reduce it, use {', '.join(smaller)}")
 
     def __str__(self) -> str:
         batch = f"batches of {self.recipe.batch} x {self.recipe.context} tokens"

@@ -1,4 +1,4 @@
-"""The program of a training step: forward, backward, the norm of the gradients, AdamW."""
+"""Records the program of a training step: forward, backward, the norm of the gradients, AdamW."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
 from glgpt.training.settings import PRECISIONS
 
-MOMENTS = ("moment", "squares")  # what AdamW keeps of a parameter's gradients
-SLOTS = 256  # losses that wait in a texture to be read: one for each micro-batch of a step, and one beyond
+MOMENTS = ("moment", "squares")  # AdamW's running averages of a parameter's gradients
+SLOTS = 256  # maximum micro-batches of a step; a texture holds a loss for each, and one for `evaluate`
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a recorded training step depends on, beside the model.
+    """All that a recorded training step depends on, except the model.
 
-    `batch` sequences of `context` tokens at a time, `accumulate` times a step; AdamW's `betas`, `eps` and
-    `weight_decay` (of matrices); `clip`, the greatest norm of all gradients together (0: none); `dropout` and
-    `recompute` as in `models.network.Batch`. `precision` f16: what products read, and what the backward pass reads of
-    the forward pass, is stored as halves; parameters, moments, the residual stream, sums and losses stay f32, and the
-    loss is scaled (`loss_scale`).
+    A step runs `batch` sequences of `context` tokens, `accumulate` times; `betas`, `eps` and `weight_decay` (of
+    matrices) are AdamW's; `clip` is the maximum norm of all gradients together (0: no clipping); `dropout` and
+    `recompute` are as in `models.network.Batch`. With `precision` f16, the inputs of products and the activations saved
+    for the backward pass are stored as float16; parameters, moments, the residual stream, sums and losses stay f32, and
+    the loss is scaled (`loss_scale`).
     """
 
     batch: int
@@ -50,7 +50,7 @@ class Recipe:
 
     @property
     def rows(self) -> int:
-        """Rows of a whole step, each with a target."""
+        """Rows of a whole step; each has a target."""
         return self.batch * self.context * self.accumulate
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Recipe:
         for name in ("batch", "context", "accumulate"):
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < 1:
-                raise GlgptError(f"{name} is {value!r}; it must be a whole number from 1")
+                raise GlgptError(f"{name} is {value!r}; it must be a positive integer")
         try:
             b1, b2 = map(float, self.betas)
         except (TypeError, ValueError):
@@ -75,30 +75,30 @@ class Recipe:
 
 
 def program_digest(config: ModelConfig, recipe: Recipe) -> str:
-    """SHA-256 of all that decides what a step computes but its kernel: two programs with the same train together."""
+    """Returns the SHA-256 of all that determines a step's result but its kernel; equal digests train together."""
     same = asdict(recipe) | {"recompute": False}
-    if recipe.precision == "f32":  # which older versions do not name
+    if recipe.precision == "f32":  # older versions do not store it
         del same["precision"]
     fields = {"config": config.fields(), "recipe": same}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def checked_rate(lr: Any) -> float:
-    """A learning rate. Raises GlgptError for what is none."""
+    """Returns a learning rate. Raises GlgptError for an invalid one."""
     if not (isinstance(lr, Real) and 0 <= float(lr) < math.inf):
-        raise GlgptError(f"lr is {lr!r}; it must be a number from 0 and finite")
+        raise GlgptError(f"lr is {lr!r}; it must be a finite number of at least 0")
     return float(lr)
 
 
 def checked_seed(seed: Any) -> int:
-    """The seed of fresh parameters and dropout. Raises GlgptError for what is none."""
+    """Returns the seed of fresh parameters and dropout. Raises GlgptError for an invalid one."""
     if not (isinstance(seed, Integral) and 0 <= int(seed) < 1 << 32):
-        raise GlgptError(f"seed is {seed!r}; it must be a whole number from 0 and below 2^32")
+        raise GlgptError(f"seed is {seed!r}; it must be an integer from 0 to 2^32 - 1")
     return int(seed)
 
 
 def training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
-    """The program with the entries of `record_training`. Raises GlgptError where the limits forbid it."""
+    """Returns the program with the entries of `record_training`. Raises GlgptError if it exceeds the limits."""
     rec = Recorder(limits)
     try:
         record_training(rec, config, recipe, kernel)
@@ -112,15 +112,16 @@ def training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel
 
 
 def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: Kernel) -> None:
-    """Entries `init`, `backward`, `accumulate` (for several micro-batches), `update`, `evaluate` and a generation's.
+    """Records `init`, `backward`, `accumulate` (for several micro-batches), `update`, `evaluate` and generation.
 
     `init` makes fresh parameters from the scalar `seed`. `backward` leaves the gradients of (sum of losses) / (rows of
-    the whole step) in the states `d.<parameter>`, `accumulate` adds to them; both, and `evaluate`, write (sum of
-    losses, targets that count, ..) to row `row` of the state `losses`: 0 for `backward`, then one for each micro-batch.
-    `update` takes a step on the mean over all targets of the step that count, and leaves (its norm, what it multiplied
-    gradients with, 1 if finite, 0) in the state `gradient_norm`. `prepare` must be played before a generation, whenever
-    the parameters have changed.
-    Raises GlgptError where the limits forbid it.
+    the whole step) in the states `d.<parameter>`, and `accumulate` adds to them. Both, and `evaluate`, write (sum of
+    losses, number of targets that count, ..) to row `row` of the state `losses`: 0 for `backward`, then one for each
+    micro-batch. `update` takes a step on the mean over all targets of the step that count, and leaves (gradient norm,
+    factor of the gradients, 1 if finite, 0) in the state `gradient_norm`. After the parameters have changed, `prepare`
+    must be played before a generation.
+
+    Raises GlgptError if the limits do not allow it.
     """
     if recipe.context > config.n_positions:
         raise GlgptError(f"a context of {recipe.context} tokens is beyond the model's n_positions {config.n_positions}")
@@ -166,7 +167,7 @@ def _loss(network: Network, recipe: Recipe) -> Tensor:
 
 
 def record_predictions(network: Network, recipe: Recipe) -> None:
-    """Leaves `ops.prediction` of each row of a batch in the state `predictions`."""
+    """Writes `ops.prediction` of each row of a batch to the state `predictions`."""
     rec = network.rec
     logits = network.logits(network.prefill(recipe.context))
     rec.store(ops.prediction(rec, logits, _targets(rec, recipe)), "predictions")
@@ -187,7 +188,7 @@ def _losses(rec: Recorder) -> Tensor:
 
 
 def _backward(network: Network, recipe: Recipe, so_far: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-    """Parameter -> the state that holds its gradient; with `so_far`, another state that holds the sum."""
+    """Returns parameter -> the state with its gradient; with `so_far`, another state with the sum."""
     rec, suffix = network.rec, ".sum" if so_far else ""
     with rec.taping() as tape:
         loss = _loss(network, recipe)
@@ -208,7 +209,7 @@ def _moments(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _initial(network: Network) -> None:
-    """Fresh parameters, as the spec says of each."""
+    """Records fresh parameters as the spec of each defines them."""
     for site, parameter in enumerate(network.config.parameters.values()):
         x = network.parameter(parameter.name)
         rows, cols = parameter.used(x.rows, x.cols)

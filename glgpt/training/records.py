@@ -1,4 +1,4 @@
-"""What a run folder's files must hold: `train.json`, a line of `metrics.jsonl`, the metadata of `state.safetensors`."""
+"""Schemas of a run folder's files: `train.json`, lines of `metrics.jsonl`, the metadata of `state.safetensors`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]
 Steps = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-Figure = float | None  # None: it was not finite
+Figure = float | None  # None: the value was not finite
 
 
 class _Strict(BaseModel):
@@ -24,7 +24,7 @@ class _Strict(BaseModel):
 
 
 class Source(_Strict):
-    """Where a file's text is from: what `glgpt data fetch` noted when it fetched it."""
+    """The origin of a file's text, as recorded by `glgpt data fetch`."""
 
     source: str
     date: str
@@ -33,7 +33,7 @@ class Source(_Strict):
 
 
 class Record(_Strict):
-    """`train.json`: what a run was started with; `files` is empty where it was given a text."""
+    """`train.json`: how a run was started; `files` is empty if it was given a text."""
 
     glgpt: str = ""
     files: list[str]
@@ -41,13 +41,13 @@ class Record(_Strict):
     preset: str | None = None
     init: str | None = None
     vocab_size: Size
-    data: str  # tells the text and the tokenizer: `Data.key`
+    data: str  # identifies the text and the tokenizer: `Data.key`
     tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # `identity` of its files; None: unknown
     settings: Settings
 
 
 class Line(_Strict):
-    """A line of `metrics.jsonl`: a step's figures; those of the validation where one was due; in f16 its loss scale."""
+    """A line of `metrics.jsonl`: a step's results, those of a validation if one was due, and in f16 the loss scale."""
 
     step: Steps
     loss: Figure = None
@@ -62,12 +62,12 @@ class Line(_Strict):
     @model_validator(mode="after")
     def _validation_is_whole(self) -> Line:
         if (self.validation_loss is None) != (self.validation_bits_per_byte is None):
-            raise ValueError("validation_loss and validation_bits_per_byte stand together or not at all")
+            raise ValueError("validation_loss and validation_bits_per_byte must both be present or both be absent")
         return self
 
 
 class Made(_Strict):
-    """On which device, and how, a state was computed: only the same makes the same bits."""
+    """The device, kernel and fetch that computed a state: only the same ones reproduce it bit for bit."""
 
     on: str
     kernel: str
@@ -77,12 +77,12 @@ class Made(_Strict):
     @classmethod
     def _known(cls, kernel: str) -> str:
         if kernel not in KERNELS:
-            raise ValueError(f"there is no such kernel; there are {', '.join(KERNELS)}")
+            raise ValueError(f"unknown kernel; expected one of {', '.join(KERNELS)}")
         return kernel
 
 
 class RecipeFields(BaseModel):
-    """`Recipe`, with a batch or context of None where the steps decide."""
+    """The fields of `Recipe`; a batch or context of None is taken from the steps."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="forbid")
 
@@ -99,23 +99,23 @@ class RecipeFields(BaseModel):
 
 
 class Scale(_Strict):
-    """The loss scale of the next step, see `training.loss_scale`."""
+    """The loss scale of the next step; see `training.loss_scale`."""
 
     value: Annotated[float, Field(gt=0)]
     steps: Steps
 
 
 class Sum(_Strict):
-    """What a tensor's bytes must be: little-endian f32, rows one after another."""
+    """SHA-256 and shape of a tensor's bytes: little-endian f32, row by row."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     shape: list[Annotated[int, Field(ge=1, le=MOST_SIZE)]]
 
 
 class About(_Strict):
-    """The metadata of a state; a browser's has no `made`, and older ones no `tensors`.
+    """The metadata of a state; browsers do not write `made`, and older versions do not write `tensors`.
 
-    `shape` is the batch and context that was recorded for where the recipe leaves one open.
+    `shape` is the recorded batch and context if the recipe leaves one open.
     """
 
     config: dict[str, Any]
@@ -139,7 +139,7 @@ class About(_Strict):
 
 
 def validated(model: type[Model], text: str | bytes, where: str) -> Model:
-    """The model in JSON `text`. Raises FileError that begins with `where` and names the first wrong field."""
+    """Parses JSON `text`. Raises FileError that begins with `where` and names the first invalid field."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:

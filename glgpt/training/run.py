@@ -1,4 +1,4 @@
-"""Training a model on text, in a run folder that can be left and taken up again at any time."""
+"""Trains a model on text, in a run folder that can be resumed at any time."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, s
 from glgpt.training.settings import Settings, settings_for
 
 if TYPE_CHECKING:
-    from glgpt.training.plan import Plan  # which imports the graphics library
+    from glgpt.training.plan import Plan  # importing it loads the graphics library
 
-# What a run may be continued with in place of its own settings; the rest decides which model learns from which batches.
+# Settings that may change when a run is resumed; the others determine the model and its batches.
 CHANGEABLE = (
     "steps lr min_lr warmup schedule weight_decay clip dropout recompute device max_texture_memory "
     "eval_every eval_tokens sample_every sample_tokens save_every keep"
@@ -52,20 +52,20 @@ def train(
     on_progress: Callable[[str, int, int], object] | None = None,
     **settings: Any,
 ) -> Trained:
-    """Trains a model on files of UTF-8 text, read one after another as one text, or on `text`; returns when it is done.
+    """Trains a model on files of UTF-8 text (joined in the given order), or on `text`; returns when it is done.
 
-    A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights of a `preset`'s size
-    (default "nano") or from the checkpoint `init`, and takes any field of `training.settings.Settings`. `resume`
-    continues the run in that folder as if it had never stopped, bit for bit, with its own text and settings; those
-    of `CHANGEABLE` may be given anew. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint; a second one
-    ends it at once.
+    A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights with a `preset`'s size
+    (default "nano") or from the checkpoint `init`, and accepts any field of `training.settings.Settings`. `resume`
+    continues the run in that folder as if it had never stopped, bit for bit, with its own text and settings, except
+    those of `CHANGEABLE` that are given. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint; a second one
+    ends it immediately.
 
-    Called while it runs: `on_plan` with the texture memory and an estimate of a step's time, before any is allocated,
-    `on_start` when the run folder is there, `on_step` for every step, `on_validation` with a step,
-    nats a token and bits a byte, `on_sample` with a step and a text, `on_save` with the step of a checkpoint,
-    `on_progress` with what else takes long, how much of it is done, and how much there is.
+    Callbacks: `on_plan` receives the texture memory and an estimate of a step's time before anything is allocated,
+    `on_start` is called when the run folder exists, `on_step` after every step, `on_validation` with a step, nats per
+    token and bits per byte, `on_sample` with a step and a text, `on_save` with the step of a checkpoint, `on_progress`
+    with the name of a long task, how much of it is done, and its total.
 
-    Raises GlgptError for unusable text or settings; its subclass DivergedError for a loss or gradient not finite.
+    Raises GlgptError for unusable text or settings, and its subclass DivergedError if a loss or gradient is not finite.
     """
     hooks = Hooks(on_plan, on_start, on_step, on_validation, on_sample, on_save, on_progress)
     named = [files] if isinstance(files, (str, Path)) else list(files)
@@ -75,7 +75,7 @@ def train(
     given = {name: value for name, value in settings.items() if value is not None}
     if resume is not None:
         if out is not None or preset is not None or init is not None:
-            raise GlgptError("a run is resumed in its folder and with its model: leave out, preset and init away")
+            raise GlgptError("resume cannot be combined with out, preset or init")
         return _resumed(Path(resume), source, given, hooks)
     if source is None:
         raise GlgptError("no text was given; name at least one file")
@@ -97,7 +97,7 @@ def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict
 
 @dataclass(frozen=True)
 class NewRun:
-    """A run folder with a checkpoint of step 0, and all that its steps take."""
+    """A run folder with a checkpoint of step 0, and everything needed to train it."""
 
     trainer: Any
     data: Data
@@ -115,11 +115,11 @@ def new_run(
     hooks: Hooks,
     also: Callable[[Path, Any, Data, Settings], None] | None = None,
 ) -> Iterator[NewRun]:
-    """Makes the folder of a new run: tokenizer, settings, fresh weights or those of a checkpoint.
+    """Creates the folder of a new run: tokenizer, settings, and fresh weights or those of a checkpoint.
 
     `record` holds the `files`, `preset` and `init` of `records.Record`, `given` the settings that differ from the
     preset's. `also` is called with the folder, the trainer, the data and the settings before the folder appears under
-    its name: what it writes is there from the first moment. Raises GlgptError for unusable text or settings.
+    its name, so that the files it writes are there from the start. Raises GlgptError for unusable text or settings.
     """
     init = record["init"]
     if init is None:
@@ -132,7 +132,7 @@ def new_run(
     out = check_new(out)
     checkpoint = None if init is None else Checkpoint.open(init)
     settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
-    if checkpoint is None:  # a size that cannot be is refused before a tokenizer is trained
+    if checkpoint is None:  # an invalid size is refused before a tokenizer is trained
         settings.model_config(bpe_size(settings.tokenizer) or 1)
     with contextlib.ExitStack() as stack:
         with staged(out) as folder:
@@ -163,7 +163,7 @@ def new_run(
             write_json(folder / RECORD, whole.model_dump())
             saving = hooks.task("saving a checkpoint")
             saving(0, 1)
-            trainer.save(folder, tokenizer.eos)  # so that a run has a checkpoint from its first moment
+            trainer.save(folder, tokenizer.eos)  # so that a run has a checkpoint from the start
             saving(1, 1)
             if also:
                 also(folder, trainer, data, settings)
@@ -174,11 +174,11 @@ def new_run(
 def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks) -> Trained:
     fixed = sorted(given.keys() - set(CHANGEABLE))
     if fixed:
-        raise GlgptError(f"{fixed[0]} cannot change in a run; what can: {', '.join(CHANGEABLE)}")
+        raise GlgptError(f"{fixed[0]} cannot change in a run; these can: {', '.join(CHANGEABLE)}")
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(RunFolder(path))
         before, folder = run.record.settings, quoted(path, 300)
-        if isinstance(given.get("lr"), (int, float)):  # a lower rate falls to as small a share of itself
+        if isinstance(given.get("lr"), (int, float)):  # keep the ratio of min_lr to lr
             given = {"min_lr": before.min_lr * given["lr"] / before.lr} | given
         settings = replace(before, **given)
         if text is None:
@@ -187,9 +187,9 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
             text = Text.of_files(run.record.files)
         tokenizer = load_tokenizer(path, run.record.vocab_size)
         if tokenizer is None:
-            raise GlgptError(f"{folder} has lost its tokenizer")
+            raise GlgptError(f"{folder} has no tokenizer files; restore them")
         if run.record.tokenizer not in (None, identity(path)):
-            raise GlgptError(f"{folder}: its tokenizer files are not those that it was trained with; restore them")
+            raise GlgptError(f"{folder}: its tokenizer files are not the ones it was trained with; restore them")
         data = _load(text, settings, tokenizer, path, hooks)
         if data.key != run.record.data:
             shown = quoted(text.name, 300)
@@ -204,13 +204,13 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
 
 
 def _trainer() -> Any:
-    from glgpt.training.trainer import Trainer  # opens the graphics library
+    from glgpt.training.trainer import Trainer  # importing it loads the graphics library
 
     return Trainer
 
 
 def _options(s: Settings, hooks: Hooks) -> dict[str, Any]:
-    """What a trainer is made or loaded with."""
+    """Returns the options of a trainer."""
     device = int(s.device) if str(s.device).isdecimal() else s.device
     names = ("batch", "accumulate", "lr", "weight_decay", "dropout", "recompute", "precision", "max_texture_memory")
     return {name: getattr(s, name) for name in names} | {

@@ -1,4 +1,4 @@
-"""The folder of one training run: settings, metrics, samples; checkpoints and pictures are put there by others."""
+"""The folder of one training run: settings, metrics, samples and saved steps. `state` writes the checkpoints."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from glgpt.system.locks import lock_folder
 from glgpt.system.outputs import output_folder
 from glgpt.training.records import Line, Record, validated
 
-MOST_METRICS = 1 << 30  # bytes: some five million steps
+MOST_METRICS = 1 << 30  # bytes: about five million steps
 RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "state.safetensors"
 
 
 def check_new(path: str | Path) -> Path:
-    """The folder of a new run, as named, or where links lead. Raises FileError unless it is free or an empty folder."""
+    """Returns the path of a new run's folder, with links resolved. Raises FileError if it exists and is not empty."""
     hint = f"a run already; continue it with --resume {quoted(path)}, or give another --out"
     found, named = output_folder(path, held=(hint, lambda folder: (folder / STATE).exists())), Path(path)
     return found if any(above.is_symlink() for above in (named, *named.parents)) else named
 
 
 def free_name(path: Path) -> Path:
-    """`path`, or the first of `path`-2, `path`-3, … that does not exist."""
+    """Returns `path`, or the first of `path`-2, `path`-3, … that does not exist."""
     number, found = 1, path
     while found.exists():
         number += 1
@@ -39,24 +39,24 @@ def free_name(path: Path) -> Path:
 
 @contextlib.contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """A folder to fill that appears as `path` when the block ends, and not at all where it fails."""
+    """Yields a temporary folder that is renamed to `path` when the block ends, and removed if it fails."""
     with staged_folder(path) as folder:
         yield folder
-        check_new(path)  # another run may have come first
+        check_new(path)  # another run may have taken the name
 
 
 class RunFolder:
-    """A run's folder, held by one process at a time; close it, or use it as a context."""
+    """A run's folder, locked by one process at a time; close it, or use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Raises GlgptError for a folder that is no run's, or one that another process trains in."""
+        """Raises GlgptError if the folder is not a run's, or another process is training in it."""
         self.path = path
         for name in (RECORD, STATE):
             if not (path / name).is_file():
-                raise FileError(f"{quoted(path, 300)} is no training run: it has no {name}")
+                raise FileError(f"{quoted(path, 300)} is not a training run: it has no {name}")
         self.record = validated(Record, read_text(path / RECORD), f"{quoted(path / RECORD, 300)} is damaged")
         if (path / METRICS).exists():
-            self.lines()  # which says what is wrong there, before anything is written
+            self.lines()  # raises if a line is invalid, before anything is written
         unlock = lock_folder(path)
         if unlock is None:
             raise FileError(f"{quoted(path, 300)} is being trained by another process")
@@ -64,22 +64,23 @@ class RunFolder:
         self._metrics = (path / METRICS).open("ab")
 
     def rewind(self, step: int) -> None:
-        """Forgets what was noted after `step`, and what a killed process left half written."""
+        """Removes everything recorded after `step`, and files that a killed process left incomplete."""
         self._rewrite([line for line in self.lines() if line["step"] <= step])
         for sample in (self.path / SAMPLES).glob("*.txt"):
             if sample.stem.isdecimal() and len(sample.stem) < 20 and int(sample.stem) > step:
                 sample.unlink()
         for name in (STATE, "model.safetensors", "config.json", RECORD, METRICS, "loss.png"):
-            for half in self.path.glob(f".{name}.*"):
-                half.unlink()
-        for half in (self.path / STEPS).glob(".*"):
-            shutil.rmtree(half)
+            for partial in self.path.glob(f".{name}.*"):
+                partial.unlink()
+        for partial in (self.path / STEPS).glob(".*"):
+            shutil.rmtree(partial)
         self._forget([later for later in kept_steps(self.path) if later > step])
 
     def keep(self, step: int, most: int) -> None:
-        """Keeps the model as it was saved at `step` in a folder of its own, and of all such folders the last `most`.
+        """Saves the model of `step` in a separate folder, and deletes all but the last `most` of these folders.
 
-        Its files are links to those of the run, which are replaced and never written again: they take room once.
+        The files are hard links to those of the run, which are replaced rather than overwritten, so they need no extra
+        space.
         """
         self._forget([*(kept_steps(self.path)[: -most + 1] if most > 1 else kept_steps(self.path)), step])
         if not most:
@@ -104,7 +105,7 @@ class RunFolder:
             self._metrics.flush()
 
     def amend(self, step: int, values: dict[str, Any]) -> None:
-        """Adds values to the line of the last step, or a line where that has none."""
+        """Adds values to the line of the last step, or appends a line if there is none for it."""
         lines = self.lines()
         if lines and lines[-1]["step"] == step:
             values = lines.pop() | values
@@ -117,14 +118,14 @@ class RunFolder:
         self._metrics = (self.path / METRICS).open("ab")
 
     def sync(self) -> None:
-        """Returns when all notes are on the disk: a checkpoint never is ahead of them."""
+        """Flushes metrics.jsonl to disk, so that a checkpoint is never ahead of it."""
         with named_errors(self.path / METRICS):
             os.fsync(self._metrics.fileno())
 
     def lines(self) -> list[dict[str, Any]]:
-        """What metrics.jsonl holds; a last line that was cut off is left out.
+        """Returns the lines of metrics.jsonl, without an incomplete last line.
 
-        Raises FileError, naming line and field, for a line that no run wrote.
+        Raises FileError, naming line and field, for an invalid line.
         """
         path, found = self.path / METRICS, []
         lines = read_bytes(path, MOST_METRICS).split(b"\n")
@@ -134,7 +135,7 @@ class RunFolder:
                     where = f"{quoted(path, 300)} is damaged: line {number}"
                     found.append(validated(Line, line, where).model_dump(exclude_unset=True))
             except FileError:
-                if number < len(lines):  # else a killed process left it half written
+                if number < len(lines):  # an incomplete last line is from a killed process
                     raise
         return found
 
@@ -145,11 +146,11 @@ class RunFolder:
             file.write(text.encode("utf-8", errors="replace"))
 
     def sample_file(self, step: int) -> Path:
-        """The path of a step's sample."""
+        """Returns the path of a step's sample."""
         return self.path / SAMPLES / f"{step:06}.txt"
 
     def close(self) -> None:
-        """Lets others train in the folder. Closing twice is harmless."""
+        """Unlocks the folder. Closing twice is harmless."""
         if not self._metrics.closed:
             self._metrics.close()
             self._unlock()

@@ -1,4 +1,4 @@
-"""Sizes to train, the settings of a run, and the learning rate of each step."""
+"""Presets of model sizes, the settings of a run, and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import MOST_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
-MOST_NUMBER = 1 << 53  # of steps and the like: what a double holds
-PRECISIONS = ("f32", "f16")  # of what products read
+MOST_NUMBER = 1 << 53  # maximum of steps and other counts: exact in a double
+PRECISIONS = ("f32", "f16")  # of the inputs of products
 SHAPE = ("n_layer", "n_head", "n_embd", "context")
 
 
@@ -41,17 +41,15 @@ PRESETS = {
     "large": Preset(12, 10, 640, 512, "bpe:8192", 32, 6e-4, 0.95, 10000),
     "gpt2": Preset(12, 12, 768, 1024, "gpt2", 16, 6e-4, 0.95, 20000),
 }
-# Of a checkpoint that is trained further; its shape and tokenizer are its own.
+# Defaults for fine-tuning a checkpoint, which keeps its shape and tokenizer.
 FINE_TUNING = {"batch": 4, "lr": 1e-4, "beta2": 0.95, "steps": 500}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that decides what a run computes, and how often it evaluates, samples and saves.
+    """All settings that determine a run's result, and how often it evaluates, samples and saves.
 
-    It is kept in the run folder's train.json.
-
-    Raises GlgptError for a value out of range.
+    They are stored in the run folder's train.json. Raises GlgptError for a value out of range.
     """
 
     __pydantic_config__ = {"strict": True, "extra": "forbid"}  # noqa: RUF012, see `records.Record`
@@ -75,16 +73,16 @@ class Settings:
     dropout: float = 0.0
     recompute: bool = False
     precision: str = "f32"
-    eval_every: int = 250  # 0: never, as for the next two
+    eval_every: int = 250  # steps; 0: never, as for the next two
     sample_every: int = 250
     save_every: int = 250
-    keep: int = 3  # models of the last checkpoints
-    eval_tokens: int = 1 << 17  # 0: all of the validation text
+    keep: int = 3  # number of checkpoints whose models are retained
+    eval_tokens: int = 1 << 17  # maximum; 0: all of the validation text
     sample_tokens: int = 200
     validation: float = 0.1
     seed: int = 0
     device: str | int = "auto"
-    max_texture_memory: int = 0  # bytes that training may take; 0: any number
+    max_texture_memory: int = 0  # bytes; 0: unlimited
 
     def __post_init__(self) -> None:
         for name in (*SHAPE, "batch", "accumulate"):
@@ -112,7 +110,7 @@ class Settings:
         if self.min_lr > self.lr:
             raise GlgptError(f"min_lr {self.min_lr:g} is above lr {self.lr:g}")
         if self.warmup >= self.steps:
-            raise GlgptError(f"warmup takes {self.warmup} steps of {self.steps}; it must end before they do")
+            raise GlgptError(f"warmup is {self.warmup} steps; it must be less than the {self.steps} steps of the run")
         if self.schedule not in SCHEDULES:
             raise GlgptError(f"schedule {written(self.schedule)} is not one of {', '.join(SCHEDULES)}")
         if self.precision not in PRECISIONS:
@@ -123,7 +121,7 @@ class Settings:
     def _whole(self, name: str, least: int, most: int = MOST_NUMBER) -> None:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise GlgptError(f"{name} is {written(value)}; it must be a whole number from {least}")
+            raise GlgptError(f"{name} is {written(value)}; it must be an integer of at least {least}")
         if value > most:
             raise GlgptError(f"{name} is {written(value)}; it must be at most {most}")
 
@@ -132,10 +130,10 @@ class Settings:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not least <= value < below or value > sys.float_info.max:
             most = "" if below == math.inf else f" and below {below}"
-            raise GlgptError(f"{name} is {written(value)}; it must be a number from {least}{most}")
+            raise GlgptError(f"{name} is {written(value)}; it must be a number of at least {least}{most}")
 
     def lr_at(self, step: int) -> float:
-        """The learning rate of `step` (from 1): it rises over the warmup and falls to `min_lr` at the last step."""
+        """Returns the learning rate of `step` (from 1): warmup, then decay to `min_lr` at the last step."""
         if step <= self.warmup:
             return self.lr * step / self.warmup
         done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
@@ -143,19 +141,19 @@ class Settings:
         return self.min_lr + (self.lr - self.min_lr) * share[self.schedule]
 
     def model_config(self, vocab_size: int) -> ModelConfig:
-        """The model to begin from fresh weights. Raises GlgptError for a width that the heads do not divide."""
+        """Returns the configuration for fresh weights. Raises GlgptError for a width that the heads do not divide."""
         return models.family(models.DEFAULT).sized(vocab_size, self.context, self.n_embd, self.n_layer, self.n_head)
 
 
 def settings_for(preset: str | None, model: ModelConfig | None, given: dict[str, Any]) -> Settings:
-    """The settings `given`, the rest as the preset or, with a `model` to train further, as that suggests.
+    """Returns settings: those `given`, and defaults from the preset or for fine-tuning `model`.
 
-    Raises GlgptError for an unknown preset or setting, or one that the model has decided.
+    Raises GlgptError for an unknown preset or setting, or one that the model determines.
     """
     unknown = given.keys() - {field.name for field in fields(Settings)}
     if unknown:
         raise GlgptError(
-            f"{written(min(unknown))} is not a setting; they are {', '.join(f.name for f in fields(Settings))}"
+            f"{written(min(unknown))} is not a setting; the settings are {', '.join(f.name for f in fields(Settings))}"
         )
     given = {name: value for name, value in given.items() if value is not None}
     if model is None:
@@ -165,7 +163,7 @@ def settings_for(preset: str | None, model: ModelConfig | None, given: dict[str,
     else:
         decided = given.keys() & {"tokenizer", "n_layer", "n_head", "n_embd"}
         if decided:
-            raise GlgptError(f"{min(decided)} is the model's own when a checkpoint is trained further; leave it out")
+            raise GlgptError(f"{min(decided)} is given by the checkpoint that init names; leave it out")
         shape = {"n_layer": model.n_layer, "n_head": model.n_head, "n_embd": model.n_embd}
         context = min(model.n_positions, DEFAULT_CONTEXT)
         values = FINE_TUNING | {"tokenizer": "the model's", "context": context} | given | shape

@@ -1,4 +1,4 @@
-"""The files of a training: the state that resuming needs, and the checkpoint that others load."""
+"""Reads and writes the files of a training: the state for resuming, and the checkpoint that other programs load."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Arrays = Mapping[str, NDArray[np.float32]]
 def write(
     folder: Path, config: ModelConfig, arrays: Arrays, moments: Arrays, about: dict[str, Any], eos: int | None = None
 ) -> None:
-    """Writes `state.safetensors`, `model.safetensors` and `config.json`; each takes its place only when complete.
+    """Writes `state.safetensors`, `model.safetensors` and `config.json`; each is replaced only when complete.
 
-    The state is one file with all that resuming needs, so that it is whole at any moment; its metadata holds
-    `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all that. The other two are a Hugging Face
-    checkpoint, with the SHA-256 of each tensor in its metadata; `eos` is the id that begins and ends a text, None where
-    the tokenizer has none. Raises OSError, naming the file, where the folder cannot be written.
+    The state is one file with everything needed to resume, so that it is consistent at any moment; its metadata holds
+    `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all that. The other two files are a Hugging Face
+    checkpoint, with the SHA-256 of each tensor in its metadata; `eos` is the id that begins and ends a text, None if
+    the tokenizer has none. Raises OSError, naming the file, if the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     state = {**arrays, **moments}
@@ -48,21 +48,21 @@ def write(
 
 
 def read(folder: Path) -> tuple[About, Callable[[str], NDArray[np.float32]]]:
-    """What `write` was told about a state, and a function that reads one of its arrays, checked.
+    """Returns a state's metadata (`about` of `write`), and a function that reads and checks one of its arrays.
 
-    A state without checksums (an older one, or a browser's) is checked for shapes and numbers that are not finite.
+    A state without checksums (an older one, or a browser's) is checked for shapes and for values that are not finite.
     Raises FileError, naming file and field or tensor, for a folder without a state, or a state that is damaged.
     """
     path = folder / STATE
     if not path.exists():
-        raise FileError(f"{quoted(folder, 300)} holds no state of a training: {STATE} is missing")
+        raise FileError(f"{quoted(folder, 300)} holds no training state: {STATE} is missing")
     name = quoted(path, 300)
     places, metadata = safetensors_places(path)
     text = metadata.get("glgpt", "")
     if not text:
-        raise FileError(f"{name} is damaged: it holds tensors, but nothing about a training")
+        raise FileError(f"{name} is damaged: its metadata has no training state")
     if metadata.get("sha256", digest := hashlib.sha256(text.encode()).hexdigest()) != digest:
-        raise FileError(f"{name} is damaged: its metadata are not those that were written")
+        raise FileError(f"{name} is damaged: the checksum of its metadata does not match")
     about = validated(About, text, f"{name} is damaged")
     shapes = {
         parameter + suffix: known.shape
@@ -84,7 +84,7 @@ def read(folder: Path) -> tuple[About, Callable[[str], NDArray[np.float32]]]:
         if about.tensors is not None:
             wanted = about.tensors.get(key)
             if wanted is None or tuple(wanted.shape) != array.shape or wanted.sha256 != sha256(array):
-                raise FileError(f"{name} is damaged: tensor {key} has another checksum than when it was written")
+                raise FileError(f"{name} is damaged: the checksum of tensor {key} does not match")
         if not np.isfinite(array).all():
             raise FileError(f"{name} is damaged: tensor {key} holds a NaN or an infinity")
         return array

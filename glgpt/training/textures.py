@@ -1,4 +1,4 @@
-"""Parameters, moments and gradients of a training by name, and uploading the ids of a step."""
+"""Reads and writes a training's parameters, moments and gradients by name, and uploads the ids of a step."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from glgpt.program.formats import Floats
 from glgpt.training.program import MOMENTS
 
 MicroBatches = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # inputs and targets, each [batch, context]
-STATES = ("", *(f".{m}" for m in MOMENTS))  # what is kept of a parameter, by the end of its texture's name
+STATES = ("", *(f".{m}" for m in MOMENTS))  # suffixes of the textures of a parameter and its moments
 
 
 class TrainingTextures:
-    """A player of a training program, read and written by the names and shapes of a checkpoint."""
+    """A player of a training program, whose textures are read and written by a checkpoint's names and shapes."""
 
     def __init__(self, config: ModelConfig, player: Player) -> None:
         self.config, self.player = config, player
 
     def put(self, name: str, matrix: NDArray[Any]) -> None:
-        """Uploads a matrix as its texture lays it out."""
+        """Uploads a matrix in the layout of its texture."""
         self.player.write_matrix(name, self.player.program.views[name], matrix)
 
     def write(self, name: str, array: NDArray[Any], suffix: str = "") -> None:
-        """Uploads a parameter, or with a suffix of `STATES` what is kept of it."""
+        """Uploads a parameter, or with a suffix of `STATES` one of its moments."""
         self.put(name + suffix, self.config.parameters[name].arrange(array))
 
     def read(self, name: str, prefix: str = "", suffix: str = "") -> Floats:
-        """A parameter as a checkpoint has it; with the prefix `d.` its gradient, with a suffix what is kept of it."""
+        """Returns a parameter as in a checkpoint; with the prefix `d.` its gradient, with a suffix a moment."""
         texture = f"{prefix}{name}{suffix}"
         layout = self.player.program.views[texture]
         array: Floats = self.config.parameters[name].restore(layout.unpack(self.player.read(texture)))
         return array
 
     def state(self) -> dict[str, Floats]:
-        """All that resuming needs: every parameter, and under its name and a suffix its moments."""
+        """Returns everything needed to resume: every parameter, and its moments under its name and a suffix."""
         return {name + suffix: self.read(name, "", suffix) for name in self.config.parameters for suffix in STATES}
 
     def restore(self, tensor: Callable[[str], NDArray[Any]]) -> None:
-        """Uploads all that `state` gave, each under its name."""
+        """Uploads everything that `state` returned, each array under its name."""
         for name in self.config.parameters:
             for suffix in STATES:
                 self.write(name, tensor(name + suffix), suffix)
 
     def upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
-        """Ids `[batch, context]` of a micro-batch. Rows of every tensor are token * batch + sequence."""
+        """Uploads ids `[batch, context]` of a micro-batch. Rows of every tensor are token * batch + sequence."""
         ids = inputs.T.reshape(-1)
         self.put(f"ids.{len(ids)}", ids[:, None])
         self.put("targets", targets.T.reshape(-1)[:, None])
@@ -62,9 +62,9 @@ class TrainingTextures:
 
 
 def checked_ids(inputs: Any, targets: Any, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of ids and their targets, `[n, T]` each, as copies.
+    """Returns copies of rows of ids and their targets, `[n, T]` each.
 
-    Raises GlgptError for rows that differ in length, arrays of two shapes or not of whole numbers, or ids outside the
+    Raises GlgptError for rows of different lengths, arrays of different shapes or not of integers, or ids outside the
     vocabulary (a target may be -1).
     """
     try:
@@ -72,10 +72,10 @@ def checked_ids(inputs: Any, targets: Any, vocab_size: int) -> tuple[NDArray[np.
     except ValueError:
         raise GlgptError("inputs or targets have rows that differ in length") from None
     if x.shape != y.shape or x.ndim != 2 or not x.size:
-        raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} are not rows of ids, of one shape")
+        raise GlgptError(f"inputs {list(x.shape)} and targets {list(y.shape)} must be rows of ids of the same shape")
     for what, array, least in (("inputs", x, 0), ("targets", y, -1)):
         if array.dtype.kind not in "iu":
-            raise GlgptError(f"{what} are {array.dtype}, not whole numbers")
+            raise GlgptError(f"{what} are {array.dtype}, not integers")
         if array.min() < least or array.max() >= vocab_size:
             wrong = array[(array < least) | (array >= vocab_size)][0]
             raise GlgptError(f"{what} hold id {wrong}, outside the vocabulary of {vocab_size}")
@@ -85,10 +85,10 @@ def checked_ids(inputs: Any, targets: Any, vocab_size: int) -> tuple[NDArray[np.
 def micro_batches(
     inputs: NDArray[np.int64], targets: NDArray[np.int64], count: int, batch: int, context: int
 ) -> MicroBatches:
-    """Ids and targets `[n, T]` as `count` micro-batches of `[batch, context]`, padded with targets of -1.
+    """Returns ids and targets `[n, T]` as `count` micro-batches of `[batch, context]`, padded with targets of -1.
 
-    Padding follows a row's tokens, which attend only to what precedes them: it changes no logit of theirs, and a target
-    of -1 adds nothing to a loss or a gradient. Raises GlgptError where the arrays are larger.
+    Padding comes after a row's tokens, which attend only to earlier tokens, so it changes no logit of theirs; a target
+    of -1 adds nothing to a loss or a gradient. Raises GlgptError if the arrays are larger.
     """
     rows, (n, length) = count * batch, inputs.shape
     if n > rows or length > context:
@@ -99,7 +99,7 @@ def micro_batches(
 
 
 def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raises GlgptError naming the first array that holds a NaN or an infinity."""
+    """Raises GlgptError naming the first array that contains a NaN or an infinity."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise GlgptError(f"{name} holds a NaN or an infinity, so nothing was saved")

@@ -1,4 +1,4 @@
-"""Training a model on a device, one step at a time; losses are read asynchronously, some steps later."""
+"""Trains a model on a device, one step at a time; losses are read asynchronously, some steps later."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from glgpt.training.textures import STATES, TrainingTextures, check_finite, chec
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 logger = logging.getLogger(__name__)
-MAX_IN_FLIGHT = 3  # steps whose losses may be unread before the trainer waits for the oldest
+MAX_IN_FLIGHT = 3  # steps with unread losses before the trainer waits for the oldest
 
 Arrays = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step that was taken: its number from 1, mean loss in nats a target, norm of all gradients before clipping.
+    """The result of a step: its number from 1, mean loss in nats per target, norm of all gradients before clipping.
 
-    In f16 also what its loss was multiplied with, and how often it was taken before its gradients fitted halves.
+    In f16, also the loss scale, and how often the step was repeated because gradients overflowed.
     """
 
     step: int
@@ -57,7 +57,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step under way: all that taking it again needs."""
+    """A step in flight, with everything needed to repeat it."""
 
     number: int
     inputs: NDArray[np.int64]
@@ -69,10 +69,10 @@ class _Step:
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """What a Trainer is made with, beside the model and the device; `Recipe` says what most of it means.
+    """The settings of a Trainer, except for the model and the device; `Recipe` explains most of them.
 
-    `batch` and `context` are None where the steps decide them, as in `Trainer`. `clip` None is no clipping;
-    `seed` is that of fresh parameters and dropout.
+    `batch` and `context` of None are taken from the steps, see `Trainer`. A `clip` of None disables clipping; `seed` is
+    for fresh parameters and dropout.
     """
 
     batch: int | None = None
@@ -87,34 +87,33 @@ class TrainerSettings:
     recompute: bool = False
     precision: str = "f32"
     seed: int = 0
-    max_texture_memory: int = 0  # bytes; 0: any number
+    max_texture_memory: int = 0  # bytes; 0: unlimited
 
     def recipe(self, context: int) -> Recipe:
-        """What is recorded first: one sequence of `context` tokens where these settings leave the shape open."""
+        """Returns the first recipe to record: one sequence of `context` tokens if the shape is left open."""
         names = ("accumulate", "betas", "eps", "weight_decay", "dropout", "recompute", "precision")
         batch, context = 1 if self.batch is None else self.batch, context if self.context is None else self.context
         return Recipe(batch, context, clip=self.clip or 0.0, **{name: getattr(self, name) for name in names})
 
 
 class Trainer:
-    """Trains a model with AdamW; every tensor, gradient and moment lives in textures.
+    """Trains a model with AdamW; every tensor, gradient and moment is stored in textures.
 
-    `model` is a configuration such as GPT2Config (fresh weights, as its family initialises them), a checkpoint's name
-    or folder, or a loaded LanguageModel, whose checkpoint is read. Settings come as one object or by name, as in
-    `Trainer(config, batch=12, lr=1e-3)`; so do those of the device (`DeviceSettings`).
+    `model` is a configuration such as GPT2Config (fresh weights), a checkpoint's name or folder, or a loaded LanguageModel,
+    whose checkpoint is read. Settings are given as one object or by name, as in `Trainer(config, batch=12, lr=1e-3)`;
+    those of the device (`DeviceSettings`) by name.
 
-    A step takes `accumulate` micro-batches of at most `batch` sequences of at most `context` tokens; smaller arrays are
-    masked into these, which changes no loss and no gradient.
-    Its loss is the mean over all targets in all its micro-batches together, except those that are -1, as torch's
-    `cross_entropy` has it with `ignore_index=-1`, and its gradient is of that mean; where no target counts, both are
-    zero.
+    A step runs `accumulate` micro-batches of at most `batch` sequences of at most `context` tokens; smaller arrays are
+    padded and masked, which changes no loss and no gradient. The loss is the mean over all targets of all micro-batches
+    together, except those that are -1, like torch's `cross_entropy` with `ignore_index=-1`, and the gradient is that of
+    this mean; if no target counts, both are zero.
 
-    A program has one shape, and compiling it can take half a minute on software GL. `batch` or `context` of None takes
-    that of the first step. Longer rows later have it compiled anew for the next power of two, up to `n_positions`, and
-    more rows for their number; this is logged as a warning, the first compilation as info.
+    A program has one shape, and compiling it can take half a minute on software GL. A `batch` or `context` of None is
+    taken from the first step. Longer rows later recompile the program for the next power of two, up to `n_positions`,
+    and more rows for their number; this is logged as a warning, the first compilation as info.
 
     `on_plan` is called with the texture memory and an estimate of a step's time before anything is allocated,
-    `on_progress` with what takes long, how much of it is done, and how much there is.
+    `on_progress` with the name of a long task, how much of it is done, and its total.
 
     Raises GlgptError for settings that do not fit the model or the device, TypeError for a model of another kind.
     """
@@ -140,23 +139,21 @@ class Trainer:
                     model = model.path
                 if model is not None and not isinstance(model, (str, Path)):
                     kind = type(model).__name__
-                    raise TypeError(
-                        f"model is a {kind}; pass a config, a loaded LanguageModel, a folder or a name of the Hub"
-                    )
+                    raise TypeError(f"model is a {kind}; pass a config, a loaded LanguageModel, a folder or a Hub name")
                 checkpoint = stack.enter_context(Checkpoint.open(model))
                 self.config, read = checkpoint.config, checkpoint.read
             longest = min(self.config.n_positions, max(DEFAULT_CONTEXT, settings.context or 0))
-            self.config = self.config.with_context(longest)  # of samples; that of a step is the recipe's
+            self.config = self.config.with_context(longest)  # for samples; a step uses the recipe's
             self._given, recipe = (settings.batch, settings.context), settings.recipe(longest)
-            self._met = 0, 0  # the batch and context recorded for since the first step
+            self._met = 0, 0  # batch and context recorded since the first step
             self._compiled = False
             self.lr, self.seed, self.steps_done = checked_rate(settings.lr), checked_seed(settings.seed), 0
-            self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # its bits, as the scalar holds them
+            self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # the same bits as a signed scalar
             self.device, self.choice = device_settings.open()
-            self._in_flight: deque[_Step] = deque()  # those whose losses were not read yet
-            self._results: list[StepResult] = []  # results that were read and not yet returned
-            self._broken: _Step | None = None  # the first that was not finite
-            self.loss_scale = LossScale() if recipe.precision == "f16" else None  # of the next step
+            self._in_flight: deque[_Step] = deque()  # steps with unread losses
+            self._results: list[StepResult] = []  # results read but not yet returned
+            self._broken: _Step | None = None  # the first step that was not finite
+            self.loss_scale = LossScale() if recipe.precision == "f16" else None  # for the next step
             self._open(recipe)
             try:
                 if read is None:
@@ -171,7 +168,7 @@ class Trainer:
                 raise
 
     def _task(self, what: str) -> Callable[[int, int], object]:
-        """`on_progress` for one task."""
+        """Returns `on_progress` for one task."""
         return functools.partial(self._on_progress, what) if self._on_progress else lambda done, total: None
 
     def _compiling(self, entry: str, done: int, total: int) -> None:
@@ -190,29 +187,31 @@ class Trainer:
         self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
         self.memory = plan.memory
         self._readback = Readback(player, ("losses", "gradient_norm"), MAX_IN_FLIGHT + 1)
-        self._gradients: float | None = 1.0  # what those there are multiplied with; None: the last step's are gone
-        self._prepared = False  # whether the norms are folded as generation wants them
+        self._gradients: float | None = 1.0  # factor of the stored gradients; None: they were lost
+        self._prepared = False  # True if norms are folded for generation
         self._decoder = Decoder(player, self.config.context, self._prepare)
 
     def _fit_step(self, inputs: NDArray[Any]) -> None:
-        """Makes room for a step's ids `[accumulate * batch, context]`."""
+        """Recompiles if a step's ids `[accumulate * batch, context]` do not fit."""
         self._fit(-(-len(inputs) // self.recipe.accumulate), inputs.shape[1])
 
     def _fit(self, batch: int, length: int) -> None:
-        """Makes room for micro-batches of `[batch, length]`, and says where that compiles."""
+        """Recompiles if micro-batches of `[batch, length]` do not fit; logs each compilation."""
         shape = self._shape_for(batch, length)
         if shape != (self.recipe.batch, self.recipe.context):
             self._reopen(*shape)
         if shape != self._met or not self._compiled:
             level = logging.WARNING if self._compiled else logging.INFO
-            logger.log(level, "compiling for %d x %d tokens at a time; fewer need nothing else compiled", *shape)
+            logger.log(
+                level, "compiling for %d x %d tokens at a time; smaller steps need no further compilation", *shape
+            )
         self._met, self._compiled = shape, True
 
     def _shape_for(self, batch: int, length: int) -> tuple[int, int]:
-        """What to record for: what was given, else what was met before or, where that is too small, more."""
+        """Returns the shape to record: the given one, or the largest so far, or a larger one if needed."""
         (given_batch, given_context), (most, longest) = self._given, self._met
         context = length
-        if longest:  # a power of two, so that few lengths are ever compiled
+        if longest:  # a power of two, so that few lengths are compiled
             power = min(self.config.n_positions, 1 << (length - 1).bit_length())
             context = longest if length <= longest else max(length, power)
         shape = given_batch or max(batch, most), given_context or context
@@ -221,27 +220,27 @@ class Trainer:
         return shape
 
     def _reopen(self, batch: int, context: int) -> None:
-        """Records the program anew for another shape; what was learnt goes along."""
+        """Records the program again for another shape; parameters and moments are preserved."""
         self._results = self.drain()
         state, old = self.textures.state(), self.player
         self._open(replace(self.recipe, batch=batch, context=context))
         old.close()
         self.textures.restore(state.__getitem__)
-        self._gradients = None  # which were not taken along
+        self._gradients = None  # not preserved
 
     # -- steps --------------------------------------------------------------------------------------------------
 
     def step(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> float:
-        """Takes a step and waits for its loss, in nats a target; see `submit`."""
+        """Takes a step and waits for its loss, in nats per target; see `submit`."""
         results = [*self.submit(inputs, targets, lr), *self.drain()]
         return results[-1].loss
 
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
         """Takes a step without waiting; returns the results that have arrived.
 
-        `inputs` are ids of at most `[accumulate * batch, context]`, `targets` of the same shape. Fewer are masked into
-        the shape that is compiled; where more come and `batch` or `context` was left open, the steps in flight are
-        waited for. Raises GlgptError for other arrays or ids outside the vocabulary (a target may be -1).
+        `inputs` are ids of at most `[accumulate * batch, context]`, `targets` have the same shape. Smaller arrays are
+        padded and masked. If larger ones arrive and `batch` or `context` was left open, it waits for the steps in
+        flight and recompiles. Raises GlgptError for other arrays or ids outside the vocabulary (a target may be -1).
         """
         lr = self.lr if lr is None else checked_rate(lr)
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
@@ -278,7 +277,7 @@ class Trainer:
     def drain(self) -> list[StepResult]:
         """Waits for every step in flight and returns their results."""
         while len(self._readback):
-            self._results.append(self._take())  # kept where a later one raises
+            self._results.append(self._take())  # retained if a later one raises
         results, self._results = self._results, []
         return results
 
@@ -290,7 +289,7 @@ class Trainer:
             step = self._in_flight.popleft()
             if not step.scale or math.isfinite(grad_norm):
                 break
-            if not math.isfinite(loss):  # no scale helps: as in f32 this step changes nothing and those behind it count
+            if not math.isfinite(loss):  # no scale helps: as in f32, only this step has no effect
                 self._play_again(self._release(step.number, step.scale))
                 break
             self._take_again(step, step.scale)
@@ -300,14 +299,14 @@ class Trainer:
         return StepResult(step.number, loss, grad_norm, scale, step.overflows)
 
     def _take_again(self, step: _Step, scale: LossScale) -> None:
-        """Takes a step whose gradients overflowed anew, and those after it, none of which changed anything."""
+        """Re-runs an overflowed step and the no-op steps queued after it."""
         after = self._release(step.number - 1, scale)
         smaller = scale.after_overflow(step.number)
         self._play(replace(step, scale=smaller, overflows=step.overflows + 1))
         self._play_again(after)
 
     def _release(self, done: int, scale: LossScale) -> list[_Step]:
-        """Goes back to `done` steps, and ends that the device holds steps back: gives those that were in flight."""
+        """Resets to `done` steps and lets the device take steps again; returns the steps that were in flight."""
         held = list(self._in_flight)
         self._in_flight.clear()
         self._readback.drop()
@@ -320,12 +319,12 @@ class Trainer:
             self._play(replace(step, scale=self.loss_scale, overflows=0))
 
     def _settle(self) -> None:
-        """Waits for steps that may have to be taken again; their results come with the next ones."""
+        """Waits for steps that may have to be repeated; their results are returned with the next ones."""
         if self.loss_scale:
             self._results = self.drain()
 
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
-        """The mean loss of ids `[n, T]`, any n, T at most `context`, in nats a target; of no targets, zero. Waits."""
+        """Returns the mean loss of ids `[n, T]`, T at most `context`, in nats per target; 0 without targets."""
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
         self._settle()
         self._fit(1, x.shape[1])
@@ -346,7 +345,7 @@ class Trainer:
         top_p: float | None = None,
         seed: int = 0,
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids` with the parameters as they are, beyond a context as `LanguageModel` does."""
+        """Yields up to `tokens` ids after `ids` with the current parameters; slides beyond a context like `LanguageModel`."""
         ids, tokens, c = token_ids(ids), integer("tokens", tokens), self.config
         if not 0 < len(ids) <= c.context or min(ids) < 0 or max(ids) >= c.vocab_size:
             raise GlgptError(f"a prompt is 1 to {c.context} ids below {c.vocab_size}, not {ids}")
@@ -360,8 +359,10 @@ class Trainer:
             self._prepared = True
 
     def not_finite(self) -> str | None:
-        """The first tensor that holds a NaN or an infinity: of the parameters, else of the gradients of the first step
-        whose loss or norm was not finite (taken again), from the last parameter to the first. None: there is none.
+        """Returns the name of the first tensor that contains a NaN or an infinity; None if there is none.
+
+        It checks the parameters, then the gradients of the first step whose loss or norm was not finite (the step is
+        repeated), from the last parameter to the first.
         """
         for name in self.config.parameters:
             if not np.isfinite(self.textures.read(name)).all():
@@ -374,17 +375,18 @@ class Trainer:
                     return f"d.{name}"
         return None
 
-    # -- what it holds ------------------------------------------------------------------------------------------
+    # -- parameters, moments, gradients ---------------------------------------------------------------------------
 
     def parameters(self) -> Arrays:
-        """Every parameter under its Hugging Face name (without the family's prefix), as a checkpoint holds it."""
+        """Returns every parameter under its Hugging Face name (without the family's prefix), as in a checkpoint."""
         self._settle()
         return {name: self.textures.read(name) for name in self.config.parameters}
 
     def set_parameters(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Takes every parameter from `arrays`, named and shaped as `parameters` gives them; the moments stay.
+        """Replaces every parameter by the one in `arrays`, named and shaped as in `parameters`; keeps the moments.
 
-        `steps_done`, which AdamW counts by, stays too. Waits for the steps in flight; their results come with `drain`.
+        `steps_done`, which AdamW's bias correction uses, is unchanged too. Waits for the steps in flight; `drain`
+        returns their results.
         """
         self._results = self.drain()
         for name in self.config.parameters:
@@ -393,7 +395,7 @@ class Trainer:
         self._prepared = False
 
     def set_moments(self, tensor: Callable[[str], NDArray[Any]], steps_done: int) -> None:
-        """Takes the moments that `moments` gave, and the number of steps that AdamW took to them."""
+        """Replaces the moments with those that `moments` returned, and the number of AdamW's steps."""
         self._settle()
         for name in self.config.parameters:
             for suffix in STATES[1:]:
@@ -401,29 +403,31 @@ class Trainer:
         self.steps_done = steps_done
 
     def moments(self) -> Arrays:
-        """What AdamW keeps of every parameter, under its name and a suffix."""
+        """Returns AdamW's moments of every parameter, under its name and a suffix."""
         self._settle()
         names = self.config.parameters
         return {name + suffix: self.textures.read(name, "", suffix) for name in names for suffix in STATES[1:]}
 
     def gradients(self) -> Arrays:
-        """The gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
+        """Returns the gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
         self._settle()
         if self._gradients is None:
-            raise GlgptError("longer arrays were evaluated since the last step: its gradients are gone")
+            raise GlgptError(
+                "the last step's gradients are gone, since longer arrays were evaluated; take a step first"
+            )
         counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
-        mean = np.float32(self.recipe.rows / max(1, counted) / self._gradients)  # what `update` multiplied them with
+        mean = np.float32(self.recipe.rows / max(1, counted) / self._gradients)  # the factor that `update` applied
         return {name: mean * self.textures.read(name, "d.") for name in self.config.parameters}
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, eos: int | None = None) -> None:
-        """Writes `config.json` and `model.safetensors` as Hugging Face has them, and `state.safetensors`.
+        """Writes `config.json` and `model.safetensors` in Hugging Face's format, and `state.safetensors`.
 
         `eos` is the tokenizer's end of text, for `config.json`.
 
-        The state is one file, whole at any moment; each file takes its place only when it is complete. Raises OSError
-        where the folder cannot be written, and GlgptError, leaving what was there, where a value is not finite.
+        The state is one file, consistent at any moment; each file is replaced only when complete. Raises OSError if the
+        folder cannot be written, and GlgptError, leaving the old files, if a value is not finite.
         """
         self._settle()
         moments = self.textures.state()
@@ -443,13 +447,13 @@ class Trainer:
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
-        """Resumes what `save` wrote, bit-identical to never having stopped unless `overrides` change a setting.
+        """Resumes from the files of `save`, bit-identical to never having stopped unless `overrides` change a setting.
 
         Raises GlgptError for a folder without a state, or a state that is damaged.
         """
         about, tensor = training_state.read(Path(folder))
         options = about.recipe.model_dump() | {"lr": about.lr, "seed": about.seed}
-        made = about.made  # another kernel adds up in another order: keep to it on the same device
+        made = about.made  # another kernel sums in another order: use the same one on the same device
         if made and made.on == open_device(overrides.get("device", "auto")).renderer:
             options |= {"kernel": made.kernel, "fetch": made.fetch}
         trainer = cls(models.from_fields(about.config), **(options | overrides))

@@ -210,7 +210,7 @@ def test_training_with_too_many_textures_is_refused(capsys: Capture, monkeypatch
     args = ["train", "play.txt", "--out", "run", "--device", "software", *SHAPE, "--max-texture-memory"]
     assert main([*args, "100kB"]) == 2
     error = capsys.readouterr().err
-    assert "training takes 0 MiB of textures" in error and "more than the 0 MiB of --max-texture-memory" in error
+    assert "training needs 0 MiB of textures" in error and "more than the 0 MiB of --max-texture-memory" in error
     assert not Path("run").exists()
 
 

@@ -1,13 +1,13 @@
-"""Writes the golden checkpoints beside this file: tiny models of odd shapes, and what transformers makes of them.
+"""Writes the golden checkpoints of this folder: tiny models of odd shapes, and transformers' results for them.
 
-    python tests/goldens/make.py           writes them anew
-    python tests/goldens/make.py --check   makes them in a temporary folder and compares with those here
+    python tests/goldens/make.py           writes them again
+    python tests/goldens/make.py --check   makes them in a temporary folder and compares them with the existing ones
 
-Needs torch and transformers; the tests that read the goldens need neither. Each folder holds `config.json`, weights
-in one of the layouts that checkpoints come in, and `reference.npz`: `tokens` [T], `logits` [T, vocab], `greedy`
-(prompt and up to 16 greedy ids), and every intermediate under its dotted name, computed in float64 by transformers'
-modules with eager attention and rounded to float32. `checksums.json` has the SHA-256 of each
-tensor's values as row-major little-endian float32. `training` is the golden of a training, by `make_training.py`.
+Needs torch and transformers; the tests that read the goldens need neither. Each folder holds `config.json`, weights in
+one of the layouts of published checkpoints, and `reference.npz`: `tokens` [T], `logits` [T, vocab], `greedy` (prompt
+and up to 16 greedy ids), and every activation under its dotted name, computed in float64 by transformers' modules with
+eager attention and rounded to float32. `checksums.json` has the SHA-256 of each tensor's values as row-major
+little-endian float32. `training` is the golden of a training, by `make_training.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 HERE = Path(__file__).resolve().parent
 NEAR = 1e-6  # rounding a float64 to float32 differs by less
-LLAMA_NEAR = 1e-5  # transformers takes Llama's norms in float32, whose sums depend on the processor: 2e-6 was seen
-SEED = 3  # of the first case, the others count on from it; one for which no greedy choice is a near tie
+LLAMA_NEAR = 1e-5  # transformers computes Llama's norms in float32; sums differ by processor (2e-6 seen)
+SEED = 3  # of the first case, plus 1 for each further one; chosen so that no greedy choice is a near tie
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 # name: (config, length of the prompt, stored dtype, layout, prefix)
@@ -106,11 +106,11 @@ def make(name: str, folder: Path, seed: int) -> dict[str, str]:
     config = GPT2Config(**fields)
     config._attn_implementation = "eager"
     model = GPT2LMHeadModel(config).double().eval()
-    rng = np.random.default_rng(seed)  # numpy's generators keep their streams; torch promises less
+    rng = np.random.default_rng(seed)  # numpy's streams are stable across versions; torch's may not be
     stored: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         for full, parameter in sorted(model.named_parameters()):
-            # Wide enough for sharp attention and the bends of each activation; norms around one.
+            # Wide enough for sharp attention and all of each activation's curve; norms around one.
             values = rng.normal(1.0 if ".ln_" in full and full.endswith("weight") else 0.0, 0.3, parameter.shape)
             tensor = torch.from_numpy(values).to(DTYPES[dtype])
             parameter.copy_(tensor.double())
@@ -140,21 +140,21 @@ def save(folder: Path, tensors: dict[str, torch.Tensor], layout: str) -> None:
         index = {"metadata": {}, "weight_map": dict(sorted(shards.items()))}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
     else:
-        # One tensor not contiguous, as checkpoints turned over from TensorFlow have them.
+        # One tensor is not contiguous, as in checkpoints converted from TensorFlow.
         name = next(name for name in tensors if name.endswith("c_attn.weight"))
         tensors = tensors | {name: tensors[name].t().contiguous().t()}
         torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=layout == "bin")
 
 
 def save_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Writes one safetensors file; the library would leave it readable to its owner only."""
+    """Writes one safetensors file; the library itself would make it readable by its owner only."""
     save_file(tensors, path, {"format": "pt"})
     path.chmod(0o644)
 
 
 @torch.no_grad()
 def reference(model: GPT2LMHeadModel, tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Logits, greedy continuation and every intermediate of `model`, which runs in float64."""
+    """Returns logits, greedy continuation and every activation of `model`, which runs in float64."""
     config = model.config
     body, ids = model.transformer, torch.from_numpy(tokens)[None]
     caught: dict[str, torch.Tensor] = {}
@@ -199,7 +199,7 @@ def reference(model: GPT2LMHeadModel, tokens: np.ndarray) -> dict[str, np.ndarra
         scale /= i + 1 if config.scale_attn_by_inverse_layer_idx else 1
         scores = (q @ k.transpose(1, 2) * scale).masked_fill(above, -torch.inf)
         caught[h + "attn.scores"], caught[h + "attn.pattern"] = scores, scores.softmax(-1)
-        # What is recomputed here must be what transformers computed.
+        # The values recomputed here must equal transformers'.
         close(caught[h + "attn.pattern"], run.attentions[i][0])
         close((caught[h + "attn.pattern"] @ v).transpose(0, 1).flatten(1), caught[h + "attn.z"])
         before = caught[f"h.{i - 1}.resid_post"] if i else caught["embed"]
@@ -228,12 +228,12 @@ def make_all(folder: Path) -> None:
 
 
 def differences(made: Path, kept: Path) -> list[str]:
-    """The files that differ: weights in any bit, references beyond float32's rounding."""
+    """Lists the files that differ: weights in any bit, references by more than float32's rounding."""
     found = []
     for file in sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file()):
         if not (kept / file).exists():
             found.append(f"{file} is missing")
-        elif file.suffix == ".bin":  # torch writes memory addresses into the older format
+        elif file.suffix == ".bin":  # torch's older format contains memory addresses
             new, old = (torch.load(root / file, weights_only=True) for root in (made, kept))
             if list(new) != list(old) or not all(new[key].equal(old[key]) for key in new):
                 found.append(f"{file} differs")
@@ -249,7 +249,7 @@ def differences(made: Path, kept: Path) -> list[str]:
 
 
 def main() -> int:
-    """Writes or checks; 1 where the check finds a difference."""
+    """Writes or checks; returns 1 if the check finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     if not parser.parse_args().check:
@@ -258,7 +258,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         make_all(Path(folder))
         found = differences(Path(folder), HERE)
-    print("\n".join(found) or "the goldens are what transformers makes today")
+    print("\n".join(found) or "the goldens equal those of the installed transformers")
     return 1 if found else 0
 
 

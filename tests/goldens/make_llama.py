@@ -1,4 +1,4 @@
-"""The goldens of the Llama family, for `make.py`: tiny models of odd shapes, and what transformers makes of them."""
+"""Makes the goldens of the Llama family for `make.py`: tiny models of odd shapes, and transformers' results."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_llama(name: str, folder: Path, seed: int, save: Any) -> dict[str, str]:
 
 @torch.no_grad()
 def reference(model: LlamaForCausalLM, tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Logits, greedy continuation and every activation of `model`, which runs in float64."""
+    """Returns logits, greedy continuation and every activation of `model`, which runs in float64."""
     config, body, ids = model.config, model.model, torch.from_numpy(tokens)[None]
     caught: dict[str, torch.Tensor] = {}
     angles: list[Any] = []
@@ -103,7 +103,7 @@ def reference(model: LlamaForCausalLM, tokens: np.ndarray) -> dict[str, np.ndarr
         shared = [x.repeat_interleave(len(q) // len(k), 0) for x in (k, v)]
         scores = (q @ shared[0].transpose(1, 2) * config.head_dim**-0.5).masked_fill(above, -torch.inf)
         caught |= {h + "scores": scores, h + "pattern": scores.softmax(-1)}
-        # What is recomputed here must be what transformers computed; its softmax is of float32.
+        # The values recomputed here must equal transformers', whose softmax is float32.
         torch.testing.assert_close(caught[h + "pattern"], run.attentions[i][0], rtol=1e-6, atol=1e-6)
         torch.testing.assert_close((run.attentions[i][0] @ shared[1]).transpose(0, 1).flatten(1), caught[h + "z"])
     caught["logits"] = run.logits[0]

@@ -1,4 +1,4 @@
-"""What every family's reference ends with: the greedy continuation, and arrays to save."""
+"""Completes every family's reference: the greedy continuation, and arrays to save."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 
 def with_greedy(model: Any, tokens: np.ndarray, caught: dict[str, torch.Tensor], context: int) -> dict[str, np.ndarray]:
-    """The arrays of a `reference.npz`: `tokens`, up to 16 `greedy` ids after their first half, the activations by name.
+    """Returns a `reference.npz`: `tokens`, up to 16 `greedy` ids after their first half, and the activations.
 
-    Raises AssertionError where float32 could not tell the two best ids apart.
+    Raises AssertionError if float32 could not distinguish the two best ids.
     """
     greedy = tokens[: max(1, min(len(tokens) // 2, len(tokens) - 1))].tolist()
     for _ in range(min(16, context - len(greedy))):

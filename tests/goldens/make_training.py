@@ -1,9 +1,9 @@
-"""The golden of a training, written by `make.py`: what torch makes in float64 of ten steps of a tiny GPT-2.
+"""Makes the golden of a training for `make.py`: torch's float64 results of ten steps of a tiny GPT-2.
 
-The folder holds a checkpoint of halves and `training.npz`: `inputs` and `targets` [steps, batch, context], the settings
-of AdamW (decay of matrices alone) and of clipping by `setting.NAME`, `logits` of the first batch before the first step,
-`losses` and `norms` of all gradients by step, and of each gradient of the first step its norm and up to sixteen
-values, evenly apart, by `norm.NAME` and `slice.NAME`.
+The folder holds a float16 checkpoint and `training.npz`: `inputs` and `targets` [steps, batch, context], the settings
+of AdamW (decay of matrices only) and of clipping by `setting.NAME`, `logits` of the first batch before the first step,
+`losses` and `norms` of all gradients by step, and, for each gradient of the first step, its norm and up to sixteen
+evenly spaced values by `norm.NAME` and `slice.NAME`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLICE = 16
 
 
 def make_training(folder: Path, seed: int) -> None:
-    """Writes the checkpoint and what training it gives."""
+    """Writes the checkpoint and the results of its training."""
     fields = FIELDS | dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
     fields |= {"bos_token_id": 0, "eos_token_id": 0}
     model = GPT2LMHeadModel(GPT2Config(**fields, attn_implementation="eager")).double()
@@ -46,7 +46,7 @@ def make_training(folder: Path, seed: int) -> None:
 
 
 def trained(model: GPT2LMHeadModel, inputs: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-    """Takes the steps; logits, losses, gradients."""
+    """Takes the steps; returns logits, losses and gradients."""
     s, decayed = SETTINGS, [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": decayed, "weight_decay": s["weight_decay"]}, {"params": others, "weight_decay": 0.0}]

@@ -1,8 +1,8 @@
-"""Storage formats beside each other, interleaved in one run: loading, decode and prefill of GPT-2 with random weights.
+"""Compares storage formats, interleaved in one run: loading, decode and prefill of GPT-2 with random weights.
 
 python tests/inference/measure_formats.py [--formats f32,f16,q8,q4] [--size 124M] [--rounds 9] [--device software]
 
-Prints medians, and of each format the median of its ratios to the first one, of wall time and of processor time.
+Prints medians, and for each format the median of its ratios to the first one, of wall time and of processor time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from glgpt.inference.sampling import Sampler
 from glgpt.models.gpt2.config import SIZES
 from glgpt.tuning.kernel_selection import DeviceSettings
 
-PLAYS = 4  # tokens in a row
+PLAYS = 4  # consecutive tokens
 
 
 def works(model: LanguageModel) -> dict[str, Callable[[], None]]:
-    """What is measured of a model: a call each, of `PLAYS` tokens or one prompt."""
+    """Returns the measured calls of a model: each decodes `PLAYS` tokens or prefills one prompt."""
     player, vocab = model.player, model.config.vocab_size
 
     def decode(pos: int, sampler: Sampler | None) -> None:
@@ -68,7 +68,7 @@ def main() -> None:
         about = model.info()
         mb = {role: round(n / 1e6, 1) for role, n in about["bytes_by_role"].items()}
         took = time.perf_counter() - start
-        print(f"{name}: loaded in {took:.1f} s, {about['passes']['decode']} passes a token, MB {mb}", flush=True)
+        print(f"{name}: loaded in {took:.1f} s, {about['passes']['decode']} passes per token, MB {mb}", flush=True)
     print(model.device.renderer, model.choice.kernel.label, model.choice.options.fetch)
     work = {name: works(model) for name, model in models.items()}
     for what in work[next(iter(work))]:
@@ -79,7 +79,7 @@ def main() -> None:
                 wall, cpu = time.perf_counter(), time.process_time()
                 work[name][what]()
                 model.player.finish()
-                if i:  # the first one compiles
+                if i:  # the first round compiles
                     times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
         plays = 1 if what.startswith("prefill") else PLAYS
         base = np.array(next(iter(times.values())))

@@ -1,4 +1,4 @@
-"""Arguments of the Python API: other types and values are refused in one line, and the model stays usable."""
+"""Arguments of the Python API: wrong types and values are refused in one line, and the model stays usable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONS = (
     "stop",
     "eos",
 )
-ACCEPTED: dict[str, tuple[object, ...]] = {  # of the wrong ones
+ACCEPTED: dict[str, tuple[object, ...]] = {  # values of WRONG that an argument accepts
     "tokens": (5,),
     "temperature": (5, 1.5),
     "repetition_penalty": (5, 1.5),
@@ -69,7 +69,7 @@ def test_ids_of_another_type_are_refused(model: LanguageModel) -> None:
 
 
 def test_options_of_another_type_are_refused(model: LanguageModel) -> None:
-    """It is a TypeError of Python's, or an OverflowError that leaves the model unusable (temperature 1e38)."""
+    """Fails if it is a Python TypeError, or an OverflowError that leaves the model unusable (temperature 1e38)."""
     for option in OPTIONS:
         for bad in WRONG:
             if bad is None and option not in ("tokens", "temperature", "eos"):
@@ -148,7 +148,7 @@ def test_hooks_of_another_type_are_refused(model: LanguageModel) -> None:
         ({"plan": 5}, "plan is 5; it must be text"),
         ({"rest": "ws://127.0.0.1:1", "blocks": 5}, "blocks is 5; it must be two integers"),
         ({"rest": "ws://127.0.0.1:1", "wire": "f64"}, "wire 'f64' is not one of f32, f16, int8"),
-        ({"wire": "f16"}, "wire goes with rest or plan"),
+        ({"wire": "f16"}, "wire requires rest or plan"),
         ({"context": "8k"}, "context is '8k'; it must be an integer"),
         ({"contxt": 64}, "'contxt' is not an option of loading a model; did you mean context?"),
     ],
@@ -175,7 +175,7 @@ def test_names_may_be_patterns_or_a_function(model: LanguageModel) -> None:
     assert model.run_with_cache(IDS, lambda name: False)[1] == {}
     said = refused("pattern", lambda: model.run_with_cache(IDS, ["h.*.attn.patern"]))
     assert (
-        said.startswith("'h.*.attn.patern' is not an activation of shakespeare; there are such as h.")
+        said.startswith("'h.*.attn.patern' is not an activation of shakespeare; activations include h.")
         and "patt" in said
     )
     refused("5", lambda: model.run_with_cache(IDS, [5]))  # type: ignore[list-item]
@@ -190,7 +190,7 @@ def test_one_intervention_needs_no_list(model: LanguageModel) -> None:
 
 
 def test_a_hook_may_edit_in_place(model: LanguageModel) -> None:
-    """What it returned, None, became the activation."""
+    """Fails if the hook's return value, None, becomes the activation."""
 
     def halve(value: np.ndarray) -> None:
         value *= 0.5

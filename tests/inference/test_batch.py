@@ -1,4 +1,4 @@
-"""Several texts at once: each gives what it gives alone, whatever stands beside it, comes, goes or waits."""
+"""Several texts at once: each gives the same result as alone, whichever other texts are in the batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLED = {"temperature": 0.9, "top_p": 0.95}
 
 
 def prompts_for(model: LanguageModel, count: int, seed: int = 3) -> list[list[int]]:
-    """Prompts of different lengths, one of them repeated and one as long as the context allows."""
+    """Returns prompts of different lengths, one of them repeated and one as long as the context allows."""
     rng, most = np.random.default_rng(seed), model.config.n_positions
     lengths = [1 + int(n) % most for n in rng.integers(0, most, count)]
     prompts = [rng.integers(0, model.config.vocab_size, n).tolist() for n in (most, *lengths)]
@@ -50,12 +50,12 @@ def together(
     return [(run.ids, run.stats.stopped) for run in runs]
 
 
-FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # the others take as long and are compiled anew
+FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # the others take as long and compile again
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in FEW)) for n in GOLDENS])
 def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> None:
-    """A neighbour, a batch's size, a place in the shared caches or a row that ended changes a text."""
+    """Fails if other texts, the size of a batch, the place in the shared caches or an ended row changes a text."""
     with load(goldens / name) as model:
         wanted = reference_of(goldens / name)
         prompts = prompts_for(model, 11)
@@ -64,12 +64,12 @@ def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> Non
         prompt = max(1, min(len(wanted["tokens"]) // 2, len(wanted["tokens"]) - 1))
         ids = wanted["greedy"].tolist()
         found = together(model, [ids[:prompt]] * 3, len(ids) - prompt, temperature=0)
-        assert [run for run, _ in found] == [ids[prompt:]] * 3  # as transformers continues it
+        assert [run for run, _ in found] == [ids[prompt:]] * 3  # equal to transformers' continuation
 
 
 @pytest.mark.parametrize("name", ["dhead2-gelu", "llama-grouped"])
 def test_halves_continue_as_they_do_alone(goldens: Path, name: str) -> None:
-    """Eight rows of packed weights, which a fragment takes by fours, meet the wrong sums."""
+    """Fails if eight rows of f16 weights, which a fragment processes by fours, get the wrong sums."""
     with load(goldens / name, "f16") as model:
         prompts = prompts_for(model, 9)
         assert together(model, prompts, 5, temperature=0) == alone(model, prompts, 5, temperature=0)
@@ -77,9 +77,9 @@ def test_halves_continue_as_they_do_alone(goldens: Path, name: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["4x4", "8x4"])
 def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: str) -> None:
-    """A row's sums depend on how many rows there are, or on what these hold."""
+    """Fails if a row's sums depend on the number of rows, or on the contents of the others."""
     with load(goldens / "wide", kernel=kernel) as model:
-        prompts = prompts_for(model, 9)[1:]  # all but the one that fills the context
+        prompts = prompts_for(model, 9)[1:]  # all except the one that fills the context
         prompts = [ids[: model.config.n_positions - 4] for ids in prompts]
         decoder, rows = batch_of(model), list[Array]()
         decoder.reserve(400)
@@ -96,7 +96,7 @@ def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: 
 
 
 def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
-    """A text that was left out of steps, moved to another place or was read in again continues another text."""
+    """Fails if a text continues differently after a pause, a move of its rows or being read in again."""
     with load(goldens / "dhead3-relu") as model:
         decoder, most = batch_of(model), model.config.n_positions
         prompts = [ids[: most // 2] for ids in prompts_for(model, 4)]
@@ -113,7 +113,7 @@ def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
 
 
 def test_idle_texts_make_room(goldens: Path) -> None:
-    """Full caches refuse a text although others are idle, or take the rows of one in use."""
+    """Fails if full caches refuse a text although others are idle, or evict one that is in use."""
     with load(goldens / "dhead2-gelu") as model:
         decoder = batch_of(model)
         decoder.reserve(1)
@@ -125,7 +125,7 @@ def test_idle_texts_make_room(goldens: Path) -> None:
 
 
 def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
-    """A batch under way loses its place when another generation uses the model's caches."""
+    """Fails if an active batch loses its position when another generation uses the model's caches."""
     with load(goldens / "dhead2-gelu") as model:
         prompts = [ids[:9] for ids in prompts_for(model, 3)]
         wanted = alone(model, prompts, 8, **SAMPLED)
@@ -145,7 +145,7 @@ def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
 
 
 def test_a_stop_text_ends_its_row_alone() -> None:
-    """A row continues behind its stop text because nobody reads it, or ends the others."""
+    """Fails if a row continues after its stop text, or ends the others."""
     with load(None) as model:
         sampling: dict[str, Any] = {"temperature": 0, "stop": ["\n"]}
         prompts = ["First Citizen:\nBefore", "ROMEO:", "To be"]
@@ -159,7 +159,7 @@ def test_a_stop_text_ends_its_row_alone() -> None:
 
 
 def test_what_cannot_be_continued_is_refused(goldens: Path) -> None:
-    """A batch begins with a prompt or a setting that cannot be used."""
+    """Fails if a batch accepts an unusable prompt or setting."""
     with load(goldens / "dhead2-gelu") as model:
         for prompts, options, words in (
             ([[1], []], {}, "the prompt is empty"),
@@ -177,17 +177,17 @@ def test_what_cannot_be_continued_is_refused(goldens: Path) -> None:
 
 
 def test_a_texture_limit_is_kept(goldens: Path) -> None:
-    """Shared caches go beyond --max-texture-memory, or a refusal spoils the model."""
+    """Fails if shared caches exceed --max-texture-memory, or the refusal makes the model unusable."""
     with load(goldens / "wide") as model:
         needed = model.texture_bytes
     with load(goldens / "wide", max_texture_memory=needed + 1000) as model:
-        with pytest.raises(GlgptError, match="several texts at once take"):
+        with pytest.raises(GlgptError, match="several texts at once need"):
             model.generate_batch([[1], [2]], 3)[0].read()
         assert list(model.generate_ids([1], 2))
 
 
 def test_a_heap_gives_rows_below_each_other() -> None:
-    """A row is given to two texts, or one that is free is never found again."""
+    """Fails if a row is given to two texts, or a free row is never used again."""
     heap = Heap(10)
     assert (heap.take(4, 3), heap.take(4, 4), heap.take(4, 4)) == (0, 3, None)
     assert heap.room() == 3
@@ -198,13 +198,13 @@ def test_a_heap_gives_rows_below_each_other() -> None:
 
 
 def test_a_text_is_itself() -> None:
-    """Two samples of one prompt are taken for the same text."""
+    """Fails if two samples of one prompt are treated as the same text."""
     assert Text([1]) != Text([1])
 
 
 @pytest.mark.parametrize("name", ["dhead3-relu", "llama-grouped", "one-f16"])
 def test_logits_of_several_prompts_are_theirs(goldens: Path, name: str) -> None:
-    """A shorter prompt reads its padding, or a neighbour's ids."""
+    """Fails if a shorter prompt reads its padding, or another prompt's ids."""
     with load(goldens / name) as model:
         prompts = prompts_for(model, 5)
         found = model.logits_batch(prompts)
@@ -212,13 +212,13 @@ def test_logits_of_several_prompts_are_theirs(goldens: Path, name: str) -> None:
             within(logits, model.logits(ids), ATOL, RTOL)
         changed = [[(i + 1) % model.config.vocab_size for i in ids] for ids in prompts]
         again = model.logits_batch([prompts[0], *changed[1:]])
-        assert np.array_equal(again[0], found[0])  # whatever stands beside it
+        assert np.array_equal(again[0], found[0])  # whatever else is in the batch
         assert model.logits_batch([]) == []
 
 
 @pytest.mark.parametrize("name", ["dhead2-gelu", "llama3-untied"])
 def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
-    """A token's loss is taken from another row, or padding counts."""
+    """Fails if a token's loss is taken from another row, or padding counts."""
     with load(goldens / name) as model:
         texts = [ids for ids in prompts_for(model, 6) if len(ids) > 1]
         for ids, losses in zip(texts, model.losses(texts), strict=True):

@@ -1,4 +1,4 @@
-"""Looking inside a model: what it costs, and what it refuses."""
+"""Capturing activations: its memory, and what it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDS = [3, 1, 4, 1, 5, 9, 2, 6] * 4  # two chunks of 16
 
 
 def test_a_short_prompt_is_one_chunk() -> None:
-    """Five tokens one by one, each a whole product pass, and five raw textures of one row."""
+    """Fails if five tokens run one by one, each with a whole product pass, and give five raw textures of one row."""
     assert [c.size for c in plan(5, 256, (256, 64, 16, 1), ONE_CAPTURED)] == [16]
     assert [c.size for c in plan(20, 256, (256, 64, 16, 1), ONE_CAPTURED)] == [16, 16]
     assert [c.size for c in plan(10, 10, (1,), ONE_CAPTURED)] == [1] * 10
@@ -30,7 +30,7 @@ def test_a_short_prompt_is_one_chunk() -> None:
 
 @pytest.mark.slow
 def test_looking_inside_keeps_to_the_memory(goldens: Path) -> None:
-    """`--max-texture-memory` holds for loading alone, and a dump then takes what it likes."""
+    """Fails if `--max-texture-memory` limits loading only, and a dump exceeds it."""
     names = ["h.0.attn.pattern", "h.2.mlp.act"]
     with LanguageModel.from_pretrained(goldens / "inverse-layer-f16", device=DEVICE) as model:
         expected, own = model.run_with_cache(IDS * 2, names), model.player.program.nbytes()
@@ -46,7 +46,7 @@ def test_looking_inside_keeps_to_the_memory(goldens: Path) -> None:
         with LanguageModel.from_pretrained(
             goldens / "inverse-layer-f16", device=DEVICE, max_texture_memory=own
         ) as tight:
-            with pytest.raises(GlgptError, match=r"looking at this takes .* MiB of textures"):
+            with pytest.raises(GlgptError, match=r"capturing these activations needs .* MiB of textures"):
                 tight.logits(IDS)
             assert len(list(tight.generate_ids(IDS, 3, seed=1))) == 3
 
@@ -76,12 +76,12 @@ def test_a_context_that_just_suffices_is_not_left(goldens: Path) -> None:
 
 
 def test_an_epsilon_of_zero_runs(goldens: Path, tmp_path: Path) -> None:
-    """JSON's 0 reaches a shader as an int, which does not compile."""
+    """Fails if JSON's 0 reaches a shader as an int, which does not compile."""
     assert isinstance(GPT2Config(layer_norm_epsilon=0).layer_norm_epsilon, float)
 
 
 def test_wide_vectors_and_tall_weights_fold(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bias wider, or a weight taller, than a texture is refused, or folded wrongly."""
+    """Fails if a bias wider, or a weight taller, than a texture is refused, or folded wrongly."""
     reference = np.load(goldens / "wide" / "reference.npz")
     with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         opened = model.device
@@ -103,7 +103,7 @@ def test_a_context_taller_than_a_texture_is_refused(device: Device) -> None:
 
 @pytest.mark.slow
 def test_a_driver_without_es_gets_desktop_shaders(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An OpenGL 3.3 driver that knows no GLSL ES fails at the first shader."""
+    """Fails if an OpenGL 3.3 driver without GLSL ES fails at the first shader."""
     opened: Device
     with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         opened, expected = model.device, model.logits([1, 2, 3])

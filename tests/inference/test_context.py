@@ -1,4 +1,4 @@
-"""How many positions the caches hold: the default, an explicit number, growing, and what each command takes."""
+"""The number of positions that caches hold: the default, an explicit number, growing, and each command's option."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glgpt.program.spec import Limits
 
 DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
-LLAMA = LlamaConfig(n_positions=131072, rope_scaling=(8.0, 1.0, 4.0, 8192.0))  # as Llama 3.1 has them
+LLAMA = LlamaConfig(n_positions=131072, rope_scaling=(8.0, 1.0, 4.0, 8192.0))  # Llama 3.1's values
 
 
 def load(folder: Path, **options: Any) -> LanguageModel:
@@ -43,7 +43,7 @@ def short_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_is_2048_at_most_and_the_device_bounds_it() -> None:
-    """Llama 3.1's 131,072 positions are beyond every texture."""
+    """Fails if Llama 3.1's 131,072 positions, which no texture holds, are allocated."""
     limits = Limits(max_texture_size=16384)
     assert module.first_context(LLAMA, limits) == 2048 and module.largest_context(LLAMA, limits) == 16384
     assert module.first_context(replace(LLAMA, n_positions=100), limits) == 100
@@ -51,7 +51,7 @@ def test_the_default_is_2048_at_most_and_the_device_bounds_it() -> None:
     assert [module.grown_context(LLAMA, limits, n) for n in (1, 16, 17, 3000, 20000)] == [1, 16, 32, 4096, 16384]
     for given, said in (
         (20000, "a context of 20000 is beyond the 16384 positions that a texture holds; lower --context"),
-        (0, "context is 0; it must be a whole number from 1"),
+        (0, "context is 0; it must be a positive integer"),
         (True, "context is True; it must"),
     ):
         with pytest.raises(GlgptError, match=said):
@@ -61,7 +61,7 @@ def test_the_default_is_2048_at_most_and_the_device_bounds_it() -> None:
 
 
 def test_a_context_changes_no_frequency_and_no_identity() -> None:
-    """Rotary scaling follows the context that is allocated, or digests of the same model differ."""
+    """Fails if rotary scaling depends on the allocated context, or digests of the same model differ."""
     short = LLAMA.with_context(16)
     assert (short.context, short.n_positions, LLAMA.context) == (16, 131072, 131072)
     assert short.frequencies == LLAMA.frequencies and short == LLAMA and short.fields() == LLAMA.fields()
@@ -69,7 +69,7 @@ def test_a_context_changes_no_frequency_and_no_identity() -> None:
 
 
 def test_a_model_of_131072_positions_runs(goldens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Llama 3.1 and 3.2 cannot be opened, or give other logits than with the context of their texts."""
+    """Fails if Llama 3.1 and 3.2 cannot be opened, or their logits depend on the allocated context."""
     config = json.loads((goldens / "llama3-untied/config.json").read_text())
     folder = Path(shutil.copytree(goldens / "llama3-untied", tmp_path / "long"))
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 131072}))
@@ -84,7 +84,7 @@ def test_a_model_of_131072_positions_runs(goldens: Path, tmp_path: Path, capsys:
 @pytest.mark.parametrize("name", ["inverse-layer-f16", "llama3-untied"])  # learned and rotary positions
 @pytest.mark.usefixtures("short_default")
 def test_a_context_grows_to_what_a_prompt_needs(goldens: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A longer prompt is refused, another text comes, or the weights are uploaded again."""
+    """Fails if a longer prompt is refused, the text differs, or the weights are uploaded again."""
     with load(goldens / name, context=32) as model:
         wanted, logits = greedy(model, IDS, 12), model.logits(IDS)
         short = greedy(model, IDS[:3], 12)
@@ -94,12 +94,12 @@ def test_a_context_grows_to_what_a_prompt_needs(goldens: Path, name: str, caplog
         weights = model.player.shared()
         running = model.generate_ids(IDS[:3], 12, temperature=0, eos=False)
         first = [next(running) for _ in range(5)]
-        np.testing.assert_array_equal(model.logits(IDS), logits)  # with caches of its own
+        np.testing.assert_array_equal(model.logits(IDS), logits)  # with separate caches
         assert model.context == 16 and not caplog.records
         assert greedy(model, IDS, 12) == wanted
         assert model.context == 32 and model.player.shared() == weights
         assert "grows from 16 to 32" in caplog.text
-        assert first + list(running) == short  # what was under way goes on
+        assert first + list(running) == short  # the active generation continues
         assert model.device.texture_bytes == model.texture_bytes
 
 
@@ -116,7 +116,7 @@ def test_texts_side_by_side_grow_together(goldens: Path) -> None:
 
 
 def test_a_given_context_stays(goldens: Path) -> None:
-    """It grows beyond the memory that was meant, or a prompt beyond it is refused without saying how to have more."""
+    """Fails if it grows beyond the intended memory, or the refusal of a longer prompt does not say how to raise it."""
     with load(goldens / "wide", context=20) as model:
         run = model.generate_ids(IDS[:18], 10, seed=1)
         assert len(list(run)) == 10 and run.stats.slides == 1 and model.context == 20
@@ -126,7 +126,7 @@ def test_a_given_context_stays(goldens: Path) -> None:
 
 
 def test_the_device_bounds_a_context(goldens: Path, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model whose positions exceed a texture cannot be used at all."""
+    """Fails if a model with more positions than a texture holds cannot be used at all."""
     monkeypatch.setattr(device, "limits", replace(device.limits, max_texture_size=48))
     before = device.texture_bytes
     with pytest.raises(GlgptError, match="a context of 50 is beyond the 48 positions that a texture holds"):
@@ -149,7 +149,7 @@ def test_without_the_memory_to_grow_a_text_slides(goldens: Path) -> None:
 
 
 def test_looking_inside_takes_caches_of_the_length_of_the_text(device: Device, tmp_path: Path) -> None:
-    """Keys, values and patterns of all 4,000 positions are allocated for a text of 11 tokens."""
+    """Fails if keys, values and patterns of all 4,000 positions are allocated for a text of 11 tokens."""
     config = GPT2Config(vocab_size=30, n_positions=4000, n_embd=16, n_layer=2, n_head=2)
     before = device.texture_bytes
     with load(save_checkpoint(tmp_path, config, random_weights(config))) as model:

@@ -20,7 +20,7 @@ from glgpt.inference.sampling import Sampler
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 
 PROMPT = "ROMEO:\nIs it"
-GREEDY = (  # by transformers
+GREEDY = (  # from transformers
     " not so, and I'll be soon,\nAnd I will not be soon, and I'll be soon,\nAnd I will not be soon, I will not be so."
     "\n\nROMEO:\nI will not be gone.\n\nROMEO:\nI will not"
 )
@@ -48,7 +48,7 @@ def test_without_a_stop_text_all_is_shown(stop: str | None) -> None:
 
 
 def written(ids: list[int], tokenizer: Tokenizer | None) -> Generation:
-    """What is made of these ids."""
+    """Returns the generation of these ids."""
     return Generation(TokenStream(iter(ids), GenerationStats()), tokenizer, 0)
 
 
@@ -63,7 +63,7 @@ def test_a_character_that_spans_tokens_appears_whole() -> None:
 
 
 def test_text_is_streamed_in_whole_characters() -> None:
-    """Decoding each id by itself, as README's loop did, tears what spans tokens apart."""
+    """Fails if each id is decoded separately, as README's loop once did, which breaks characters that span tokens."""
     with LanguageModel.from_pretrained() as model:
         assert model.tokenizer
         ids = model.tokenizer.encode("naïve café")
@@ -122,7 +122,7 @@ SETTINGS = ({"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.6}, {"top_k": 9, "to
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, Any]) -> None:
-    """A token played ahead takes the place of one that the device could not decide (top-k 900), or another is drawn."""
+    """Fails if a token computed ahead replaces one that the device could not decide (top-k 900), or differs."""
     with LanguageModel.from_pretrained() as model:
         ids, sampler = [199] * 5, Sampler(**{"temperature": 1.0} | settings, seed=8)
         drawn = list(model.generate_ids(ids, 12, seed=8, **settings))
@@ -151,7 +151,7 @@ def test_interleaved_generations_keep_their_own_figures() -> None:
 
 
 def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next() -> None:
-    """The token that was under way when a generation was left is taken for the next one's, or fills its caches."""
+    """Fails if the token in flight of an abandoned generation is used by the next one, or fills its caches."""
     with LanguageModel.from_pretrained() as model:
         wanted = {n: list(model.generate_ids([199] * n, 4, temperature=0)) for n in (5, 9)}
         left, other = model.generate_ids([199] * 5, 4, temperature=0), model.generate_ids([199] * 9, 4, temperature=0)
@@ -163,7 +163,7 @@ def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next() -> None:
 
 
 def test_two_greedy_tokens_take_as_long_as_they_take() -> None:
-    """What was played ahead is counted with another token, or with the prompt: a rate of 100,000 tokens a second."""
+    """Fails if a token computed ahead counts for another token or the prompt, such as 100,000 tokens per second."""
     with LanguageModel.from_pretrained() as model:
         slow = model.generate([199] * 5, 9, seed=1)
         list(slow)
@@ -175,7 +175,7 @@ def test_two_greedy_tokens_take_as_long_as_they_take() -> None:
 
 
 def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A buffer is lost with the interrupt, and later generations find none."""
+    """Fails if a buffer is lost by the interrupt, and later generations find none."""
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

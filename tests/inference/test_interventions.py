@@ -1,4 +1,4 @@
-"""Interventions on every kind of activation, in captures and generations, and what sweeping over them costs."""
+"""Interventions on every kind of activation, in captures and generations, and the programs that a sweep records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glgpt.inference.interventions import Intervention
 DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
 OTHER = [7, 7, 2, 9, 1, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2]
-FAMILIES = ["wide", "llama-grouped"]  # of two and of three heads on one
+FAMILIES = ["wide", "llama-grouped"]  # GPT-2; Llama with three query heads on one key and value head
 
 
 @pytest.fixture(params=FAMILIES)
@@ -30,7 +30,7 @@ def model(goldens: Path, request: pytest.FixtureRequest) -> Iterator[LanguageMod
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A line for each program that is recorded and each shader that is compiled."""
+    """Returns a list with a line for each recorded program and each compiled shader."""
     seen: list[str] = []
 
     def watch(owner: Any, name: str) -> None:
@@ -53,7 +53,7 @@ def width(model: LanguageModel, name: str) -> int:
 
 @pytest.mark.parametrize("name", ["h.1.attn.out", "h.0.attn.k", "h.1.attn.v", "h.0.attn.scores", "ln_f", "logits"])
 def test_a_patch_of_another_text_brings_its_values(model: LanguageModel, name: str) -> None:
-    """Keys, values, scores, the last norm or the logits cannot be changed, or only in the first chunk of a text."""
+    """Fails if keys, values, scores, the last norm or the logits cannot be changed, or only in the first chunk."""
     _, found = model.run_with_cache(OTHER, [name])
     _, patched = model.run_with_cache(IDS, [name, "logits"], interventions=[Patch(name, found[name])])
     np.testing.assert_array_equal(patched[name], found[name])
@@ -82,7 +82,7 @@ def test_scores_are_scaled_before_the_softmax(model: LanguageModel) -> None:
 
 
 def test_edits_of_one_activation_follow_each_other(model: LanguageModel) -> None:
-    """An edit replaces those before it, or positions and heads are mixed up."""
+    """Fails if an edit replaces earlier ones, or positions and heads are mixed up."""
     rng, name = np.random.default_rng(1), "h.0.attn.z"
     heads, size = model.config.n_head, model.config.d_head
     values, direction = rng.normal(size=(4, heads * size)), rng.normal(size=heads * size)
@@ -124,7 +124,7 @@ def every_kind(model: LanguageModel) -> list[list[Intervention]]:
 
 @pytest.mark.parametrize("case", range(5))
 def test_a_generation_is_that_of_its_logits(model: LanguageModel, case: int) -> None:
-    """An edit is made in a prompt's chunks and not in the tokens after it, at another position, or after the choice."""
+    """Fails if an edit applies to a prompt's chunks only, at another position, or after the choice of a token."""
     interventions = every_kind(model)[case]
     text = list(IDS)
     for _ in range(6):
@@ -135,7 +135,7 @@ def test_a_generation_is_that_of_its_logits(model: LanguageModel, case: int) -> 
 
 
 def test_interleaved_generations_keep_their_edits(model: LanguageModel) -> None:
-    """Two generations play one program, and the second one's values stay for the first."""
+    """Fails if, of two generations that play one program, the first uses the second one's values."""
     edits = [[Scale(f"h.{layer}.mlp", factor)] for layer, factor in ((0, -3.0), (1, 4.0), (1, -4.0))]
     how: dict[str, Any] = {"temperature": 0, "eos": False}
     alone = [list(model.generate_ids(IDS, 6, interventions=e, **how)) for e in edits]
@@ -145,7 +145,7 @@ def test_interleaved_generations_keep_their_edits(model: LanguageModel) -> None:
 
 
 def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
-    """Each layer, head, position or value records a program and compiles its shaders."""
+    """Fails if each layer, head, position or value records a program and compiles its shaders."""
     with LanguageModel.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
         _, other = model.run_with_cache(OTHER, ["h.0.resid_post", "h.1.resid_post"])
         model.logits(IDS)
@@ -156,12 +156,12 @@ def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
                 values = other[f"h.{layer}.resid_post"][position : position + 1]
                 seen.add(logits(model, IDS, Patch(f"h.{layer}.resid_post", values, position)).tobytes())
         compiled = recorded.count("compile")
-        assert recorded.count("capture_program") == 1 and compiled <= 3  # the edit, for both sizes of a chunk
+        assert recorded.count("capture_program") == 1 and compiled <= 3  # the edit, for both chunk sizes
         assert len(seen) == 2 * len(IDS)
         for head in range(3):
             seen.add(logits(model, IDS, Ablate("h.1.attn", head=head)).tobytes())
         assert recorded.count("capture_program") == 2 and len(seen) == 2 * len(IDS) + 3
-        model.logits(IDS)  # which the interventions did not release
+        model.logits(IDS)  # this program is still there
         assert recorded.count("capture_program") == 2
         recorded.clear()
         for factor in (2.0, 3.0, -1.0):
@@ -170,7 +170,7 @@ def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
 
 
 def test_shaders_are_shared_by_their_text(goldens: Path, device: Device, recorded: list[str]) -> None:
-    """A second model of the same shape compiles all shaders again, or closing one takes those of the other."""
+    """Fails if a second model of the same shape recompiles all shaders, or closing one deletes those of the other."""
     with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         wanted = list(model.generate_ids(IDS, 3, temperature=0))
         recorded.clear()
@@ -186,6 +186,6 @@ def test_the_memory_limit_holds_for_interventions(goldens: Path) -> None:
         own = model.player.program.nbytes()
     with (
         LanguageModel.from_pretrained(goldens / "wide", device=DEVICE, max_texture_memory=own) as model,
-        pytest.raises(GlgptError, match=r"looking at this takes .* allow more"),
+        pytest.raises(GlgptError, match=r"capturing these activations needs .* allow more"),
     ):
         logits(model, IDS, Ablate("h.0.attn"))

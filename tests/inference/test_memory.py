@@ -1,4 +1,4 @@
-"""What a model takes and gives back: textures, GL objects, and memory of the process while weights stream in."""
+"""Memory that a model allocates and releases: textures, GL objects, and process memory while weights stream in."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def state(device: Device) -> tuple[dict[int, str], int]:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: str) -> None:
-    """A model takes more memory than it says, or than its program lists."""
+    """Fails if a model takes more memory than it reports, or than its program lists."""
     before = device.texture_bytes
     with load(goldens / "wide", dtype) as model:
         announced = model.info()
@@ -59,8 +59,8 @@ def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: 
         assert model.texture_bytes == model.player.program.nbytes() == sum(announced["bytes_by_role"].values())
         list(model.generate_ids([1, 2], 5, temperature=0))
         assert device.texture_bytes - before == model.texture_bytes == announced["texture_bytes"]
-        every = [None] if dtype == "f32" else []  # which takes long to compile
-        for names in ((), *every, ["embed"], ["ln_f"]):  # looking inside takes more, and gives it back in time
+        every = [None] if dtype == "f32" else []  # all names: slow to compile
+        for names in ((), *every, ["embed"], ["ln_f"]):  # captures take more, and are released
             model.run_with_cache([1, 2, 3], names)
             assert device.texture_bytes - before == model.texture_bytes
         assert model.info() == announced
@@ -68,7 +68,7 @@ def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: 
 
 
 def test_looking_inside_again_and_again_takes_no_more(device: Device, goldens: Path) -> None:
-    """Every set of names asked for keeps textures of its own for ever."""
+    """Fails if every requested set of names keeps its textures forever."""
     with load(goldens / "vocab3-untied") as model:
         sizes = set()
         for i in range(8):
@@ -78,7 +78,7 @@ def test_looking_inside_again_and_again_takes_no_more(device: Device, goldens: P
 
 
 def test_a_model_beyond_the_given_memory_is_refused(device: Device, goldens: Path) -> None:
-    """It is loaded first, and what it took stays taken."""
+    """Fails if the model is loaded first, and its memory is not released."""
     with load(goldens / "wide") as model:
         size = model.texture_bytes
     before = state(device)
@@ -90,18 +90,18 @@ def test_a_model_beyond_the_given_memory_is_refused(device: Device, goldens: Pat
 
 @pytest.mark.slow
 def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
-    """A model that is closed keeps an object, until the driver has no more."""
+    """Fails if a closed model keeps GL objects until the driver has none left."""
     before = state(device)
     for i in range(50):
         with load(goldens / "one-f16", ("f32", "f16")[i % 2], kernel="4x4", fetch="textureLod") as model:
-            assert len(list(model.generate_ids([3], 5, temperature=0))) == 5  # beyond its context of one
+            assert len(list(model.generate_ids([3], 5, temperature=0))) == 5  # longer than its context of one
             if i % 10 == 0:
                 model.logits([3])
     assert state(device) == before
 
 
 def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
-    """Models share something that only one of them may own."""
+    """Fails if models share something that only one of them may own."""
     before = state(device)
     models = [load(goldens / "vocab3-untied", kernel="4x4", fetch="textureLod") for _ in range(50)]
     assert device.texture_bytes - before[1] == sum(model.texture_bytes for model in models)
@@ -114,7 +114,7 @@ def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
 
 
 def test_a_closed_model_refuses(device: Device, goldens: Path) -> None:
-    """It computes with textures that hold nothing, and makes new ones that nobody closes."""
+    """Fails if it computes with deleted textures, or makes new ones that are never released."""
     with load(goldens / "wide") as model:
         running = model.generate_ids([1, 2], 5, temperature=0)
         next(running)
@@ -136,7 +136,7 @@ def test_a_closed_model_refuses(device: Device, goldens: Path) -> None:
 def test_a_model_that_cannot_be_loaded_leaves_nothing(
     device: Device, tmp_path: Path, name: str, value: float, dtype: str, said: str
 ) -> None:
-    """A weight that is refused half way leaves the ones before it."""
+    """Fails if the refusal of one weight leaks the ones already loaded."""
     config = GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2)
     weights = random_weights(config)
     weights[name].flat[3] = value
@@ -147,7 +147,7 @@ def test_a_model_that_cannot_be_loaded_leaves_nothing(
 
 
 def test_progress_runs_to_the_end(goldens: Path) -> None:
-    """A progress bar stops short, or goes back."""
+    """Fails if a progress bar stops early, or goes back."""
     seen: list[tuple[int, int]] = []
     with load(goldens / "wide", progress=lambda done, total: seen.append((done, total))) as model:
         done, totals = zip(*seen, strict=True)
@@ -155,7 +155,7 @@ def test_progress_runs_to_the_end(goldens: Path) -> None:
 
 
 def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None:
-    """Memory grows with every token."""
+    """Fails if memory grows with every token."""
     config = GPT2Config(vocab_size=30, n_positions=260, n_embd=16, n_layer=1, n_head=2)
     with load(save_checkpoint(tmp_path, config, random_weights(config))) as model:
         tokens = model.generate_ids([1, 2, 3], 203, seed=0)
@@ -168,7 +168,7 @@ def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[Path]:
-    """Three quarters of the 124M shape with random weights, 380 MB, beside which the interpreter counts little."""
+    """Three quarters of the 124M shape with random weights: 380 MB, much more than the interpreter."""
     config = GPT2Config(vocab_size=40000, n_layer=9)
     with tempfile.TemporaryDirectory() as folder:
         yield save_checkpoint(Path(folder), config, random_weights(config, spread=0.02))
@@ -177,7 +177,7 @@ def large() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> None:
-    """Loading holds a second copy of the weights: peak memory on software GL beyond 2.3 times their f32 size."""
+    """Fails if loading holds a second copy of the weights: peak memory of 2.3 times their f32 size on software GL."""
     size = (large / "model.safetensors").stat().st_size
     assert size >= 200e6
     run = subprocess.run([sys.executable, "-c", LOAD, large, dtype], capture_output=True, text=True, check=True)
@@ -186,7 +186,7 @@ def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> No
 
 
 def test_a_model_that_nobody_holds_gives_its_textures_back(device: Device, goldens: Path) -> None:
-    """`model = LanguageModel.from_pretrained()` again and again, as in a notebook, adds up."""
+    """Fails if repeated `model = LanguageModel.from_pretrained()`, as in a notebook, accumulates memory."""
     before = state(device)
     sizes = set()
     for _ in range(4):

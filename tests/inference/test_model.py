@@ -1,4 +1,4 @@
-"""GPT-2 on the device: goldens of transformers, cached decode, every length, and what is refused."""
+"""GPT-2 on the device: transformers' goldens, cached decode, every prompt length, and refusals."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from glgpt.tuning.kernel_selection import FETCHES, STORAGES
 
 Array = NDArray[Any]
 GOLDENS = sorted(path.parent.name for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
-ATOL, RTOL = 2e-4, 1e-5  # what the project promises of f32
-# Halves keep eleven bits. Each of a dozen products adds errors of about 2^-12 of its inputs' size, and a sharp softmax
-# multiplies what its scores are off: at worst 4% of an intermediate's own root mean square in the goldens.
+ATOL, RTOL = 2e-4, 1e-5  # the project's documented tolerance of f32
+# A float16 has eleven significant bits. Each of a dozen products adds errors of about 2^-12 of its inputs' size, and a
+# sharp softmax amplifies the errors of its scores: at worst 4% of an activation's root mean square in the goldens.
 HALF = 0.06
 TEXT = (
     "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"
@@ -44,7 +44,7 @@ def load(name: Path | None, dtype: str = "f32", **options: Any) -> LanguageModel
         name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options
     )
     if name:
-        model.eos_ids = ()  # the references go on past it
+        model.eos_ids = ()  # the references continue after it
     return model
 
 
@@ -58,18 +58,18 @@ def greedy(model: LanguageModel, prompt: Sequence[int], tokens: int) -> list[int
 
 
 def row_of_logits(model: LanguageModel) -> Array:
-    """The logits that the last token played was chosen from."""
+    """Returns the logits from which the last token was chosen."""
     view = model.player.entry("decode").outputs["logits"]
     return view.unpack(model.player.read(view.texture))[0]
 
 
 def size(values: Array) -> float:
-    """Root mean square of what is finite."""
+    """Returns the root mean square of the finite values."""
     return float(np.sqrt(np.square(values[np.isfinite(values)], dtype=np.float64).mean()))
 
 
 def agrees(model: LanguageModel, wanted: dict[str, Array]) -> None:
-    """Every intermediate and the logits against a golden, by name and in order."""
+    """Compares every activation and the logits with a golden, by name and in order."""
     logits, found = model.run_with_cache(wanted["tokens"].tolist())
     assert list(found) == list(model.config.activations)
     for name, ours in found.items():
@@ -79,7 +79,7 @@ def agrees(model: LanguageModel, wanted: dict[str, Array]) -> None:
 
 
 def test_the_names_are_these() -> None:
-    """A name changes that users, pages and stored references look things up by."""
+    """Fails if a name changes that users, pages and stored references rely on."""
     assert (
         list(GPT2Config(n_layer=2).activations)
         == (
@@ -93,11 +93,11 @@ def test_the_names_are_these() -> None:
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_goldens_agree(goldens: Path, name: str) -> None:
-    """An odd shape, activation, head or checkpoint layout gives other numbers than transformers."""
+    """Fails if an odd shape, activation, head or checkpoint layout gives other numbers than transformers."""
     wanted = reference_of(goldens / name)
     with load(goldens / name) as model:
         agrees(model, wanted)
-        prompt = max(1, min(len(wanted["tokens"]) // 2, len(wanted["tokens"]) - 1))  # as the goldens' script has it
+        prompt = max(1, min(len(wanted["tokens"]) // 2, len(wanted["tokens"]) - 1))  # as in the goldens' script
         ids = wanted["greedy"].tolist()
         assert greedy(model, ids[:prompt], len(ids) - prompt) == ids
 
@@ -109,7 +109,7 @@ CHOICES = [(kernel, fetch) for kernel in KERNELS for fetch in FETCHES]
     ("kernel", "fetch"), [pytest.param(*c, marks=[pytest.mark.slow] * (c not in CHOICES[1::3])) for c in CHOICES]
 )
 def test_every_kernel_fetch_and_storage_agrees(goldens: Path, kernel: str, fetch: str) -> None:
-    """A choice that the probe may make on another device gives other numbers."""
+    """Fails if a choice that the probe may make on another device gives other numbers."""
     storage = STORAGES[(list(KERNELS).index(kernel) + FETCHES.index(fetch)) % 2]
     wanted = reference_of(goldens / "dhead2-gelu")
     with load(goldens / "dhead2-gelu", kernel=kernel, fetch=fetch, storage=storage) as model:
@@ -124,22 +124,22 @@ def test_every_kernel_fetch_and_storage_agrees(goldens: Path, kernel: str, fetch
     ("name", "storage"), [("inverse-layer-f16", "uint"), pytest.param("wide", "float", marks=pytest.mark.slow)]
 )
 def test_halves_agree_within_their_bound(goldens: Path, name: str, storage: str) -> None:
-    """Packed halves meet the wrong columns, or lose more than their eleven bits."""
+    """Fails if packed float16 values meet the wrong columns, or lose more than rounding to eleven bits."""
     with load(goldens / name, "f16", storage=storage) as model:
         agrees(model, reference_of(goldens / name))
 
 
 @pytest.mark.parametrize("dtype", ["f32", pytest.param("f16", marks=pytest.mark.slow)])
 def test_cached_decode_is_the_uncached_forward(tmp_path: Path, dtype: str) -> None:
-    """A decoded token sees other keys, norms or positions than the whole prompt would."""
+    """Fails if a decoded token uses other keys, norms or positions than in a pass over the whole text."""
     config = GPT2Config(vocab_size=61, n_positions=40, n_embd=24, n_layer=2, n_head=2, n_inner=50)
     weights = random_weights(config)
     with load(save_checkpoint(tmp_path, config, weights), dtype) as model:
         ids = [5, 60, 0]
         wanted = gpt2(config, weights, ids)["logits"]
-        near = HALF * size(wanted) if dtype == "f16" else 2e-5  # rounding alone: both are float32
+        near = HALF * size(wanted) if dtype == "f16" else 2e-5  # rounding only: both are float32
         for n, token in enumerate(model.generate_ids(ids[:], 30, seed=1)):
-            text = [*ids, token] if 0 < n < 29 else ids  # the next one is under way
+            text = [*ids, token] if 0 < n < 29 else ids  # the next one is being computed
             within(row_of_logits(model), model.logits(text)[-1], near, where=f"after {len(text)} tokens")
             ids.append(token)
         wanted = gpt2(config, weights, ids[:-1])["logits"]
@@ -147,7 +147,7 @@ def test_cached_decode_is_the_uncached_forward(tmp_path: Path, dtype: str) -> No
 
 
 def test_every_prompt_length_works(goldens: Path) -> None:
-    """A length that needs padding, or several chunks, gives other numbers."""
+    """Fails if a length that needs padding, or several chunks, gives other numbers."""
     wanted = reference_of(goldens / "dhead2-gelu")
     ids = wanted["tokens"].tolist()
     with load(goldens / "dhead2-gelu") as model:
@@ -158,7 +158,7 @@ def test_every_prompt_length_works(goldens: Path) -> None:
 
 
 def test_chunks_give_what_one_chunk_gives(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later chunk misses the keys of an earlier one."""
+    """Fails if a later chunk misses the keys of an earlier one."""
     ids = reference_of(goldens / "dhead2-gelu")["tokens"].tolist()[:64]
     with load(goldens / "dhead2-gelu") as model:
         whole = model.run_with_cache(ids)[1]
@@ -175,7 +175,7 @@ def test_chunks_give_what_one_chunk_gives(goldens: Path, monkeypatch: pytest.Mon
 def test_beyond_the_context_a_text_goes_on_from_its_later_half(
     goldens: Path, prompt: int, tokens: int, reads: list[int]
 ) -> None:
-    """A token is computed at a position that the context lacks, from keys of other positions, or one is lost."""
+    """Fails if a token is computed beyond the context, from keys of other positions, or is lost."""
     ids = [3] * prompt
     with load(goldens / "dhead2-gelu") as model:
         made = list(running := model.generate_ids(ids, tokens, temperature=0))
@@ -202,7 +202,7 @@ def test_the_end_of_text_ends_generation(goldens: Path) -> None:
 
 
 def test_a_seed_makes_the_same_text_and_generators_do_not_disturb_each_other(goldens: Path) -> None:
-    """A second generator, or looking inside, writes over the first one's keys."""
+    """Fails if a second generator, or a capture, overwrites the first one's keys."""
     settings: list[dict[str, Any]] = [
         {"seed": 1},
         {"seed": 2},
@@ -265,7 +265,7 @@ def test_prompts_that_cannot_be_run_are_refused(goldens: Path, ids: Any, message
 
 
 def overflowing(folder: Path, name: str, row: int | slice, value: float) -> Path:
-    """A checkpoint with one row of a parameter, or all, of this value."""
+    """Writes a checkpoint in which one row of a parameter, or all of it, has this value."""
     config = GPT2Config(vocab_size=40, n_positions=20, n_embd=8, n_layer=2, n_head=2, tie_word_embeddings=False)
     weights = random_weights(config)
     weights[name][row] = value * np.sign(weights[name][row])
@@ -298,7 +298,7 @@ PATHS: dict[str, Callable[[LanguageModel, list[int]], object]] = {
     ids=["every embedding", "one embedding", "one logit"],
 )
 def test_every_path_refuses_logits_that_are_not_finite(tmp_path: Path, fault: tuple[str, int | slice, float]) -> None:
-    """A path continues a text from a row whose overflow became a zero, or hides an infinite logit."""
+    """Fails if a path continues after an overflow that became a zero, or hides an infinite logit."""
     folder, ids = overflowing(tmp_path, *fault), [1, 3, 2]
     with load(folder) as model:
         assert not np.isfinite(model.run_with_cache(ids)[0][-1]).all()
@@ -311,7 +311,7 @@ def test_every_path_refuses_logits_that_are_not_finite(tmp_path: Path, fault: tu
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"seed": 3}, {"seed": 3, "top_p": 0.9}], ids=str)
 def test_tokens_before_an_overflow_are_given(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """A token that was played ahead takes the good ones before it with it."""
+    """Fails if the good tokens before a bad one that was computed ahead are lost."""
     folder, ids = overflowing(tmp_path, "wpe.weight", 6, 1e25), [1, 2, 3]
 
     def given(tokens: Iterator[int]) -> list[int]:
@@ -346,7 +346,7 @@ def test_logits_that_overflow_are_refused_and_can_be_looked_into(tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_embedded_model_is_float64_to_rounding() -> None:
-    """The default model, at its full context, every intermediate; and every kind of chunk that a prompt is cut into."""
+    """Compares the default model at its full context: every activation, and every chunk size of a prompt."""
     with load(None) as model, Checkpoint.open() as checkpoint:
         ids = model.encode(TEXT)[:256]
         assert len(ids) == 256
@@ -357,8 +357,8 @@ def test_the_embedded_model_is_float64_to_rounding() -> None:
             assert list(model.generate_ids(ids[:n], 1, temperature=0)) == [wanted["logits"][n - 1].argmax()]
             within(row_of_logits(model), wanted["logits"][n - 1], ATOL, RTOL, f"after {n} tokens")
             if n == len(ids):
-                continue  # the next token is beyond the context
-            for token in list(model.generate_ids(ids[:n], 2, temperature=0))[1:]:  # from what the prompt left
+                continue  # the next token exceeds the context
+            for token in list(model.generate_ids(ids[:n], 2, temperature=0))[1:]:  # continues from the prompt's caches
                 logits = model.logits([*ids[:n], int(wanted["logits"][n - 1].argmax())])[-1]
                 within(row_of_logits(model), logits, ATOL, RTOL, f"decoded after {n} tokens")
                 assert token == logits.argmax()
@@ -366,7 +366,7 @@ def test_the_embedded_model_is_float64_to_rounding() -> None:
 
 @pytest.mark.slow
 def test_halves_cost_the_embedded_model_little() -> None:
-    """Half precision moves the distribution of the next token by more than 1e-4 nats."""
+    """Fails if half precision moves the distribution of the next token by more than 1e-4 nats."""
     with load(None) as model, load(None, "f16") as half:
         ids = model.encode(TEXT)[:256]
         p, q = (m.logits(ids).astype(np.float64) for m in (model, half))

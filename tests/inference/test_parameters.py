@@ -1,4 +1,4 @@
-"""Weights by name: as the checkpoint has them, whatever their textures look like."""
+"""Weights by name, equal to the checkpoint's whatever the layout of their textures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
 
 @pytest.mark.parametrize("name", ["dhead3-relu", "vocab3-untied", "llama-grouped", "one-f16"])
 def test_parameters_are_the_checkpoints(goldens: Path, name: str) -> None:
-    """Padding of heads, transposed or folded textures show through, or a name is missing."""
+    """Fails if padding of heads or a transposed or folded layout shows, or a name is missing."""
     with (
         LanguageModel.from_pretrained(goldens / name, device=DEVICE) as model,
         Checkpoint.open(goldens / name) as checkpoint,
@@ -42,7 +42,7 @@ def test_narrow_formats_give_what_is_computed_with(goldens: Path, dtype: str, of
 
 def test_an_unknown_parameter_is_refused_with_those_near(goldens: Path) -> None:
     with LanguageModel.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
-        with pytest.raises(GlgptError, match=r"is not a parameter of llama-grouped; there are norm\.weight"):
+        with pytest.raises(GlgptError, match=r"is not a parameter of llama-grouped; parameters include norm\.weight"):
             model.parameter("norm.wieght")
         assert "ln_f.weight" not in model.parameters()
     with pytest.raises(GlgptError, match="is closed"):

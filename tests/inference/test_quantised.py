@@ -1,4 +1,4 @@
-"""Models in q8 and q4: their kernels against the same weights in f32, and what rounding costs."""
+"""Models in q8 and q4: their kernels compared with the same weights in f32, and the cost of rounding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUANTISED = [name for name, fmt in FORMATS.items() if fmt.quantised]
 
 @contextmanager
 def both(folder: Path, dtype: str, scratch: Path, **options: Any) -> Iterator[tuple[LanguageModel, LanguageModel]]:
-    """A model in a format, and in f32 with the weights that its textures hold."""
+    """Yields a model in a format, and one in f32 with the weights that the first one's textures hold."""
     with load(folder, dtype, **options) as model, Checkpoint.open(folder) as checkpoint:
         held = {}
         for name, layout in weight_layouts(model.player.program, model.config).items():
@@ -48,14 +48,14 @@ def both(folder: Path, dtype: str, scratch: Path, **options: Any) -> Iterator[tu
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """GPT-2 of several groups of rows, with weights as fresh ones are."""
+    """A GPT-2 with several groups of rows and freshly initialised weights."""
     config = GPT2Config(vocab_size=400, n_positions=160, n_embd=192, n_layer=2, n_head=3)
     return save_checkpoint(tmp_path_factory.mktemp("wide"), config, random_weights(config, spread=0.02))
 
 
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_logits_are_those_of_the_same_weights_in_f32(wide: Path, tmp_path: Path, dtype: str) -> None:
-    """A kernel takes another scale, or adds a rounding of its own."""
+    """Fails if a kernel uses the wrong scale, or adds another rounding."""
     ids = np.random.default_rng(0).integers(0, 400, 140).tolist()
     with both(wide, dtype, tmp_path) as (model, plain):
         within(model.logits(ids), plain.logits(ids), 2e-3)
@@ -70,27 +70,27 @@ def test_logits_are_those_of_the_same_weights_in_f32(wide: Path, tmp_path: Path,
 def test_a_long_prompt_on_a_gpu_has_the_same_logits(
     wide: Path, tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Integers that become halves before a product come out in another layout."""
+    """Fails if integers decoded to f16 before a product end up in another layout."""
     monkeypatch.setattr(network, "MANY_ROWS", 64)
     ids = np.random.default_rng(1).integers(0, 400, 140).tolist()
     with both(wide, dtype, tmp_path, kernel="4x8") as (model, plain):
         assert any(p.label.endswith(".halves") for p in model.player.program.entries["prefill_64"].passes)
-        within(model.logits(ids), plain.logits(ids), 4e-3)  # weights are rounded once more
+        within(model.logits(ids), plain.logits(ids), 4e-3)  # weights are rounded a second time
 
 
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_a_llama_runs_in_it(goldens: Path, tmp_path: Path, dtype: str) -> None:
-    """A family's own products, or its untied head, are read as another format."""
+    """Fails if a family's own products, or its untied head, are read in another format."""
     ids = np.load(goldens / "llama-grouped" / "reference.npz")["tokens"].tolist()[:12]
     with both(goldens / "llama-grouped", dtype, tmp_path) as (model, plain):
         wanted = plain.logits(ids)
-        within(model.logits(ids), wanted, 4e-3 * float(np.abs(wanted).max()))  # the rows of products are halves
+        within(model.logits(ids), wanted, 4e-3 * float(np.abs(wanted).max()))  # inputs of products are float16
         assert next(model.generate_ids(ids, 1, temperature=0)) == wanted[-1].argmax()
 
 
 @pytest.mark.parametrize(("dtype", "near"), [("q8", 0.002), ("q4", 0.03)])
 def test_the_embedded_model_predicts_nearly_as_well(dtype: str, near: float) -> None:
-    """Weights are rounded more coarsely than their bits allow."""
+    """Fails if weights are rounded more coarsely than their bits allow."""
     nats, close = [], []
     for name in ("f32", dtype):
         with load(None, name) as model:
@@ -113,7 +113,7 @@ def test_embedding_and_head_of_q4_are_q8() -> None:
 
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path, dtype: str) -> None:
-    """An infinity becomes the scale of a group, and 127 weights beside it vanish."""
+    """Fails if an infinity becomes the scale of a group, and its other 127 weights vanish."""
     config = GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
     weights = random_weights(config)
     weights["h.0.mlp.c_fc.weight"].flat[3] = np.inf

@@ -1,4 +1,4 @@
-"""Choosing a token: the distribution against its definition, seeds, and settings that make no sense."""
+"""Choosing a token: the distribution compared with its definition, seeds, and invalid settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEMPERATURES = st.sampled_from([0.1, 0.7, 1.0, 3.0])
 
 
 def expected(logits: list[float], temperature: float, top_k: int | None, top_p: float | None) -> NDArray[Any]:
-    """By the definition: the k best, then the shortest list of best ones that holds top_p of those."""
+    """Returns the distribution by definition: the k best, then the shortest list of best ones that reaches top_p."""
     values = np.array(logits) / temperature
     weights = np.exp(values - values.max())
     order = sorted(range(len(logits)), key=lambda i: (-values[i], i))[:top_k]
@@ -40,7 +40,7 @@ def expected(logits: list[float], temperature: float, top_k: int | None, top_p: 
 def test_the_distribution_is_that_of_the_definition(
     logits: list[float], temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
-    """Temperature, top-k or top-p keeps other tokens, or weighs them differently."""
+    """Fails if temperature, top-k or top-p keeps other tokens, or weighs them differently."""
     sampler = Sampler(temperature, top_k, top_p, 0)
     row = np.array(logits)
     p = sampler.probabilities(row)
@@ -52,7 +52,7 @@ def test_the_distribution_is_that_of_the_definition(
 
 @given(LOGITS, st.integers(0, 2**32))
 def test_a_token_beyond_top_k_is_never_chosen(logits: list[float], seed: int) -> None:
-    """Rounding of the running sum reaches a token that was cut off."""
+    """Fails if rounding of the running sum reaches an excluded token."""
     row = np.array(logits, np.float32)
     best = np.sort(row)[::-1][:2]
     sampler = Sampler(1.5, 2, None, seed)
@@ -60,7 +60,7 @@ def test_a_token_beyond_top_k_is_never_chosen(logits: list[float], seed: int) ->
 
 
 def test_tokens_come_as_often_as_they_should() -> None:
-    """The drawn token is off by one, or the draw is not uniform."""
+    """Fails if the drawn token is off by one, or the draw is not uniform."""
     p = np.array([0.5, 0.25, 0.125, 0.125])
     sampler = Sampler(seed=5)
     counts = np.bincount([sampler.choose(np.log(p), step) for step in range(8000)], minlength=4) / 8000
@@ -85,7 +85,7 @@ def test_greedy_takes_the_first_of_the_best(settings: tuple[float, int | None, f
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_not_finite_are_refused(value: float) -> None:
-    """A model that overflowed continues writing nonsense."""
+    """Fails if a model that overflowed continues with nonsense."""
     for temperature in (0.0, 1.0):
         with pytest.raises(GlgptError, match="not finite"):
             Sampler(temperature).choose(np.array([0.0, value]))
@@ -154,7 +154,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
     ids=str,
 )
 def test_settings_at_the_ends_of_their_ranges_fit_the_device(settings: dict[str, Any]) -> None:
-    """A scalar overflows its 32 bits when it is packed."""
+    """Fails if a scalar overflows its 32 bits when it is packed."""
     sampler = Sampler(**{"seed": 1} | settings)
     for name, value in sampler.scalars(2**31 - 1, 200_000).items():
         struct.pack("<i" if name in ("draw_seed", "draw_step", "top_k") else "<f", value)
@@ -169,14 +169,14 @@ def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
     for sampler in (Sampler(0.0, logit_bias={1: -np.inf}), Sampler(5.0, logit_bias={1: -math.inf, 2: 1.0})):
         found = sampler.adjusted(logits, [])
         assert 1 not in [sampler.choose(found, step) for step in range(50)]
-        with pytest.raises(GlgptError, match="not finite"):  # of the model, not of the bias
+        with pytest.raises(GlgptError, match="not finite"):  # the model's logits, not the bias
             sampler.adjusted(np.float32([5, -np.inf, 1, 1]), [])
     with pytest.raises(GlgptError, match="forbids all 2 tokens"):
         Sampler(logit_bias={0: -math.inf, 1: -math.inf}).check_vocabulary(2)
 
 
 def test_penalty_and_bias_change_the_logits_as_defined() -> None:
-    """A token that the text has twice is penalised once; the bias comes after the penalty."""
+    """Fails if a token that occurs twice is penalized twice, or the bias is added before the penalty."""
     sampler = Sampler(repetition_penalty=2.0, logit_bias={1: -3.0, 3: 5.0})
     found = sampler.adjusted(np.float32([4, 4, -4, -4, 1]), [0, 1, 1, 2])
     assert found.tolist() == [2, -1, -8, 1, 1]
@@ -187,7 +187,7 @@ def test_penalty_and_bias_change_the_logits_as_defined() -> None:
 
 
 def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
-    """Greedy and drawn, beyond a full context too, where what has slid out counts no more."""
+    """Compares greedy and drawn tokens, also beyond a full context, where dropped tokens are no longer penalized."""
     from glgpt.inference.model import LanguageModel
 
     with LanguageModel.from_pretrained() as model:
@@ -201,7 +201,7 @@ def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
             sampler, ids = Sampler(seed=3, **how), list(given)
             for step, token in enumerate(found):
                 if len(ids) > model.config.n_positions:
-                    break  # from here on the model reads the later half
+                    break  # from here on the model reads only the later half
                 assert token == sampler.choose(sampler.adjusted(model.logits(ids)[-1], ids), step), (step, how)
                 ids.append(token)
             assert found != list(model.generate_ids(given, 20, seed=3, temperature=how["temperature"]))

@@ -1,4 +1,4 @@
-"""Several texts at once, live against a padded batch of transformers in float64."""
+"""Several texts at once, compared live with a padded batch of transformers in float64."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MODELS = {
 @torch.no_grad()
 @pytest.mark.parametrize("family", MODELS)
 def test_a_batch_gives_the_logits_of_a_padded_batch(tmp_path: Path, family: str) -> None:
-    """A row of a step attends to another row's keys, or is at another row's position."""
+    """Fails if a row of a step attends to another row's keys, or has another row's position."""
     torch.manual_seed(3)
     theirs = MODELS[family]()
     for parameter in theirs.parameters():

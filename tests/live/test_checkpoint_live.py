@@ -1,4 +1,4 @@
-"""Checkpoints as transformers and torch write them, of any shape, layout and dtype: the values must be theirs."""
+"""Checkpoints written by transformers and torch, of any shape, layout and dtype: the values must be equal."""
 
 import subprocess
 import sys
@@ -57,7 +57,7 @@ def test_whatever_transformers_saves(model, layout):
             model.save_pretrained(folder, max_shard_size="5GB" if layout == "whole" else "2KB")
         else:
             model.config.save_pretrained(folder)
-            # With the tied head's second name, as torch saves it: both share one storage.
+            # With both names of the tied head, which share one storage, as torch saves it.
             path = Path(folder) / "pytorch_model.bin"
             torch.save(model.state_dict(), path, _use_new_zipfile_serialization=layout == "zip")
         expect_values(folder, model)

@@ -1,4 +1,4 @@
-"""Interventions against `transformers` with forward hooks, on the embedded model."""
+"""Interventions compared with `transformers` and forward hooks, on the embedded model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reference() -> Any:
 
 
 def hooked(reference: Any, ids: list[int], *hooks: tuple[str, str, Callable[[Any], Any]]) -> np.ndarray:
-    """Logits with changes of modules' inputs ("in") or outputs ("out"): (module, which, function)."""
+    """Returns logits with changes of modules' inputs ("in") or outputs ("out"): (module, which, function)."""
 
     def before(change: Callable[[Any], Any]) -> Callable[..., Any]:
         return lambda _, args: (change(args[0].clone()), *args[1:])
@@ -115,14 +115,14 @@ def test_logits_are_those_of_transformers_with_hooks(
     expected = hooked(reference, ids, *hooks)
     found, _ = model.run_with_cache(ids, (), interventions=interventions)
     np.testing.assert_allclose(found, expected, atol=ATOL)
-    assert np.abs(expected - model.logits(ids)).max() > 0.1  # the change changes something
+    assert np.abs(expected - model.logits(ids)).max() > 0.1  # the intervention has an effect
 
 
 @pytest.mark.parametrize("case", ["a head", "a block", "steering"])
 def test_generation_is_that_of_transformers_with_hooks(
     model: LanguageModel, ids: list[int], reference: Any, case: str
 ) -> None:
-    """Tokens of a cache: what was changed in a prompt and what is changed in each token after it."""
+    """Compares tokens from a cache: changes apply to the prompt and to each token after it."""
     interventions, hooks = CASES[case]
     plain = list(model.generate_ids(ids, 12, temperature=0))
     text = list(ids)
@@ -130,7 +130,7 @@ def test_generation_is_that_of_transformers_with_hooks(
         text.append(int(hooked(reference, text, *hooks)[-1].argmax()))
     found = list(model.generate_ids(ids, 12, temperature=0, interventions=interventions))
     assert found == text[len(ids) :]
-    assert plain == list(model.generate_ids(ids, 12, temperature=0))  # the model itself is as it was
+    assert plain == list(model.generate_ids(ids, 12, temperature=0))  # the model itself is unchanged
 
 
 @pytest.mark.parametrize("pattern", ["uniform", "previous", "first"])
@@ -151,7 +151,7 @@ def test_a_pattern_is_replaced_in_one_head(model: LanguageModel, ids: list[int],
 
 
 def test_a_patch_of_another_prompt_brings_its_answer(model: LanguageModel, ids: list[int]) -> None:
-    """The whole stream of another text of the same length, before the last norm, gives that text's logits."""
+    """Patches the whole stream of another text of the same length before the last norm; gives that text's logits."""
     other = model.encode("First Citizen:\nBefore we proceed any further, hear")[: len(ids)]
     logits, found = model.run_with_cache(other, ["h.5.resid_post"])
     patched, _ = model.run_with_cache(ids, (), interventions=[Patch("h.5.resid_post", found["h.5.resid_post"])])
@@ -198,11 +198,11 @@ def test_hooks_are_functions_in_the_order_of_computation(model: LanguageModel, i
             Patch("h.0.attn.scores", np.zeros((8, 3, 3)), first=1),
             r"values .* are \[head, T, T\]; .* from position 1 on",
         ),
-        (Patch("h.0.mlp.out", np.full((1, 256), np.nan)), "all finite"),
-        (Steer("h.0.resid_post", np.zeros(3)), "is 256 finite numbers"),
+        (Patch("h.0.mlp.out", np.full((1, 256), np.nan)), "must be finite"),
+        (Steer("h.0.resid_post", np.zeros(3)), "must be 256 finite numbers"),
         (Patch("h.0.resid_post", np.zeros((300, 256))), "positions 0 to 299 are not within the model's 256"),
         (Attend("h.0.attn", "sideways"), "is not one of uniform"),
-        ("h.0", "is no intervention"),
+        ("h.0", "must be an intervention"),
     ],
 )
 def test_what_cannot_be_done_is_said(model: LanguageModel, ids: list[int], intervention: Any, said: str) -> None:

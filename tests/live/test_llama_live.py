@@ -1,4 +1,4 @@
-"""Llama live against transformers and torch: drawn shapes, gradients, and the tokenizers of its checkpoints."""
+"""Llama compared live with transformers and torch: drawn shapes, gradients, and its checkpoints' tokenizers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def configs(draw: st.DrawFn) -> transformers.LlamaConfig:
 @settings(max_examples=6)
 @given(configs(), st.data())
 def test_drawn_shapes_agree(config: transformers.LlamaConfig, data: st.DataObject) -> None:
-    """A shape, scaling or switch that no golden has gives other numbers than transformers."""
+    """Fails if a shape, scaling or switch that no golden has gives other numbers than transformers."""
     torch.manual_seed(data.draw(st.integers(0, 100)))
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_drawn_shapes_agree(config: transformers.LlamaConfig, data: st.DataObjec
         (case,) = run_transformers(folder, [ids])
         with Checkpoint.open(folder) as opened:
             ours = llama(opened.config, {name: opened.read(name) for name in opened.names}, ids)
-        within(ours, case.arrays["logits"], 3e-4, 1e-4, "the reference")  # transformers takes its angles in float32
+        within(ours, case.arrays["logits"], 3e-4, 1e-4, "the reference")  # transformers computes angles in float32
         with LanguageModel.from_pretrained(folder, device=DEVICE) as loaded:
             found = loaded.run_with_cache(ids)[1]
             assert list(found) == list(loaded.config.activations)
@@ -82,7 +82,7 @@ def test_drawn_shapes_agree(config: transformers.LlamaConfig, data: st.DataObjec
 
 
 def test_gradients_and_steps_are_torchs(tmp_path: Path) -> None:
-    """A vjp of Llama's ops, or AdamW on a parameter of the family, differs from torch's."""
+    """Fails if a vjp of Llama's ops, or AdamW on a parameter of the family, differs from torch's."""
     config = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
     weights = random_weights(config, spread=0.2)
     folder = tmp_path / "model"
@@ -119,7 +119,7 @@ def test_gradients_and_steps_are_torchs(tmp_path: Path) -> None:
 
 
 def trained(kind: str) -> Tokenizer:
-    """A tokenizer as SmolLM2's, Llama 3's or TinyLlama's checkpoints have it, of a small vocabulary."""
+    """Returns a tokenizer like SmolLM2's, Llama 3's or TinyLlama's, with a small vocabulary."""
     engine = Tokenizer(models.BPE(ignore_merges=kind == "llama3"))
     special = ["<|begin|>", "<|end|>"]
     if kind == "digits":
@@ -149,7 +149,7 @@ TEXTS = [
 
 @pytest.mark.parametrize(("kind", "split"), [("digits", DIGITS), ("llama3", LLAMA3), ("metaspace", None)])
 def test_tokenizers_of_llamas_give_their_librarys_ids(tmp_path: Path, kind: str, split: Any) -> None:
-    """A text is split or merged in another way than `tokenizers` has it, or the prompt begins otherwise."""
+    """Fails if a text is split or merged differently than by `tokenizers`, or the prompt begins differently."""
     engine = trained(kind)
     engine.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))

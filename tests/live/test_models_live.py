@@ -1,4 +1,4 @@
-"""Live against transformers, float64 and eager: drawn shapes, the embedded model, and the full 124M shape once."""
+"""Compared live with transformers, float64 and eager: drawn shapes, the embedded model, the full 124M shape once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from glgpt.checkpoint.opening import Checkpoint, embedded_weights
 from glgpt.inference.model import LanguageModel
 
 Array = NDArray[Any]
-ATOL, RTOL = 2e-4, 1e-5  # what the project promises of f32
-NEAR_TIE = 1e-3  # two best logits closer than this may change places by rounding
+ATOL, RTOL = 2e-4, 1e-5  # the project's documented tolerance of f32
+NEAR_TIE = 1e-3  # two best logits closer than this may be swapped by rounding
 
 
 def theirs(folder: Path) -> transformers.GPT2LMHeadModel:
@@ -36,7 +36,7 @@ def logits(model: transformers.GPT2LMHeadModel, ids: list[int]) -> Array:
 
 @torch.no_grad()
 def seen_inside(model: transformers.GPT2LMHeadModel, ids: list[int]) -> dict[str, Array]:
-    """What transformers itself hands out: the residual stream, the patterns, and every module's output."""
+    """Returns what transformers exposes: the residual stream, the patterns, and every module's output."""
     config, found = model.config, dict[str, Array]()
 
     def keep(name: str) -> Any:
@@ -63,7 +63,7 @@ def seen_inside(model: transformers.GPT2LMHeadModel, ids: list[int]) -> dict[str
 
 
 def greedy(model: transformers.GPT2LMHeadModel, ids: list[int], tokens: int) -> list[int]:
-    """Greedy ids, up to a choice too close to call."""
+    """Returns greedy ids, up to a choice too close to decide."""
     made = list(ids)
     while len(made) < min(len(ids) + tokens, model.config.n_positions):
         last = logits(model, made)[-1]
@@ -98,7 +98,7 @@ def configs(draw: st.DrawFn) -> transformers.GPT2Config:
 def compare_inside(
     ours: dict[str, Array], model: transformers.GPT2LMHeadModel, checkpoint: Path, ids: list[int]
 ) -> None:
-    """Against the float64 reference by every name, and that against transformers where it hands something out."""
+    """Compares with the float64 reference by every name, and the reference with what transformers exposes."""
     with Checkpoint.open(checkpoint) as opened:
         wanted = gpt2(opened.config, {name: opened.read(name) for name in opened.names}, ids)
     assert list(ours) == list(wanted) == list(opened.config.activations)
@@ -111,7 +111,7 @@ def compare_inside(
 @settings(max_examples=12)
 @given(configs(), st.data())
 def test_drawn_shapes_agree(config: transformers.GPT2Config, data: st.DataObject) -> None:
-    """A shape, activation or switch that no golden has gives other numbers than transformers."""
+    """Fails if a shape, activation or switch that no golden has gives other numbers than transformers."""
     torch.manual_seed(data.draw(st.integers(0, 100)))
     model = transformers.GPT2LMHeadModel(config)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_drawn_shapes_agree(config: transformers.GPT2Config, data: st.DataObject
 
 @pytest.mark.parametrize("generation, config", [(None, 11), ([3], 11), ([3, 11], 29), (11, None), (None, [20, 19])])
 def test_generation_ends_at_the_same_tokens(tmp_path: Path, generation: Any, config: Any) -> None:
-    """The ids of generation_config.json or config.json, numbers or lists, are read in another order."""
+    """Fails if the ids of generation_config.json or config.json, numbers or lists, are read in another order."""
     torch.manual_seed(0)
     shape = {"vocab_size": 30, "n_positions": 40, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, bos_token_id=0)).save_pretrained(tmp_path)
@@ -146,11 +146,11 @@ def test_generation_ends_at_the_same_tokens(tmp_path: Path, generation: Any, con
     made = model.generate(torch.tensor([[4, 5]]), max_new_tokens=12, do_sample=False, pad_token_id=0)[0, 2:].tolist()
     with LanguageModel.from_pretrained(tmp_path, device="software") as ours:
         found = list(ours.generate_ids([4, 5], 12, temperature=0))
-    assert len(made) < 12 and found == made[:-1]  # transformers gives the end of text too
+    assert len(made) < 12 and found == made[:-1]  # transformers also returns the end of text
 
 
 def test_the_embedded_model_agrees_at_its_full_context() -> None:
-    """The default model writes another text than transformers would."""
+    """Fails if the default model writes another text than transformers."""
     model = theirs(embedded_weights())
     rng = np.random.default_rng(0)
     with LanguageModel.from_pretrained(device="software") as ours:
@@ -164,7 +164,7 @@ def test_the_embedded_model_agrees_at_its_full_context() -> None:
 
 @pytest.mark.slow
 def test_the_full_124m_shape_agrees(tmp_path: Path) -> None:
-    """Something only shows in a vocabulary of 50257, twelve heads of 64, or a chunk of a real model."""
+    """Fails for a fault that appears only with a vocabulary of 50257, twelve heads of 64, or a real model's chunk."""
     torch.manual_seed(1)
     transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(tmp_path)
     model = theirs(tmp_path)

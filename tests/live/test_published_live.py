@@ -1,4 +1,4 @@
-"""The loss that README states, over all of the validation text."""
+"""The loss stated in README, measured over all of the validation text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_readme_states_the_loss_of_all_tokens() -> None:
-    """By README's own command; `tests/inspection/test_evaluate.py` holds the first windows to float64."""
+    """Runs README's command; `tests/inspection/test_evaluate.py` compares the first windows with float64."""
     stated = re.search(
         r"^([\d.]+) nats/token, ([\d.]+) bits/byte", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""Training live against torch: every op's vjp against autograd, whole models of drawn shapes in float64."""
+"""Training compared live with torch: every op's vjp with autograd, whole models of drawn shapes in float64."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Tensors = dict[str, torch.Tensor]
 
 
 def apart_heads(x: torch.Tensor, s: SimpleNamespace) -> torch.Tensor:
-    """`[t * batch + sequence, n_head * d]` as `[batch, n_head, t, d]`."""
+    """Returns `[t * batch + sequence, n_head * d]` as `[batch, n_head, t, d]`."""
     return x.unflatten(1, (s.n_head, -1)).unflatten(0, (-1, s.batch)).permute(1, 2, 0, 3)
 
 
 def scores(s: SimpleNamespace, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Score rows, zero where masked: there the gradient that is given is zero too."""
+    """Returns score rows, zero where masked; the given gradient is zero there too."""
     y = (0.4 * apart_heads(q, s) @ apart_heads(k, s).mT).tril()
     return y.permute(2, 0, 1, 3).flatten(0, 2)
 
@@ -69,7 +69,7 @@ THEIRS: dict[str, Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]] = {
 @pytest.mark.parametrize("style", ["4x4", "4x8"])
 @pytest.mark.parametrize("case", [*THEIRS, "embed", "cross_entropy"])
 def test_vjps_are_autograds(device: Device, case: str, style: str) -> None:
-    """A vjp and the reference that its slopes were taken of are wrong alike."""
+    """Fails if a vjp and the reference for its slopes have the same fault."""
     atol, k = VJPS[case].near
 
     @settings(max_examples=4)
@@ -122,7 +122,7 @@ def configs(draw: st.DrawFn) -> GPT2Config:
         n_layer=draw(st.integers(1, 2)),
         n_inner=draw(st.none() | st.integers(1, 50)),
         activation_function=draw(st.sampled_from(["gelu_new", "gelu", "relu"])),
-        # Rows of few values may be all but equal: with a small epsilon their norm makes much of little.
+        # The values of a short row may be nearly equal; a norm with a small epsilon would amplify rounding.
         layer_norm_epsilon=draw(st.sampled_from([1e-2, 1e-1])),
         scale_attn_by_inverse_layer_idx=draw(st.booleans()),
         tie_word_embeddings=draw(st.booleans()),
@@ -130,7 +130,7 @@ def configs(draw: st.DrawFn) -> GPT2Config:
 
 
 def theirs(trainer: Trainer, seed: int) -> GPT2LMHeadModel:
-    """The trainer's model in float64, after both were given the same weights, wide ones."""
+    """Returns torch's model in float64, after both were given the same weights, which are wide."""
     c, rng = trainer.config, np.random.default_rng(seed)
     fields = {name: getattr(c, name) for name in c.__dataclass_fields__}
     rates = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
@@ -147,16 +147,17 @@ def theirs(trainer: Trainer, seed: int) -> GPT2LMHeadModel:
 
 
 def key_bias(name: str, size: int) -> slice:
-    """The part of a parameter that is attention's key bias.
+    """Returns the slice of a parameter that is attention's key bias.
 
-    A softmax does not see it: its gradient is zero but for rounding, which AdamW turns into whole steps.
+    A softmax ignores it: its gradient is zero except for rounding, which AdamW turns into whole steps.
     """
     return slice(size // 3, 2 * size // 3) if name.endswith("c_attn.bias") else slice(0)
 
 
 def compare_steps(trainer: Trainer, steps: int, seed: int, masked: float, smaller: bool) -> None:
-    """Losses and gradients by norm, step by step; a share `masked` of the targets is left out, and where `smaller`
-    each step has rows and tokens of its own.
+    """Compares losses, and gradients by norm, step by step.
+
+    A share `masked` of the targets is left out; if `smaller`, each step has another number of rows and tokens.
     """
     model, r, rng = theirs(trainer, seed), trainer.recipe, np.random.default_rng(seed + 1)
     named = {name.removeprefix("transformer."): p for name, p in model.named_parameters()}
@@ -167,7 +168,7 @@ def compare_steps(trainer: Trainer, steps: int, seed: int, masked: float, smalle
         size = rng.integers(1, most + 1) if smaller else most
         x, y = rng.integers(0, trainer.config.vocab_size, (2, *size))
         y[rng.random(y.shape) < masked] = -1
-        y[0, 0] = max(0, y[0, 0])  # torch has no mean of nothing
+        y[0, 0] = max(0, y[0, 0])  # torch cannot average zero targets
         loss = trainer.step(x, y)
         logits = model(torch.from_numpy(x), use_cache=False).logits
         wanted = cross_entropy(logits.flatten(0, 1), torch.from_numpy(y).flatten(), ignore_index=-1)
@@ -178,7 +179,7 @@ def compare_steps(trainer: Trainer, steps: int, seed: int, masked: float, smalle
         for name, found in trainer.gradients().items() if step == 0 else ():
             grad = named[name].grad
             assert grad is not None
-            # Where a gradient cancels to (nearly) nothing, what is left is the rounding of all the others.
+            # A gradient that nearly cancels consists of the rounding of all the others.
             off, size = np.linalg.norm(found - grad.numpy()), float(grad.norm())
             assert off <= 1e-4 * size + 1e-7 * whole, f"d.{name} is {off:.2e} off of {size:.2e}"
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -191,7 +192,7 @@ OPTIONS = {"lr": LR, "betas": BETAS, "eps": EPSILON, "weight_decay": DECAY, "cli
 @settings(max_examples=6)
 @given(configs(), st.data())
 def test_models_of_drawn_shapes_train_as_torchs(config: GPT2Config, data: st.DataObject) -> None:
-    """A shape, kernel, activation or switch has other gradients, or ten steps lead elsewhere."""
+    """Fails if a shape, kernel, activation or switch has other gradients, or ten steps end elsewhere."""
     shape = {
         "batch": data.draw(st.integers(1, 4)),
         "context": data.draw(st.integers(2, config.n_positions)),
@@ -205,7 +206,7 @@ def test_models_of_drawn_shapes_train_as_torchs(config: GPT2Config, data: st.Dat
 
 
 def test_parameters_end_where_torchs_do() -> None:
-    """Ten steps give the same losses from other parameters."""
+    """Fails if ten steps give the same losses from other parameters."""
     config = GPT2Config(vocab_size=53, n_positions=20, n_embd=30, n_layer=2, n_head=5, n_inner=37)
     with Trainer(config, batch=3, context=17, **OPTIONS | {"eps": 1e-4}) as trainer:  # see `key_bias`
         before = trainer.parameters()
@@ -232,7 +233,7 @@ def test_parameters_end_where_torchs_do() -> None:
 
 
 def test_what_is_saved_loads_in_transformers(tmp_path: Path) -> None:
-    """The checkpoint has other names, shapes or switches than transformers expects, or another head."""
+    """Fails if the checkpoint has other names, shapes or switches than transformers expects, or another head."""
     for tied in (True, False):
         config = GPT2Config(
             vocab_size=29, n_positions=12, n_embd=12, n_layer=2, n_head=3, tie_word_embeddings=tied,

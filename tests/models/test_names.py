@@ -1,4 +1,4 @@
-"""Every name that a view shows has an explanation, and belongs to a block or to none."""
+"""Every name that a view shows has an explanation, and belongs to one block or to none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_family_explains_its_names(config: ModelConfig) -> None:
-    """Weights and states of a Llama have no explanation, or one that GPT-2 alone deserves."""
+    """Fails if a Llama's weights and states have no explanation, or one that is true for GPT-2 only."""
     family = family_json(config)
     about = {entry["name"]: entry.get("about") for entry in family["names"]}
     program = generate_program(config, page_recordings("f32")[0], "f32")
@@ -38,7 +38,7 @@ def test_a_family_explains_its_names(config: ModelConfig) -> None:
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_passes_of_a_block_have_captions(config: ModelConfig) -> None:
-    """Each product and each stage of a token: what the page shows above a column of pictures."""
+    """Fails if a product or a stage of a token lacks the caption that the page shows above a column of pictures."""
     family = family_json(config)
     titles = {entry["name"]: entry.get("title") for entry in family["names"]}
     labels = [p.label for p in generate_program(config, page_recordings("f32")[0], "f32").entries["decode"].passes]

@@ -1,4 +1,4 @@
-"""The programs of models of real sizes: that devices can hold them, and what a token and a download cost."""
+"""Programs of models of real sizes: limits of devices, and the cost of a token and of a download."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODEST = {"guaranteed": Limits(max_texture_size=2048), "four targets": Limits(ma
 @pytest.mark.parametrize("limits", MODEST)
 @pytest.mark.parametrize(("kernel", "dtype"), BUILDS)
 def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) -> None:
-    """A model's program exceeds the limits that programs are built for (`check` runs when it is recorded)."""
+    """Fails if a model's program exceeds the limits it is built for (`check` runs when it is recorded)."""
     wide = KERNELS[kernel].tile_rows * KERNELS[kernel].tile_cols > MODEST[limits].max_draw_buffers
     for config in (SHAKESPEARE, GPT2Config()):
         for record, more in ((generation_program, ()), (capture_program, ((), (256, 64, 16, 1)))):
@@ -30,20 +30,20 @@ def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) ->
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_the_largest_gpt2_fits(dtype: str) -> None:
-    """gpt2-xl, 25 heads and 48 layers, exceeds the usual limits."""
+    """Fails if gpt2-xl, with 25 heads and 48 layers, exceeds the usual limits."""
     assert "decode" in generation_program(SIZES["1558M"], Limits(), KERNELS["4x8"], dtype).entries
 
 
 @pytest.mark.parametrize("limits", [Limits(max_texture_size=16384), Limits()], ids=["large", "usual"])
 @pytest.mark.parametrize(("kernel", "dtype"), BUILDS)
 def test_a_token_of_124m_takes_few_passes(kernel: str, dtype: str, limits: Limits) -> None:
-    """Decoding a token costs more than 130 draws."""
+    """Fails if decoding a token costs more than 130 draws."""
     program = generation_program(GPT2Config(), limits, KERNELS[kernel], dtype)
     assert len(program.entries["decode"].passes) <= 130
 
 
 def test_the_weights_of_124m_are_a_quick_download() -> None:
-    """Scales, or what is not quantised, make q8 and q4 larger than they need be."""
+    """Fails if scales, or weights that are not quantised, make q8 and q4 larger than necessary."""
     for dtype, most in (("q8", 128e6), ("q4", 85e6)):
         program = generation_program(GPT2Config(), Limits(), KERNELS["4x4"], dtype)
         assert 0.98 * most < program.nbytes(("weight",)) <= most
@@ -51,7 +51,7 @@ def test_the_weights_of_124m_are_a_quick_download() -> None:
 
 @pytest.mark.parametrize(("dtype", "size"), [("f32", 4), ("f16", 2)])
 def test_memory_is_that_of_weights_caches_and_little_scratch(dtype: str, size: int) -> None:
-    """Padding, or scratch that is not reused, takes memory that the model does not need."""
+    """Fails if padding, or scratch that is not reused, takes memory that the model does not need."""
     config = GPT2Config()
     program = generation_program(config, Limits(max_texture_size=16384), KERNELS["4x4"], dtype)
     values = sum(p.count for p in config.parameters.values())

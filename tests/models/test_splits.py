@@ -1,4 +1,4 @@
-"""Which products of a model split K, and which weights it copies first."""
+"""Which products of a model split K, and which weights are copied first."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def inputs(program: Program, entry: str) -> set[str]:
 
 
 def shaders(program: Program, entry: str) -> list[str]:
-    """The stem of each pass's shader."""
+    """Returns the name of each pass's shader."""
     return [made.shader.rsplit("-", 1)[0] for made in program.entries[entry].passes]
 
 
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 @pytest.mark.parametrize("kernel", [KERNELS["4x4"], KERNELS["8x4"]], ids=lambda k: k.name)
 def test_training_splits_k_whatever_rows_read(kernel: Kernel, precision: str) -> None:
-    """A page, whose programs serve every device, never splits K, or a resumed run has other sums."""
+    """Fails if a page, whose programs serve every device, never splits K, or a resumed run has other sums."""
     recipe = Recipe(batch=12, context=64, precision=precision)
     strided, panels = (
         page_training_program(NANO, recipe, Limits(), replace(kernel, contiguous=n)) for n in (0, CONTIGUOUS)
@@ -42,7 +42,7 @@ def test_training_splits_k_whatever_rows_read(kernel: Kernel, precision: str) ->
 
 @pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
 def test_prompts_split_k_where_it_pays(dtype: str) -> None:
-    """A GPU's prompts keep K whole, or software GL's packed products, which gain nothing, split it."""
+    """Fails if a GPU's prompts do not split K, or software GL's packed products, which gain nothing, split it."""
     gpu, software = (generation_program(WIDE, Limits(), Kernel(4, 1, n), dtype) for n in (0, CONTIGUOUS))
     assert "matmul_sum" in shaders(gpu, "prefill_16")
     assert "matmul_sum" not in shaders(software, "prefill_16")
@@ -50,7 +50,7 @@ def test_prompts_split_k_where_it_pays(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 def test_long_prompts_decode_integers_once(dtype: str) -> None:
-    """A long prompt decodes a weight in every row of fragments, or a short one waits for copies."""
+    """Fails if a long prompt decodes a weight in every row of fragments, or a short one waits for copies."""
     gpu, software = (generation_program(WIDE, Limits(), Kernel(4, 1, n), dtype) for n in (0, CONTIGUOUS))
     names = gpu.entries["prefill_256"].passes
     assert sum(made.label.endswith(".weight.halves") for made in names) == 4

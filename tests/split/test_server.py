@@ -403,7 +403,7 @@ def test_texture_memory_bounds_the_sessions(folder: Path) -> None:
             rows = engine.config.context if room == 1 else 3
             look = engine.look(engine.part, Look(seq=0, n=rows), np.ones((rows, engine.config.n_embd), np.float32))
             if room == 1:
-                with pytest.raises(GlgptError, match=r"looking at this takes .* allow more"):
+                with pytest.raises(GlgptError, match=r"capturing these activations needs .* allow more"):
                     asyncio.run(look)
             else:
                 assert asyncio.run(look)

@@ -1,4 +1,4 @@
-"""Run folders that are damaged, or made by someone else: refused in one line that names file and field."""
+"""Run folders that are damaged, or not written by glgpt: refused in one line that names file and field."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def said(what: Any, *args: Any, **options: Any) -> str:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first test's run is copied to, for the others."""
+    """The folder to which the first test's run is copied, for the other tests."""
     return tmp_path_factory.mktemp("template") / "run"
 
 
@@ -56,7 +56,7 @@ def run(fake: None, template: Path) -> Path:  # noqa: F811
         ('{"step": 3, "loss": [1]}', "loss: Input should be a valid number"),
         ('{"step": 3, "loss": NaN}', "loss: Input should be a finite number"),
         ('{"step": 3, "grad_norm": 1e400}', "grad_norm: Input should be a finite number"),
-        ('{"step": 3, "validation_loss": 1.0}', "validation_loss and validation_bits_per_byte stand together"),
+        ('{"step": 3, "validation_loss": 1.0}', "validation_loss and validation_bits_per_byte must both"),
         ('{"step": true}', "step: Input should be a valid integer"),
         ('{"step": -1}', "step: Input should be greater than or equal to 0"),
         ('{"step": 1' + "0" * 5000 + "}", "number out of range"),
@@ -74,7 +74,7 @@ def test_metrics(line: str, why: str, run: Path) -> None:
     message = said(glgpt.train, resume="run", steps=50)
     assert message.startswith("run/metrics.jsonl is damaged: line 6: ") and why in message
     assert path.read_bytes() == before
-    path.write_text("\n".join(lines) + "\n" + line[:-1])  # as a killed process leaves it
+    path.write_text("\n".join(lines) + "\n" + line[:-1])  # as left by a killed process
     assert glgpt.train(resume="run", steps=50).step == 50
 
 
@@ -157,9 +157,9 @@ def test_a_damaged_tokenizer_is_named(run: Path) -> None:
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
     (run / "vocab.json").write_text(json.dumps(vocab))
     message = said(glgpt.train, resume="run", steps=50)
-    assert message == "run: its tokenizer files are not those that it was trained with; restore them"
+    assert message == "run: its tokenizer files are not the ones it was trained with; restore them"
     record = json.loads((run / "train.json").read_text())
-    del record["tokenizer"]  # as older versions wrote it
+    del record["tokenizer"]  # as written by older versions
     (run / "train.json").write_text(json.dumps(record))
     assert "play.txt or the tokenizer is not that" in said(glgpt.train, resume="run", steps=50)
 
@@ -220,7 +220,7 @@ def test_any_flipped_bit_of_a_tensor_is_found(saved: Path) -> None:
     for name in ("wte.weight", "ln_f.bias.squares", "h.0.mlp.c_fc.weight.moment"):
         at = start + header[name]["data_offsets"][0]
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        assert said(load, saved) == f"{path} is damaged: tensor {name} has another checksum than when it was written"
+        assert said(load, saved) == f"{path} is damaged: the checksum of tensor {name} does not match"
 
 
 def test_a_flipped_bit_of_the_metadata_is_found(saved: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_flipped_bit_of_the_metadata_is_found(saved: Path) -> None:
     whole = path.read_bytes()
     assert whole.count(b'\\"lr\\": 0.001') == 1
     path.write_bytes(whole.replace(b'\\"lr\\": 0.001', b'\\"lr\\": 0.003'))
-    assert "its metadata are not those that were written" in said(load, saved)
+    assert "the checksum of its metadata does not match" in said(load, saved)
 
 
 def test_transposed_shapes_are_found_also_without_checksums(saved: Path) -> None:
@@ -242,7 +242,7 @@ def test_transposed_shapes_are_found_also_without_checksums(saved: Path) -> None
 
 def test_a_state_of_an_older_version_or_of_a_browser_loads(saved: Path) -> None:
     tensors, known = dict(load_file(saved / state.STATE)), about(saved)
-    for name in ("tensors", "made"):  # which a browser's lacks
+    for name in ("tensors", "made"):  # missing in a browser's state
         known.pop(name)
     rewrite(saved, tensors, known)
     with tiny_trainer.Trainer.load(saved, device=tiny_trainer.DEVICE) as t:
@@ -258,7 +258,7 @@ def test_a_state_of_an_older_version_or_of_a_browser_loads(saved: Path) -> None:
         ({"made": None}, None),
         ({"made": 3}, "made: "),
         ({"made": {"on": 3, "kernel": "4x4", "fetch": "texelFetch"}}, "made.on: "),
-        ({"made": {"on": "x", "kernel": "zz", "fetch": "texelFetch"}}, "made.kernel: there is no such kernel"),
+        ({"made": {"on": "x", "kernel": "zz", "fetch": "texelFetch"}}, "made.kernel: unknown kernel"),
         ({"step": ...}, "step: Field required"),
         ({"step": 1.5}, "step: "),
         ({"step": "1"}, "step: "),
@@ -284,7 +284,7 @@ def test_metadata(change: dict[str, Any], why: str | None, saved: Path) -> None:
         load(saved)
         return
     message = said(load, saved)
-    assert message.startswith(f"{saved / state.STATE} is damaged: ") and (why or "another checksum") in message
+    assert message.startswith(f"{saved / state.STATE} is damaged: ") and (why or "the checksum of tensor") in message
 
 
 def test_a_state_without_metadata_or_tensors(saved: Path) -> None:
@@ -293,11 +293,11 @@ def test_a_state_without_metadata_or_tensors(saved: Path) -> None:
     rewrite(saved, tensors, known)
     assert "tensor wpe.weight.moment is missing" in said(load, saved)
     save_file(tensors, saved / state.STATE)
-    assert "nothing about a training" in said(load, saved)
+    assert "its metadata has no training state" in said(load, saved)
 
 
 def test_the_config_names_the_end_of_text(tmp_path: Path) -> None:
-    """Without it transformers takes GPT-2's own, which is beyond the vocabulary, and warns on every load."""
+    """Fails if it is missing: transformers then uses GPT-2's id, which is beyond the vocabulary, and warns."""
     config = tiny_trainer.TINY
     arrays = {name: np.zeros(p.shape, np.float32) for name, p in config.parameters.items()}
     for eos in (0, None):

@@ -1,4 +1,4 @@
-"""Steps of a run that are kept beside the last: `RUN@400`."""
+"""Earlier steps of a run that are kept next to the last one: `RUN@400`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_the_last_saved_steps_are_kept_and_named(run: Path, capsys: pytest.Captu
     assert kept_steps(run) == [12, 14]
     last, before = (Checkpoint.open(name).read("wte.weight") for name in ("run@14", "run@12"))
     assert (last == Checkpoint.open("run").read("wte.weight")).all() and (last != before).any()
-    assert (run / "model.safetensors").samefile(run / "steps/14/model.safetensors")  # a link: no room
+    assert (run / "model.safetensors").samefile(run / "steps/14/model.safetensors")  # a hard link needs no space
     with LanguageModel.from_pretrained("run@12", device="software") as model:
         wanted = model.generate("T", 5, temperature=0).read()
     quick = ["--tokens", "5", "--temperature", "0", "--json", "--device", "software"]
     assert main(["generate", "T", "--model", "run@12", *quick]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == wanted
-    assert main(["generate", "run@12", *quick]) == 0  # a model by itself, and no prompt
+    assert main(["generate", "run@12", *quick]) == 0  # a model without a prompt
     assert len(json.loads(capsys.readouterr().out)["ids"]) == 5
 
 
@@ -53,7 +53,7 @@ def test_a_step_that_is_not_kept_is_named_with_those_that_are(run: Path) -> None
 
 
 def test_a_resumed_run_forgets_later_steps_and_keeps_on(run: Path) -> None:
-    (run / "steps/20").mkdir()  # of a life that was lost
+    (run / "steps/20").mkdir()  # from steps that were lost
     (run / "steps/.18.half").mkdir()
     glgpt.train(resume="run", steps=16)
     assert kept_steps(run) == [14, 16] and not list((run / "steps").glob(".*"))

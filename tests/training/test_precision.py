@@ -1,4 +1,4 @@
-"""Training in halves: gradients beside f32's, the loss scale and its overflows, checkpoints."""
+"""Training in f16: gradients compared with f32's, the loss scale and its overflows, checkpoints."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from glgpt.training.program import Recipe
 from glgpt.training.trainer import StepResult, Trainer
 
 LLAMA = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
-ABSURD = LossScale(2.0**40)  # what no gradient fits
+ABSURD = LossScale(2.0**40)  # every gradient overflows with it
 
 
 def gradients(precision: str, *batch: Array, **options: Any) -> tuple[float, Arrays]:
-    """The loss and the gradients of one step from the same fresh weights."""
+    """Returns the loss and the gradients of one step from the same fresh weights."""
     with trainer(precision=precision, **options) as t:
         return t.step(*batch), t.gradients()
 
 
 def apart(a: Arrays, b: Arrays) -> float:
-    """The distance of all gradients together, relative by norm."""
+    """Returns the distance of all gradients together, relative to their norm."""
     off = sum(np.square(a[name].astype(float) - b[name]).sum() for name in b)
     return float(np.sqrt(off / sum(np.square(b[name].astype(float)).sum() for name in b)))
 
@@ -46,9 +46,9 @@ def apart(a: Arrays, b: Arrays) -> float:
     ids=["plain", "recomputed", "micro-batches", "llama"],
 )
 def test_gradients_are_those_of_f32(options: dict[str, Any]) -> None:
-    """A product in halves forgets a term, a scale or padding, or a packed tensor is read in another layout.
+    """Fails if an f16 product forgets a term, a scale or padding, or a packed tensor is read in another layout.
 
-    A half rounds by 2^-11; some twenty roundings follow each other, and as many add up in all gradients together.
+    A float16 rounds by 2^-11; about twenty roundings follow each other, and as many add up in all gradients together.
     """
     model = options.get("model", CONFIG)
     batch = examples(config=model, context=options.get("context", 9))
@@ -58,7 +58,7 @@ def test_gradients_are_those_of_f32(options: dict[str, Any]) -> None:
 
 
 def played(*scales: LossScale | None, steps: int = 6) -> tuple[list[StepResult], Arrays, LossScale | None]:
-    """Results, and all that is held after some steps of f16, each of which may begin with a scale of its own."""
+    """Returns the results and the state after some f16 steps, each of which may begin with a given scale."""
     with trainer(TINY, context=4, precision="f16") as t:
         results = []
         for i in range(steps):
@@ -70,8 +70,8 @@ def played(*scales: LossScale | None, steps: int = 6) -> tuple[list[StepResult],
 
 
 def test_an_overflow_takes_the_step_again_and_loses_none() -> None:
-    """A step that overflowed moves a parameter, is left out, or takes those that were under way behind it along."""
-    results, held, scale = played(None, ABSURD, LossScale())  # those behind it would fit
+    """Fails if an overflowed step moves a parameter, is left out, or loses the steps queued after it."""
+    results, held, scale = played(None, ABSURD, LossScale())  # the steps after it would not overflow
     assert [r.step for r in results] == [1, 2, 3, 4, 5, 6]
     found = results[1]
     assert found.overflows > 0 and found.loss_scale == 2.0**40 / 2**found.overflows
@@ -82,7 +82,7 @@ def test_an_overflow_takes_the_step_again_and_loses_none() -> None:
 
 
 def test_a_step_that_overflows_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no scale fits, what the steps before it left is gone, or the error does not say what to do."""
+    """Fails if no scale fits and the results of earlier steps are lost, or the error does not say what to do."""
     monkeypatch.setattr(loss_scale, "LEAST", ABSURD.value)
     batch = examples(config=TINY, context=4)
     with trainer(TINY, context=4, precision="f16") as t:
@@ -109,7 +109,7 @@ def test_the_scale_grows_after_good_steps_and_shrinks_after_an_overflow(monkeypa
 
 
 def test_resuming_is_bit_identical_in_halves(tmp_path: Path) -> None:
-    """The loss scale, or how long it has held, is not in the checkpoint."""
+    """Fails if the loss scale, or the number of steps since it changed, is not in the checkpoint."""
 
     def steps(t: Trainer, first: int, end: int) -> list[StepResult]:
         found = [r for i in range(first, end) for r in t.submit(*examples(seed=i, config=TINY, context=4))]
@@ -146,7 +146,7 @@ def test_a_damaged_loss_scale_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_not_taken_again() -> None:
-    """A forward pass beyond halves is no matter of the scale: the step is told as it is, at once."""
+    """Fails if the scale changes for a forward pass that overflows: such a step must be reported at once."""
     with trainer(TINY, context=4, precision="f16") as t:
         t.set_parameters({name: 1e6 * np.sign(a + 0.5) for name, a in t.parameters().items()})
         t.submit(*examples(config=TINY, context=4))
@@ -157,7 +157,7 @@ def test_a_loss_that_is_not_finite_is_not_taken_again() -> None:
 
 @pytest.mark.parametrize("behind", [0, 2], ids=["later", "under way"])
 def test_steps_count_after_a_loss_that_is_not_finite(behind: int) -> None:
-    """The device goes on holding back, and tells of finite losses: as in f32 that step alone is lost."""
+    """Fails if the device skips the steps after it: as in f32, only that step is lost."""
     batches = [examples(seed=i, config=TINY, context=4) for i in range(4)]
     found = {}
     for precision in ("f32", "f16"):
@@ -191,7 +191,7 @@ def test_results_of_good_steps_are_told_where_a_later_one_fits_no_scale(monkeypa
 
 
 def test_recomputed_activations_are_those_of_the_step() -> None:
-    """The activation reads what the product left before it was rounded, with a tape or without."""
+    """Fails if the activation reads the product's output before rounding, with or without a tape."""
     batch = examples(config=CONFIG, context=9)
     losses = [gradients("f16", *batch, recompute=recompute)[0] for recompute in (False, True)]
     with trainer(precision="f16") as t:
@@ -206,7 +206,7 @@ def test_a_precision_that_is_none_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_step_of_nano_is_f32s() -> None:
-    """In the shape that is trained, gradients in halves are off by more than rounding explains."""
+    """Fails if, in the shape of a real training, f16 gradients differ by more than rounding explains."""
     config = GPT2Config(256, 64, 128, 4, 4)
     x, y = np.random.default_rng(0).integers(0, 256, (2, 2, 64))
     found = [gradients(precision, x, y, model=config, context=64, kernel="4x8") for precision in ("f32", "f16")]

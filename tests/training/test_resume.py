@@ -1,4 +1,4 @@
-"""A run may be left at any moment and continues as if it had not been. With a fake trainer."""
+"""A run may be stopped at any moment and continues as if it had not been. With a fake trainer."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from glgpt.training.run_folder import RunFolder
 
 
 def state(run: str) -> dict[str, list[float]]:
-    """The bits of a checkpoint."""
+    """Returns the bits of a checkpoint."""
     return {name: array.tolist() for name, array in load_file(f"{run}/state.safetensors").items()}
 
 
-# Leaving and resuming
+# Stopping and resuming
 
 
 @pytest.mark.parametrize("step", [1, 10, 17, 36])
@@ -47,13 +47,13 @@ def test_a_resumed_run_is_as_if_never_stopped(step: int) -> None:
     after = glgpt.train(resume="parts")
     assert (after.step, after.interrupted) == (40, False)
     assert state("parts") == state("whole")
-    assert metrics("parts") == metrics("whole")  # with the validation that an interrupt came into
+    assert metrics("parts") == metrics("whole")  # including the validation that was interrupted
     samples = [{p.name: p.read_bytes() for p in Path(run, "samples").iterdir()} for run in ("parts", "whole")]
     assert samples[0] == samples[1]
 
 
 def command(*args: str, **environment: str) -> subprocess.Popen[str]:
-    """`glgpt` with the fake trainer, as a process of its own."""
+    """Starts `glgpt` with the fake trainer as a separate process."""
     return subprocess.Popen(
         [sys.executable, fake_trainer.__file__, *args],
         env=os.environ | environment,
@@ -94,7 +94,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint() -> None:
     assert command(*train_args("whole", 120)).wait() == 0
     process, wait = command(*train_args("killed", 120), FAKE_SECONDS="0.01"), np.random.default_rng(1)
     kills = 0
-    for _ in range(2):  # at moments of any kind: in a step, a validation, a checkpoint, a line of the metrics
+    for _ in range(2):  # at random moments: in a step, a validation, a checkpoint, a line of the metrics
         until(lambda: Path("killed/state.safetensors").exists() or process.poll() is not None)  # noqa: B023
         time.sleep(float(wait.uniform(0.1, 0.6)))
         process.kill()
@@ -102,7 +102,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint() -> None:
         kills += process.returncode == -signal.SIGKILL
         reached, noted_so_far = fake_trainer.Trainer.load("killed", batch=4).steps_done, Path("killed/metrics.jsonl")
         half = noted_so_far.read_text().rpartition("\n")[2]
-        with noted_so_far.open("a") as file:  # a step that will be taken again, and a line cut off
+        with noted_so_far.open("a") as file:  # a step that will be repeated, and an incomplete line
             file.write("\n" * bool(half) + json.dumps({"step": reached + 1, "loss": 9.0}) + '\n{"step": 9')
         (Path("killed") / ".state.safetensors.half").write_bytes(b"x")
         noted = [int(n) for n in re.findall(r'"step": (\d+),', Path("killed/metrics.jsonl").read_text())]
@@ -130,7 +130,7 @@ def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() -> None:
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_leaves_at_once() -> None:
-    process = command(*train_args("run", 5000), FAKE_SECONDS="60")  # a step takes longer than anyone waits
+    process = command(*train_args("run", 5000), FAKE_SECONDS="60")  # a step takes longer than the test waits
     until(lambda: Path("run/metrics.jsonl").exists())
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
@@ -143,7 +143,7 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
 
 
 def test_sigterm_before_the_first_step_leaves_nothing() -> None:
-    """SIGTERM ends Python without its clean-up: a hidden folder stays where the run was to be."""
+    """Fails if SIGTERM ends Python without clean-up, which leaves a hidden folder next to the run's."""
     Path("long.txt").write_text(PLAY * 20)
     process = command("train", "long.txt", "--out", "runs/new", "--tokenizer", "bpe:1024")
     until(lambda: list(Path("runs").glob(".new.*")))
@@ -154,7 +154,7 @@ def test_sigterm_before_the_first_step_leaves_nothing() -> None:
 
 
 def test_a_checkpoint_that_would_be_broken_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss of the last step is finite, what it left is not, and it takes the place of the last good checkpoint."""
+    """Fails if a step with a finite loss but broken parameters overwrites the last good checkpoint."""
     save = fake_trainer.Trainer.save
 
     def checked(trainer: fake_trainer.Trainer, folder: Path, eos: int | None = None) -> None:
@@ -170,12 +170,12 @@ def test_a_checkpoint_that_would_be_broken_stops_the_run(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("steps", [8, 30])
 def test_the_speed_is_right_from_the_second_step_on(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Results come late and the last ones all at once: counted as they come, a short run seems twice as fast."""
+    """Fails if results that arrive late, the last ones together, make a short run seem twice as fast."""
     monkeypatch.setattr(fake_trainer, "SECONDS", 0.02)
     monkeypatch.setattr(fake_trainer, "BEGUN", begun := [])
     seen: list[Step] = []
     glgpt.train("play.txt", out="run", on_step=seen.append, **(SMALL | {"steps": steps, "save_every": 0}))
-    taken = (begun[-1] - begun[0]) / (steps - 1)  # 0.02 s, since a sleep never ends early, and on a busy machine more
+    taken = (begun[-1] - begun[0]) / (steps - 1)  # at least 0.02 s; more on a busy machine
     assert seen[-1].tokens_per_s > 4 * 16 / taken / 2
     assert all(step.tokens_per_s < 1.1 * 4 * 16 / 0.02 for step in seen)
 
@@ -190,7 +190,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(monkeypatch: pytest.MonkeyPatch
     assert metrics("run")[-1]["step"] == 25 and metrics("run")[-1]["loss"] is None
     monkeypatch.setattr(fake_trainer, "BREAK_AT", 0)
     before = json.loads(Path("run/train.json").read_text())["settings"]
-    lower = before["min_lr"] / 10  # below the least rate of the run
+    lower = before["min_lr"] / 10  # below the run's minimum rate
     assert glgpt.train(resume="run", lr=lower).step == 40
     after = json.loads(Path("run/train.json").read_text())["settings"]
     assert after["lr"] == lower and after["min_lr"] / lower == pytest.approx(before["min_lr"] / before["lr"])
@@ -202,14 +202,14 @@ def test_gradients_that_fit_halves_with_no_scale_stop_the_run(monkeypatch: pytes
 
     def overflows(self: fake_trainer.Trainer, *args: Any) -> Any:
         if self.steps_done == 24:
-            raise OverflowedError(25, "gradients are beyond halves")
+            raise OverflowedError(25, "gradients overflow f16")
         return submit(self, *args)
 
     monkeypatch.setattr(fake_trainer.Trainer, "submit", overflows)
     with pytest.raises(DivergedError) as caught:
         glgpt.train("play.txt", out="run", precision="f16", **SMALL, **OFTEN)
     message = str(caught.value)
-    assert message.startswith("step 25: gradients are beyond halves; the last good checkpoint is step 20 in run: ")
+    assert message.startswith("step 25: gradients overflow f16; the last good checkpoint is step 20 in run: ")
     assert message.endswith("resume it with a lower --lr or --clip, or train with --precision f32")
 
 
@@ -228,7 +228,7 @@ def test_what_can_change_in_a_run_and_what_not() -> None:
             glgpt.train(resume="run", steps=50, **{name: value})
     with pytest.raises(GlgptError, match=r"has done its 40 steps; to continue, give more with --steps"):
         glgpt.train(resume="run")
-    with pytest.raises(GlgptError, match="leave out, preset and init away"):
+    with pytest.raises(GlgptError, match="resume cannot be combined with out, preset or init"):
         glgpt.train(resume="run", preset="nano")
     assert glgpt.train(resume="run", steps=50).step == 50
     assert json.loads(Path("run/train.json").read_text())["settings"]["steps"] == 50
@@ -259,7 +259,7 @@ def test_one_process_at_a_time() -> None:
 
 def test_what_is_no_run_is_not_resumed() -> None:
     Path("bare").mkdir()
-    with pytest.raises(GlgptError, match=r"bare is no training run: it has no train\.json"):
+    with pytest.raises(GlgptError, match=r"bare is not a training run: it has no train\.json"):
         glgpt.train(resume="bare")
     glgpt.train("play.txt", out="run", **SMALL)
     for damage in ("", "[]", "{}", '{"settings": {"x": 1}, "files": [], "vocab_size": 3, "data": ""}'):

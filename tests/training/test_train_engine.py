@@ -1,4 +1,4 @@
-"""A whole run with the engine itself: resumed bit for bit, loaded as a model, stopped when it diverges."""
+"""Whole runs with the real engine: resumed bit for bit, loaded as a model, stopped when they diverge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training steps: against torch's golden, in parts, recomputed, with dropout, and AdamW on the gradients."""
+"""Training steps: compared with torch's golden, accumulated, recomputed, with dropout, and AdamW on the gradients."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ LLAMA = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
 
 
 def gradients(*batch: Array, **options: Any) -> Arrays:
-    """Those of one step from the same fresh weights."""
+    """Returns the gradients of one step from the same fresh weights."""
     with trainer(**options) as t:
         t.step(*batch)
         return t.gradients()
 
 
 def apart(a: Array, b: Array) -> float:
-    """The distance, relative by norm."""
+    """Returns the distance relative to the norm."""
     return float(np.linalg.norm(a.astype(float) - b) / max(np.linalg.norm(b), 1e-30))
 
 
-# Right
+# Correctness
 
 
 @pytest.mark.slow
@@ -58,11 +58,11 @@ def test_logits_are_torchs(goldens: Path) -> None:
     ids=lambda options: options["kernel"],
 )
 def test_ten_steps_are_torchs(goldens: Path, options: dict[str, Any]) -> None:
-    """A gradient, the clipping or the step of the optimizer goes another way than torch's in float64.
+    """Fails if a gradient, the clipping or the optimizer's step differs from torch's in float64.
 
-    The gradient of attention's key bias is zero but for rounding, since a softmax knows no shift, and AdamW turns such
-    noise into whole steps. But by the same reason those entries change no loss, and in the norm of the gradient of all
-    three biases together they weigh nothing: so neither the losses nor the gradients here need an exception.
+    The gradient of attention's key bias is zero except for rounding, since a softmax ignores shifts, and AdamW turns
+    such noise into whole steps. For the same reason these entries do not change the loss, and they are negligible in
+    the norm of the gradient of all three biases together, so neither losses nor gradients need an exception here.
     """
     golden = np.load(goldens / "training/training.npz")
     s = {name.removeprefix("setting."): float(golden[name]) for name in golden if name.startswith("setting.")}
@@ -75,7 +75,7 @@ def test_ten_steps_are_torchs(goldens: Path, options: dict[str, Any]) -> None:
             flat, wanted = found.flatten(), golden[f"slice.{name}"]
             norm, step = float(golden[f"norm.{name}"]), -(-flat.size // 16)
             assert abs(np.linalg.norm(flat.astype(float)) - norm) <= 1e-4 * norm, name
-            # A slice of a gradient is held to the whole one's size: some values are small by cancellation.
+            # The tolerance of a slice is relative to the whole gradient: some values are small by cancellation.
             assert np.linalg.norm(flat[::step] - wanted) <= 1e-4 * norm, name
         for x, y in zip(inputs[1:], targets[1:], strict=True):
             results += t.submit(x, y)
@@ -88,7 +88,7 @@ def test_ten_steps_are_torchs(goldens: Path, options: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", [False, True])
 def test_parts_make_one_batch(recompute: bool) -> None:
-    """Accumulated parts count twice, or the second time the gradients of a step begin with those of the last."""
+    """Fails if accumulated parts count twice, or the gradients of a step include those of the previous step."""
     x, y = examples(4)
     found = []
     for options in ({"batch": 4}, {"batch": 2, "accumulate": 2, "recompute": recompute}):
@@ -102,13 +102,13 @@ def test_parts_make_one_batch(recompute: bool) -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_recomputing_changes_no_bit(dropout: float) -> None:
-    """What is recomputed is not what was computed: another mask, or a fusion that rounds otherwise."""
+    """Fails if recomputed values differ from the original ones: another mask, or a fusion that rounds differently."""
     options = {"dropout": dropout, "clip": None}
     assert same(gradients(*examples(), **options), gradients(*examples(), recompute=True, **options))
 
 
 def test_targets_below_zero_count_nothing() -> None:
-    """A padded target moves the loss."""
+    """Fails if a padded target changes the loss."""
     x, y = examples()
     with trainer() as t:
         by_row = [t.evaluate(x[i : i + 1], y[i : i + 1]) for i in range(2)]
@@ -122,13 +122,13 @@ def test_targets_below_zero_count_nothing() -> None:
 @pytest.mark.parametrize("second", [4, 0], ids=["some", "none"])
 @pytest.mark.parametrize("options", [{"batch": 4}, {"batch": 2, "accumulate": 2}], ids=["one", "parts"])
 def test_a_step_is_on_the_mean_over_the_targets_that_count(options: dict[str, int], second: int) -> None:
-    """Rows without a target weigh in the mean, parts count alike, or one without any target spoils it."""
+    """Fails if rows without a target count in the mean, parts count equally, or one without targets breaks it."""
     x, y = examples(4)
     y[0, 5:] = y[1, ::2] = y[2:, second:] = -1
     with trainer(**options) as t:
         weights = {name: value.astype(float) for name, value in t.parameters().items()}
         (result,) = [*t.submit(x, y), *t.drain()]
-        t.evaluate(x[:3], y[:3])  # counts other targets
+        t.evaluate(x[:3], y[:3])  # has another number of targets
         found = {name: g.astype(float) for name, g in t.gradients().items()}
     assert result.loss == pytest.approx(more.mean_loss(CONFIG, weights, x, y), rel=1e-6)
     norm = more.gradient_norm(list(found.values()), 0.0)[0]
@@ -147,7 +147,7 @@ def test_a_closed_trainer_says_so(tmp_path: Path) -> None:
     with trainer() as t:
         t.step(x, y)
         left = t.generate_ids([1, 2], 3, temperature=0)
-        assert next(left) >= 0 and next(left) >= 0  # the third is under way
+        assert next(left) >= 0 and next(left) >= 0  # the third is being computed
     last = partial(next, left)
     for use in (
         lambda: t.step(x, y),
@@ -163,7 +163,7 @@ def test_a_closed_trainer_says_so(tmp_path: Path) -> None:
 
 
 def test_a_step_without_targets_is_none() -> None:
-    """Nothing to predict makes a loss or gradient that is not finite, or moves a parameter."""
+    """Fails if a step without targets has a loss or gradient that is not finite, or moves a parameter."""
     x, y = examples(2 * BATCH)
     with trainer(weight_decay=0.0, accumulate=2) as t:
         before = t.parameters()
@@ -177,9 +177,9 @@ def test_a_step_without_targets_is_none() -> None:
 @pytest.mark.parametrize("options", [{"batch": 3}, {"batch": 2, "accumulate": 3}], ids=["one", "parts"])
 @pytest.mark.parametrize("model", [CONFIG, LLAMA], ids=["gpt2", "llama"])
 def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, int]) -> None:
-    """What fills a smaller step up to the compiled shape is attended to, predicted, or counted in the mean.
+    """Fails if the padding of a smaller step is attended to, predicted, or counted in the mean.
 
-    AdamW makes whole steps of rounding where a gradient is zero: so the second loss, and no parameter, is compared.
+    AdamW turns rounding into whole steps where a gradient is zero, so the second loss is compared, and no parameter.
     """
     batches = [examples(2, i, model, 4) for i in range(2)]
     batches[0][1][1, 2:] = -1
@@ -204,7 +204,7 @@ def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, 
 
 
 def dropped(t: Trainer, step: int, part: int = 0, seed: int = 0) -> Array:
-    """The loss of a batch under the masks of a step, without taking it: forward and gradients only."""
+    """Returns the loss of a batch under the masks of a step, without taking it: forward and gradients only."""
     x, y = examples()
     t.textures.upload(x, y, train=True)
     t.player.play("backward", pos=0, row=part, step=step, seed=seed)
@@ -212,7 +212,7 @@ def dropped(t: Trainer, step: int, part: int = 0, seed: int = 0) -> Array:
 
 
 def test_every_seed_step_and_part_has_its_mask_and_evaluation_none() -> None:
-    """Two steps, or all parts of one, drop the same values; or an evaluation drops."""
+    """Fails if two steps, or all parts of one, drop the same values, or an evaluation drops any."""
     with trainer(dropout=0.2) as t, trainer() as plain:
         places = [{"step": 1}, {"step": 2}, {"step": 1, "part": 1}, {"step": 1, "seed": 1}]
         losses = [float(dropped(t, **place)[0]) for place in places]
@@ -223,7 +223,7 @@ def test_every_seed_step_and_part_has_its_mask_and_evaluation_none() -> None:
 
 
 def test_every_place_that_drops_has_a_mask_of_its_own() -> None:
-    """Two places of a block drop the same values, or the backward pass uses the mask of another place."""
+    """Fails if two places of a block drop the same values, or the backward pass uses another place's mask."""
     program = training_program(CONFIG, Recipe(BATCH, CONTEXT, dropout=0.1), Limits(), KERNELS["4x4"])
     texts = [program.shaders[p.shader] for p in program.entries["backward"].passes if p.shader.startswith("dropout-")]
     sites = Counter(int(site) for text in texts for site in re.findall(r"#define SITE (\d+)", text))
@@ -231,7 +231,7 @@ def test_every_place_that_drops_has_a_mask_of_its_own() -> None:
 
 
 def test_one_mask_serves_both_ways() -> None:
-    """The backward pass drops others than the forward pass: the gradient is no slope of the loss."""
+    """Fails if the backward pass drops other values than the forward pass, whose slope is then not the gradient."""
     with trainer(dropout=0.3) as t:
         weights = t.parameters()
         dropped(t, 5)
@@ -241,7 +241,7 @@ def test_one_mask_serves_both_ways() -> None:
             for name, weight in weights.items():
                 t.textures.write(name, weight + sign * h / norm * found[name])
             losses.append(float(dropped(t, 5)[0]) / (BATCH * CONTEXT))
-    # Along the gradient the slope is its norm; of the difference of 7e-3 rounding takes some 1e-6, the curve as much.
+    # Along the gradient the slope is its norm. Rounding and curvature each change the difference, 7e-3, by about 1e-6.
     assert (losses[0] - losses[1]) / (2 * h) == pytest.approx(norm, rel=5e-3)
 
 
@@ -250,7 +250,7 @@ def test_one_mask_serves_both_ways() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_steps_are_adamw_on_the_gradients(clip: float | None) -> None:
-    """Decay reaches vectors, clipping is left out, a moment is lost in a flip, or odd steps show old states."""
+    """Fails if decay reaches vectors, clipping is omitted, a moment is lost in a swap, or odd steps read old states."""
     options = {"betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.5, "clip": clip, "accumulate": 2}
     with trainer(lr=0.5, **options) as t:
         known = {name: [value.astype(float), 0.0, 0.0] for name, value in t.parameters().items()}

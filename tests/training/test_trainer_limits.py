@@ -1,4 +1,4 @@
-"""Training where textures are small: tensors cut into many tiles give what they give uncut."""
+"""Training on devices with small textures: tensors cut into many tiles give the same results as uncut ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from glgpt.training.trainer import Trainer
 from glgpt.tuning.kernel_selection import choose
 
 MEMORY = {"weight": 0, "state": 600 << 20, "input": 1 << 20, "scratch": 399 << 20}
-LIMIT = 260  # texels a side: less than the MLP has rows, a fifth of the vocabulary's columns, fewer than score rows
+LIMIT = 260  # texels a side: fewer than the MLP's rows and the score rows, a fifth of the vocabulary's columns
 LONG = GPT2Config(vocab_size=8, n_positions=20000, n_embd=8, n_layer=1, n_head=1)
 CONFIG = GPT2Config(vocab_size=5003, n_positions=30, n_embd=35, n_layer=1, n_head=5, n_inner=270)
 SHAPE = {"batch": 4, "context": 30}
@@ -37,10 +37,10 @@ def small(device: Device, monkeypatch: pytest.MonkeyPatch, most: int, size: int 
 
 
 def steps() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
-    """Fresh parameters; gradients of a step and parameters after two; their losses; a text."""
+    """Returns fresh parameters; gradients of a step and parameters after two; their losses; a text."""
     x, y = examples(4, 0, CONFIG, 30)
     y[0, 7:] = -1
-    with trainer(CONFIG, lr=1e-2, eps=1e-3, **SHAPE) as t:  # a small eps would make much of a gradient's last bit
+    with trainer(CONFIG, lr=1e-2, eps=1e-3, **SHAPE) as t:  # a small eps would amplify a gradient's last bit
         fresh, losses = t.parameters(), [t.step(x, y)]
         assert losses[0] == pytest.approx(more.mean_loss(CONFIG, fresh, x, y), rel=1e-6)
         gradients = t.gradients()
@@ -76,9 +76,9 @@ def test_too_many_textures_are_refused_before_any_is_allocated(device: Device) -
     [
         (1000, Recipe(8, 64), None),
         (0, Recipe(8, 64), None),
-        (999, Recipe(8, 64), "what takes less: --batch below 8, --context below 64, --precision f16, --recompute"),
-        (999, Recipe(1, 64, precision="f16", recompute=True), "what takes less: --context below 64"),
-        (599, Recipe(8, 64), "the model's own are too many already: train a smaller one, or allow more"),
+        (999, Recipe(8, 64), "to reduce it, use --batch below 8, --context below 64, --precision f16, --recompute"),
+        (999, Recipe(1, 64, precision="f16", recompute=True), "to reduce it, use --context below 64"),
+        (599, Recipe(8, 64), "the model alone exceeds it: train a smaller one, or raise the limit"),
     ],
 )
 def test_what_would_take_less_memory_is_told(limit: int, recipe: Recipe, said: str | None) -> None:
@@ -89,21 +89,21 @@ def test_what_would_take_less_memory_is_told(limit: int, recipe: Recipe, said: s
     with pytest.raises(GlgptError) as caught:
         plan.check(limit << 20)
     assert str(caught.value).endswith(said)
-    assert "training takes 1,000 MiB of textures, 600 for parameters, gradients and moments and 400" in str(
+    assert "training needs 1,000 MiB of textures, 600 for parameters, gradients and moments and 400" in str(
         caught.value
     )
 
 
 @cache
 def uncut() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
-    """The same where textures are large."""
+    """The same with large textures."""
     return steps()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [4, 8])
 def test_a_vocabulary_beyond_a_texture_trains_alike(device: Device, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """A tensor that is cut by rows or columns, or a pass that is split, loses or mixes up a part."""
+    """Fails if a tensor cut by rows or columns, or a split pass, loses or mixes up a part."""
     wanted = uncut()
     small(device, monkeypatch, most)
     found = steps()
@@ -111,7 +111,7 @@ def test_a_vocabulary_beyond_a_texture_trains_alike(device: Device, monkeypatch:
     assert found[2] == pytest.approx(wanted[2], rel=1e-6)
     for ours, theirs in zip(found[1], wanted[1], strict=True):
         for name, value in theirs.items():
-            # The same sums, but a compiler may fuse an addition in one shader and not in another: a bit or two.
+            # The same sums, but a compiler may fuse an addition in one shader only: a difference of a bit or two.
             assert np.linalg.norm(ours[name] - value) <= 1e-6 * np.linalg.norm(value), name
 
 
@@ -121,21 +121,21 @@ def test_more_tokens_than_a_texture_has_rows_are_refused() -> None:
 
 
 def test_a_device_of_small_textures_is_probed(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is measured before anything else needs larger textures than the device has."""
+    """Fails if the initial measurements need larger textures than the device has."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     small(device, monkeypatch, 4, 2048)
     assert all(ms > 0 for ms in choose(device).measured.values())
 
 
 def test_a_page_trains_the_preset_small() -> None:
-    """The scores of six heads are beyond the textures of browsers."""
+    """Fails if the scores of six heads exceed the textures of browsers."""
     files, _, _ = training_files(["small"])
     kinds = [name.removesuffix(".bin").rpartition("-")[2] for name in files]
     assert [kinds.count(kind) for kind in ("generate", "capture", "interventions")] == [9, 9, 9] and len(files) == 36
 
 
 def test_a_model_of_many_positions_is_trained_on_fewer() -> None:
-    """Fine-tuning takes windows of all 20,000 positions, and caches for samples that no texture holds."""
+    """Fails if fine-tuning uses windows of all 20,000 positions, and caches for samples that no texture holds."""
     assert settings_for(None, LONG, {}).context == 2048
     assert settings_for(None, LONG, {"context": 3000}).context == 3000
     with Trainer(LONG, batch=1, context=4, device=DEVICE) as trainer:

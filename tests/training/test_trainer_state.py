@@ -1,4 +1,4 @@
-"""What a trainer keeps: checkpoints, texts, results that come late, what is not finite or refused, and memory."""
+"""A trainer's state: checkpoints, samples, late results, values that are not finite, refusals, and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from glgpt.training.trainer import MAX_IN_FLIGHT, Trainer
 
 
 def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    """Something that training depends on is not saved: a moment, the step's number, the seed of dropout."""
+    """Fails if something that training depends on is not saved: a moment, the step's number, the seed of dropout."""
     options = {"dropout": 0.2, "accumulate": 2, "seed": 2**32 - 1, "lr": 5e-3, "betas": (0.9, 0.99)}
     batches = [examples(2 * BATCH, i) for i in range(6)]
     with trainer(**options) as t:
@@ -43,11 +43,11 @@ def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:
-    """What was learnt is lost where the shape grows, or a saved training resumes with other bits."""
+    """Fails if parameters are lost when the shape grows, or a saved training resumes with other bits."""
     steps = [examples(2, 0, CONFIG, 5), examples(3, 1, CONFIG, 7), examples(1, 2, CONFIG, 3), examples(2, 3, CONFIG, 8)]
     with trainer(batch=None, context=None, dropout=0.1, lr=5e-3) as t:
         assert t.submit(*steps[0]) == []
-        found = t.submit(*steps[1])  # which grows, and waits for the step before
+        found = t.submit(*steps[1])  # grows, and waits for the previous step
         assert [r.step for r in found] == [1] and (t.recipe.batch, t.recipe.context) == (3, 8)
         t.save(tmp_path)
         losses = [t.step(*batch) for batch in steps[2:]]
@@ -57,11 +57,11 @@ def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:
         assert same(t.parameters(), whole) and t.evaluate(*steps[1]) == judged
         with pytest.raises(GlgptError, match="context of 11 tokens is beyond"):
             t.step(*examples(1, 2, CONFIG, 11))
-        assert np.isfinite(t.step(*steps[0]))  # what was refused broke nothing
+        assert np.isfinite(t.step(*steps[0]))  # the refusal broke nothing
 
 
 def test_a_saved_training_keeps_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another probe chooses another kernel, which adds up in another order: other bits than never having stopped."""
+    """Fails if another probe chooses another kernel, whose sums have another order, so that the bits differ."""
     with trainer(kernel="8x4", fetch="texelFetch") as t:
         t.save(tmp_path)
     with Trainer.load(tmp_path, device=DEVICE) as t:
@@ -74,7 +74,7 @@ def test_a_saved_training_keeps_its_kernel(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_good_state_is_not_called_damaged(tmp_path: Path) -> None:
-    """What is wrong with a setting or a device is said of the file, and a good run thrown away."""
+    """Fails if the file is blamed for a wrong setting or device, so that a user discards a good run."""
     with trainer() as t:
         t.save(tmp_path)
     for options, why in (
@@ -88,13 +88,13 @@ def test_a_good_state_is_not_called_damaged(tmp_path: Path) -> None:
 
 
 def test_gradients_of_another_shape_are_not_made_up() -> None:
-    """An evaluation of a longer context leaves no gradients; zeros look like some."""
+    """Fails if zeros are returned as gradients after the evaluation of a longer context, which leaves none."""
     with trainer(batch=None, context=None, seed=np.int64(3), lr=np.float32(1e-3)) as t:
         t.step(*examples(2, 0, CONFIG, 5))
         t.evaluate(*examples(2, 0, CONFIG, 4))
         assert np.abs(t.gradients()["wte.weight"]).max() > 0
         t.evaluate(*examples(2, 0, CONFIG, 9))
-        with pytest.raises(GlgptError, match="its gradients are gone"):
+        with pytest.raises(GlgptError, match="gradients are gone"):
             t.gradients()
         t.step(*examples(2, 0, CONFIG, 5), lr=np.float32(1e-3))
         assert np.abs(t.gradients()["wte.weight"]).max() > 0
@@ -103,7 +103,7 @@ def test_gradients_of_another_shape_are_not_made_up() -> None:
 
 
 def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:
-    """A step of a finite loss broke them; the checkpoint before it is the last good one, and must stay."""
+    """Fails if parameters broken by a step with a finite loss overwrite the last good checkpoint."""
     with trainer() as t:
         t.save(tmp_path)
         good = (tmp_path / "state.safetensors").read_bytes()
@@ -114,7 +114,7 @@ def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:
 
 
 def test_a_seed_gives_its_bits() -> None:
-    """A run cannot be repeated, or all seeds begin alike."""
+    """Fails if a run cannot be repeated, or all seeds begin alike."""
     found = []
     for seed in (3, 3, 4):
         with trainer(seed=seed, dropout=0.1) as t:
@@ -126,18 +126,18 @@ def test_a_seed_gives_its_bits() -> None:
 
 
 def test_what_is_saved_writes_the_same_text(tmp_path: Path) -> None:
-    """The weights do not load as a model, or the trainer generates from others than it has."""
+    """Fails if the weights do not load as a model, or the trainer generates with others than it has."""
     x, _ = examples()
     with trainer(lr=1e-2) as t:
         for _ in range(20):
-            t.submit(x, (x + 5) % CONFIG.vocab_size)  # which the greedy text then follows, clear of near ties
+            t.submit(x, (x + 5) % CONFIG.vocab_size)  # greedy text then follows this rule, without near ties
         found = list(t.generate_ids([3], 6, temperature=0))
         sampled = list(t.generate_ids([3], 6, seed=1))
         assert sampled == list(t.generate_ids([3], 6, seed=1))
         t.save(tmp_path)
         tokens = t.generate_ids([3], 4, temperature=0)
         after = [3, next(tokens)]
-        for _ in range(3):  # a generation that is under way continues with the new parameters
+        for _ in range(3):  # an active generation continues with the new parameters
             t.step(x, (x + 2) % CONFIG.vocab_size, lr=0.1)
         assert next(tokens) == next(t.generate_ids(after, 1, temperature=0))
         tokens.close()
@@ -147,10 +147,10 @@ def test_what_is_saved_writes_the_same_text(tmp_path: Path) -> None:
 
 
 def test_results_come_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step waits for the device, or a result is lost."""
+    """Fails if a step waits for the device, or a result is lost."""
     with trainer() as t:
         batch = examples()
-        t.step(*batch)  # shaders are compiled
+        t.step(*batch)  # compiles the shaders
         with monkeypatch.context() as patch:
             for name in ("read", "finish"):
                 patch.setattr(Player, name, lambda *_: pytest.fail("a step waits"))
@@ -162,7 +162,7 @@ def test_results_come_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None
         assert [r.loss for r in rest] == sorted((r.loss for r in rest), reverse=True)
 
 
-# What is not finite, and what is refused
+# Values that are not finite, and refusals
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_results_come_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None
     [("h.1.mlp.c_fc.weight", np.nan, "h.1.mlp.c_fc.weight"), ("ln_f.weight", 3e38, "d.ln_f.bias")],
 )
 def test_a_step_that_is_not_finite_changes_nothing(name: str, value: float, first: str) -> None:
-    """NaN spreads to every parameter and moment, and nobody knows from where."""
+    """Fails if NaN spreads to every parameter and moment, and the error does not name its origin."""
     with trainer() as t:
         t.step(*examples())
         assert t.not_finite() is None
@@ -208,21 +208,21 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None
 
 def test_bad_arrays_are_refused() -> None:
     x, y = examples()
-    with trainer(clip=1, eps=1, weight_decay=1) as t:  # a whole number is a number too
+    with trainer(clip=1, eps=1, weight_decay=1) as t:  # integers are accepted as numbers
         before = t.parameters()
         calls: list[tuple[Callable[[], Any], str]] = [
-            (lambda: t.step(x[:1], y), r"inputs \[1, 9\] and targets \[2, 9\] are not rows of ids, of one shape"),
+            (lambda: t.step(x[:1], y), r"inputs \[1, 9\] and targets \[2, 9\] must be rows of ids of the same shape"),
             (lambda: t.step(x, y[:, :3]), r"targets \[2, 3\]"),
             (lambda: t.step(*examples(3)), r"inputs are \[3, 9\]; this trainer takes at most \[2, 9\]"),
             (lambda: t.step(*examples(context=10)), r"inputs are \[2, 10\]; this trainer takes at most \[2, 9\]"),
-            (lambda: t.step(x.astype(float), y), "inputs are float64, not whole numbers"),
+            (lambda: t.step(x.astype(float), y), "inputs are float64, not integers"),
             (lambda: t.step(x + 23, y), r"inputs hold id \d+, outside the vocabulary of 23"),
             (lambda: t.step(x - 23, y), "inputs hold id -"),
             (lambda: t.step(x, y - 23), "targets hold id -"),
             (lambda: t.step(x, y, lr=np.nan), "lr is nan"),
             (lambda: t.evaluate(x, y[:1]), r"inputs \[2, 9\] and targets \[1, 9\]"),
-            (lambda: t.evaluate(x[:0], y[:0]), "not rows"),
-            (lambda: t.evaluate(x[0], y[0]), "not rows"),
+            (lambda: t.evaluate(x[:0], y[:0]), "must be rows"),
+            (lambda: t.evaluate(x[0], y[0]), "must be rows"),
             (lambda: list(t.generate_ids([], 1)), "a prompt is 1 to 10 ids below 23"),
             (lambda: list(t.generate_ids([23], 1)), "ids below 23"),
             (lambda: list(t.generate_ids([0] * 11, 1)), "1 to 10 ids"),
@@ -235,7 +235,7 @@ def test_bad_arrays_are_refused() -> None:
 
 
 def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> None:
-    with pytest.raises(GlgptError, match="holds no state of a training"):
+    with pytest.raises(GlgptError, match="holds no training state"):
         Trainer.load(goldens / "wide")
     with trainer(TINY, context=4) as t:
         t.save(tmp_path)
@@ -251,7 +251,7 @@ def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_steps_take_no_more_than_the_plan(device: Device) -> None:
-    """Memory is not what was announced, or grows with steps, evaluations and samples."""
+    """Fails if memory differs from the plan, or grows with steps, evaluations and samples."""
     before = dict(device.live), device.texture_bytes
     x, y = examples(config=TINY, context=4)
     with trainer(TINY, context=4) as t:
@@ -276,7 +276,7 @@ def test_steps_take_no_more_than_the_plan(device: Device) -> None:
 def test_a_constructor_that_fails_leaves_nothing(
     device: Device, goldens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint that breaks off half way keeps its textures on the device."""
+    """Fails if textures stay on the device after loading a checkpoint failed half way."""
     monkeypatch.setattr(TrainingTextures, "write", lambda *_: (_ for _ in ()).throw(GlgptError("cut short")))
     before = dict(device.live), device.texture_bytes
     with pytest.raises(GlgptError, match="cut short"):
@@ -285,7 +285,7 @@ def test_a_constructor_that_fails_leaves_nothing(
 
 
 def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) -> None:
-    """`Trainer(model)` said that the object was neither a folder nor a name of the Hub."""
+    """Fails if `Trainer(model)` says that the object is neither a folder nor a Hub name."""
     folder = goldens / "training"
     options = {"device": DEVICE, "kernel": "4x4"}
     with (
@@ -295,7 +295,7 @@ def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) 
     ):
         assert same(t.parameters(), other.parameters())
     with pytest.raises(
-        TypeError, match="model is a dict; pass a config, a loaded LanguageModel, a folder or a name of the Hub"
+        TypeError, match="model is a dict; pass a config, a loaded LanguageModel, a folder or a Hub name"
     ):
         Trainer({})  # type: ignore[arg-type]
 
@@ -303,7 +303,7 @@ def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) 
 def test_compiling_is_said_and_shorter_steps_compile_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step of a new length took half a minute on software GL, in silence, and so did each length after it."""
+    """Fails if compiling for a new length (half a minute on software GL) is not logged, or each length compiles."""
     caplog.set_level(logging.INFO, "glgpt.training.trainer")
     built: list[str] = []
     build = Player._build
@@ -326,12 +326,12 @@ def test_compiling_is_said_and_shorter_steps_compile_nothing(
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
-    """The level of each compilation that was logged, and for what."""
+    """Returns the level and the shape of each logged compilation."""
     return [(r.levelno, r.getMessage().removeprefix("compiling for ").split(" tokens")[0]) for r in caplog.records]
 
 
 def test_a_shape_beyond_the_device_gives_way_to_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of one step and tokens of another were refused together, though each alone fits."""
+    """Fails if the rows of one step and the tokens of another are refused together, though each step fits."""
     with trainer(batch=None, context=None) as t:
         monkeypatch.setattr(t.device, "limits", replace(t.device.limits, max_texture_size=320))
         t.step(*examples(60, 0, CONFIG, 4))

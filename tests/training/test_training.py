@@ -1,4 +1,4 @@
-"""A run and its folder: what it holds, and what is refused. With a fake trainer."""
+"""A run and its folder: contents and refusals. With a fake trainer."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def refused(why: str, *files: str, **options: Any) -> None:
     with pytest.raises(GlgptError, match=why) as caught:
         glgpt.train(files or ["play.txt"], **(SMALL | {"out": "new"} | options))
     assert "\n" not in str(caught.value)
-    assert sorted(Path().rglob("*")) == before  # nothing is left behind
+    assert sorted(Path().rglob("*")) == before  # no file was created
 
 
-# What a run is
+# A run's contents
 
 
 def test_a_run_folder_holds_all_of_it() -> None:
@@ -52,7 +52,7 @@ def test_a_run_folder_holds_all_of_it() -> None:
 
 
 def test_every_step_has_its_own_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step is taken at another one's rate, or noted with it."""
+    """Fails if a step is taken, or logged, with another step's rate."""
     taken, submit = list[float](), fake_trainer.Trainer.submit
 
     def noting(self: fake_trainer.Trainer, inputs: np.ndarray, targets: np.ndarray, lr: float) -> Any:
@@ -75,7 +75,7 @@ def test_the_validation_loss_is_that_of_the_fixed_windows() -> None:
     assert whole > 11_000
     nats = trainer._loss(validation[1 : whole + 1])[0]
     assert seen[-1].validation_loss == pytest.approx(nats, rel=1e-9)
-    assert seen[-1].bits_per_byte == pytest.approx(nats / math.log(2), rel=1e-9)  # a byte a token
+    assert seen[-1].bits_per_byte == pytest.approx(nats / math.log(2), rel=1e-9)  # one byte per token
     assert [s.step for s in seen] == list(range(1, 41))
     assert all(s.validation_loss is None for s in seen if s.step % 10)
 
@@ -140,13 +140,13 @@ def test_a_checkpoint_is_trained_further_with_its_own_tokenizer() -> None:
     with pytest.raises(GlgptError, match="context 257 is beyond the model's 256 positions"):
         glgpt.train("play.txt", init="shakespeare", out="new", context=257)
     for name, value in {"tokenizer": "bytes", "n_layer": 2}.items():
-        with pytest.raises(GlgptError, match=f"{name} is the model's own"):
+        with pytest.raises(GlgptError, match=f"{name} is given by the checkpoint"):
             glgpt.train("play.txt", init="shakespeare", out="new", **{name: value})
     with pytest.raises(GlgptError, match="exclude each other"):
         glgpt.train("play.txt", init="shakespeare", out="new", preset="nano")
 
 
-# What is refused
+# Refusals
 
 
 def test_an_existing_folder_is_not_overwritten() -> None:

@@ -1,4 +1,5 @@
-"""Checks what callers pass to a model: types and ranges of arguments, options of loading, names of activations.
+"""Checks the arguments that callers pass to a model: types, ranges, loading options and names of activations.
 
-It never knows a device or a program: everything is checked before work begins.
+`checks` has the basic checks, `loading` those of `LanguageModel.from_pretrained`, `names` selects activations. Everything is
+checked before work begins, without a device or a program.
 """

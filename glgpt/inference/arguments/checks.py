@@ -1,4 +1,4 @@
-"""Checks of arguments from callers: each returns the value as the type it needs, or raises ArgumentError."""
+"""Checks of callers' arguments: each returns the value with the required type, or raises ArgumentError."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt.errors import ArgumentError, written
 
 
 def integer(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """Returns the value as an int. Raises ArgumentError for other types, or beyond `least` to `most`."""
+    """Returns the value as an int. Raises ArgumentError for other types and values outside `least` to `most`."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -27,7 +27,7 @@ def integer(name: str, value: Any, least: int = 0, most: int | None = None) -> i
 def number(name: str, value: Any, accepts: Callable[[float], bool], allowed: str) -> float:
     """Returns the value as a float. Raises ArgumentError for other types, and values that `accepts` rejects.
 
-    `allowed` describes in the message what is accepted.
+    `allowed` describes the accepted values in the error message.
     """
     found = real(value)
     if found is None or not accepts(found):
@@ -36,7 +36,7 @@ def number(name: str, value: Any, accepts: Callable[[float], bool], allowed: str
 
 
 def real(value: Any) -> float | None:
-    """Returns a single number as a float; None for other types, and for integers beyond a float."""
+    """Returns a single number as a float; None for other types, and for integers too large for a float."""
     if isinstance(value, (str, bytes)):
         return None
     try:
@@ -46,7 +46,7 @@ def real(value: Any) -> float | None:
 
 
 def floats(name: str, value: Any) -> NDArray[np.float32]:
-    """Returns an array of numbers as float32. Raises ArgumentError for what is not one."""
+    """Returns an array of numbers as float32. Raises ArgumentError if the value is not one."""
     try:
         return np.asarray(value, np.float32)
     except (TypeError, ValueError):
@@ -61,7 +61,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def items(name: str, value: Any, wanted: str) -> list[Any]:
-    """Returns the elements of an iterable. Raises ArgumentError for text, bytes, mappings and what is not iterable."""
+    """Returns the elements of an iterable. Raises ArgumentError for text, bytes, mappings and non-iterables."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise ArgumentError(f"{name} is {written(value)}; it must be {wanted}")
     try:

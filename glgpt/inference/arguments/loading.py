@@ -1,4 +1,4 @@
-"""Checks of what `LanguageModel.from_pretrained` is given, before a file is opened."""
+"""Checks the arguments of `LanguageModel.from_pretrained` before any file is opened."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from glgpt.program.formats import FORMATS
 from glgpt.wire import hidden
 
 DEVICE = ("device", "kernel", "fetch", "storage")
-SPLIT = ("blocks", "wire", "token", "speculate")  # options of a model in several places
+SPLIT = ("blocks", "wire", "token", "speculate")  # options of a split model
 OPTIONS = (*DEVICE, "context", "max_texture_memory", "progress", "rest", "plan", *SPLIT)
 
 
 def check_loading(name: Any, dtype: Any, options: Mapping[str, Any]) -> None:
-    """Raises ArgumentError for a name, a format or an option of another type, and for a value out of range."""
+    """Raises ArgumentError if the name, the dtype or an option has the wrong type or is out of range."""
     if name is not None and not isinstance(name, (str, os.PathLike)):
         raise ArgumentError(f"{written(name)} is not a model; give a folder, a Hub name or None")
     if not isinstance(dtype, str) or dtype not in FORMATS:
         raise ArgumentError(f"dtype {written(dtype)} is not one of {', '.join(FORMATS)}")
     if unknown := [option for option in options if option not in OPTIONS]:
         close = get_close_matches(unknown[0], OPTIONS, 1)
-        hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(OPTIONS)}"
+        hint = f"; did you mean {close[0]}?" if close else f"; the options are {', '.join(OPTIONS)}"
         raise ArgumentError(f"{written(unknown[0])} is not an option of loading a model{hint}")
     given = {option: value for option, value in options.items() if value is not None}
     for option in DEVICE:
         if not isinstance(given.get(option, ""), (str, int)):
-            raise ArgumentError(f"{option} is {written(given[option])}; it must be a name or a number of glgpt info")
+            raise ArgumentError(f"{option} is {written(given[option])}; it must be a name or a number from glgpt info")
     if "max_texture_memory" in given:
         integer("max_texture_memory", given["max_texture_memory"])
     if "context" in given:
@@ -43,7 +43,7 @@ def check_loading(name: Any, dtype: Any, options: Mapping[str, Any]) -> None:
 def _check_split(given: Mapping[str, Any]) -> None:
     if not {"rest", "plan"} & set(given):
         if unused := [option for option in SPLIT if option in given]:
-            raise ArgumentError(f"{unused[0]} goes with rest or plan, which name what runs elsewhere")
+            raise ArgumentError(f"{unused[0]} requires rest or plan, which say what runs on servers")
         return
     for option in ("rest", "plan", "token"):
         if not isinstance(given.get(option, ""), str):

@@ -1,4 +1,4 @@
-"""Selecting activations by name, by pattern or by a function."""
+"""Selects activations by name, by pattern or with a function."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ Names = str | Iterable[str] | Callable[[str], bool] | None  # names or patterns,
 
 
 def selected(names: Names, known: Sequence[str], model: str) -> list[str]:
-    """Returns the activations that are asked for, in the order of `known`.
+    """Returns the requested activations in the order of `known`.
 
-    In a pattern, `*` is any characters (dots too), `?` is one and `[0-3]` is one of several: `h.*.attn.pattern`. A
-    function is called with each name. Raises ArgumentError for a name or pattern that selects nothing.
+    In a pattern, `*` matches any characters (dots too), `?` one character and `[0-3]` one of a range, as in
+    `h.*.attn.pattern`. A function is called with each name. Raises ArgumentError for a name or pattern that matches
+    nothing.
     """
     if names is None:
         return list(known)
@@ -35,6 +36,6 @@ def selected(names: Names, known: Sequence[str], model: str) -> list[str]:
 
 
 def unknown_name(name: str, known: Sequence[str], model: str) -> str:
-    """Returns an error message for a name that the model lacks, with the closest names."""
+    """Returns the error message for an unknown name, with the closest known ones."""
     close = get_close_matches(name, known, 3) or [known[0], known[1], known[-1]]
-    return f"{written(name)} is not an activation of {model}; there are such as {', '.join(close)}"
+    return f"{written(name)} is not an activation of {model}; activations include {', '.join(close)}"

@@ -1,4 +1,5 @@
-"""A model in several parts, some here and some on servers: one stage each, and what plays a text through them.
+"""Runs a split model: its parts as stages on this machine and on servers, and generation through all of them.
 
-It knows parts of a model and `wire`; it never knows sessions of a server, which are in `split`.
+`model.SplitLanguageModel` is the model that `LanguageModel.from_pretrained` returns for `rest` or `plan`; `stage` and `together` are also
+used by the servers of `split`. The package depends on `models` and `wire`.
 """

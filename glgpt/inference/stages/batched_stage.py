@@ -1,4 +1,4 @@
-"""Several texts on one stage: each has caches of its own, and those that need one row more are decoded side by side."""
+"""Runs several texts on one stage, each with its own caches; texts that need one more row are decoded side by side."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from glgpt.wire.messages import Ask
 class SessionCache(Member):
     """A text's keys and values: the first `own` rows in the caches of `stage`, the first `len(rows)` in shared ones.
 
-    What is in neither is not there. Prefills work on the own caches, steps beside other texts on the shared ones; rows
-    are copied as they are needed.
+    Other rows do not exist. Prefills use the text's own caches, steps side by side with other texts the shared ones;
+    rows are copied between them as needed.
     """
 
     stage: Stage | None = None
@@ -31,13 +31,13 @@ class SessionCache(Member):
 
     @property
     def held(self) -> int:
-        """How many rows the text has."""
+        """Number of rows that the text has."""
         return max(self.own, len(self.rows))
 
 
 @dataclass(frozen=True)
 class StepInput:
-    """Rows from position `pos` for a text, and what is asked for behind them."""
+    """Rows from position `pos` for a text, and the tokens requested after them."""
 
     caches: SessionCache
     pos: int
@@ -46,15 +46,15 @@ class StepInput:
 
     @property
     def may_join(self) -> bool:
-        """Whether it may share a pass with rows of other texts: it is one row."""
+        """True if it may share a pass with rows of other texts: it is a single row without guesses."""
         return len(self.x) == 1 and not (self.ask and self.ask.guesses)
 
 
 class BatchedStage(SharedCaches[SessionCache]):
     """Runs rows of up to `texts` texts on a stage: of one text alone, or one row of each of several in one pass.
 
-    The shared caches are made when two texts first have a row at the same time; where `most` bytes of textures do not
-    allow that, texts run one after another.
+    The shared caches are allocated when two texts first have a row at the same time. If `most` bytes of textures are
+    not enough for them, texts run one after another.
     """
 
     def __init__(self, stage: Stage, texts: int, most: int | None = None) -> None:
@@ -62,29 +62,29 @@ class BatchedStage(SharedCaches[SessionCache]):
         self.stage, self.texts = stage, texts
         self._bridges: dict[SessionCache, Player] = {}
         self.alone = texts == 1
-        self.passes = 0  # that ran rows of several texts
+        self.passes = 0  # passes that ran rows of several texts
 
     @property
     def open(self) -> bool:
-        """Whether the stage is still there."""
+        """True until the stage is closed."""
         return bool(self.main.textures)
 
     @property
     def rows(self) -> int:
-        """How many rows the shared caches get."""
+        """Number of rows of the shared caches once they are allocated."""
         return min(self.most_rows, min(self.texts, MOST_ROWS) * self.config.context + SPARE)
 
     @property
     def shared_bytes(self) -> int:
-        """Texture memory of the shared caches, in bytes; 0 where they never come to be."""
+        """Texture memory of the shared caches in bytes; 0 if they are never allocated."""
         return 0 if self.alone else self.stage.session_bytes // self.config.context * self.height(self.rows)
 
     def caches(self) -> SessionCache:
-        """Caches for another text."""
+        """Returns caches for another text."""
         return SessionCache(stage=self.stage.session())
 
     def answer(self, fed: StepInput) -> Answer:
-        """Runs rows of one text. Raises GlgptError as `Stage.answer`; the text then ends before them."""
+        """Runs rows of one text. Raises GlgptError as `Stage.answer`; the text then ends before these rows."""
         caches, n = fed.caches, len(fed.x)
         assert caches.stage
         self._back(caches, fed.pos)
@@ -99,7 +99,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         return answer
 
     def answers(self, steps: Sequence[StepInput]) -> list[Answer | GlgptError]:
-        """Runs one row of each of up to eight texts, no text twice: the bits that `answer` gives."""
+        """Runs one row of each of up to eight texts, no text twice; the results equal those of `answer` bit for bit."""
         if (len(steps) == 1 and not steps[0].caches.rows) or not self._reserved():
             return [self._alone(fed) for fed in steps]
         for fed in steps:
@@ -120,7 +120,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         ]
 
     def _rows_of(self, steps: Sequence[StepInput]) -> Any:
-        """The rows of all steps, below each other."""
+        """Returns the rows of all steps in one list or matrix."""
         if self.part.embed:
             return [int(fed.x[0]) for fed in steps]
         return np.concatenate([np.asarray(fed.x, np.float32) for fed in steps])
@@ -141,7 +141,7 @@ class BatchedStage(SharedCaches[SessionCache]):
             return error
 
     def _reserved(self) -> bool:
-        """Makes the shared caches; False where there is no memory for them."""
+        """Allocates the shared caches; returns False if there is not enough memory for them."""
         if not self.alone:
             try:
                 self.reserve(self.rows)
@@ -160,22 +160,22 @@ class BatchedStage(SharedCaches[SessionCache]):
             caches.stage.close()
 
     def forget(self, caches: SessionCache) -> None:
-        """The caches are of no text any more."""
+        """Discards the rows of these caches, which no text uses any more."""
         self._back(caches, 0)
 
     def _back(self, caches: SessionCache, pos: int) -> None:
-        """Takes the rows from `pos` on back."""
+        """Discards the rows from `pos` on."""
         caches.own = min(caches.own, pos)
         if len(caches.rows) > pos:
             self.cut(caches, pos)
 
     def refill(self, text: SessionCache, keep: Sequence[SessionCache]) -> None:
-        """Adopts what only the text's own caches have."""
+        """Copies the rows that only the text's own caches have into the shared ones."""
         if len(text.rows) < text.own:
             self.adopt([text], text.own, keep, self._bridge(text))
 
     def lose(self, text: SessionCache) -> None:
-        """Takes the text's rows into its own caches."""
+        """Copies the text's rows from the shared caches into its own."""
         self._restore(text)
 
     def _restore(self, text: SessionCache) -> None:
@@ -184,7 +184,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         text.own = text.held
 
     def _bridge(self, text: SessionCache) -> Player:
-        """What copies between the shared caches and the text's own."""
+        """Returns a player that copies between the shared caches and the text's own."""
         if text not in self._bridges:
             assert text.stage
             textures = text.stage.player.textures
@@ -192,7 +192,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         return self._bridges[text]
 
     def close(self) -> None:
-        """Releases the shared caches, before the texts' own are closed; these have all rows."""
+        """Releases the shared caches, after copying all rows to the texts' own; call it before those are closed."""
         super().close()
         for bridge in self._bridges.values():
             bridge.close()

@@ -1,4 +1,4 @@
-"""A model whose blocks are in several places: some on this machine's device, the others on servers."""
+"""A model split into stages: some of its blocks run on this machine's device, the others on servers."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ HERE = "here"
 
 
 def parse_plan(text: str) -> list[tuple[str, str]]:
-    """A plan such as `0-3@here,4-7@ws://a,8-11@ws://b` as (part, place). Raises ArgumentError for what is none.
+    """Returns a plan such as `0-3@here,4-7@ws://a,8-11@ws://b` as (part, place) pairs. Raises ArgumentError if invalid.
 
-    A part is written as `Part.parse` reads it; a comma inside one (`embed,0-3@here`) belongs to it.
+    A part is written as in `Part.parse`; a comma inside one (`embed,0-3@here`) belongs to it.
     """
     found = re.findall(r"([^@]+)@(here|wss?://[^,\s]+)(?:,|$)", text)
     if not found or ",".join(f"{part}@{place}" for part, place in found) != text:
         example = "such as 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043"
-        raise ArgumentError(f"{written(text)} is no plan; write blocks and where they run, {example}")
+        raise ArgumentError(f"{written(text)} is not a plan; write blocks and where they run, {example}")
     return found
 
 
 class SplitLanguageModel(LanguageModel):
-    """A model of several stages; use `LanguageModel.from_pretrained` with `rest` or `plan`. It gives the unsplit model's text.
+    """A model of several stages with the unsplit model's text; use `LanguageModel.from_pretrained` with `rest` or `plan`.
 
-    Stages here are loaded without the other tensors of the checkpoint. `traffic` says what went over each connection.
-    Raises GlgptError for a server that cannot be reached, refuses, or holds another model or another part.
+    Local stages load only their own tensors of the checkpoint. `traffic` returns what was sent over each connection.
+    Raises GlgptError for a server that cannot be reached, refuses, or holds another model or part.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SplitLanguageModel(LanguageModel):
         self._decoder = self.decoder
 
     def _sizes(self) -> tuple[int, ...]:
-        """The chunk sizes to send: those recorded by the stages here, else by the first server."""
+        """Returns the chunk sizes to send: those of the local stages, or else of the first server."""
         for stage in self._stages:
             if isinstance(stage, Local):
                 return stage.stage.sizes
@@ -109,11 +109,11 @@ class SplitLanguageModel(LanguageModel):
 
     @property
     def parts(self) -> list[tuple[str, str]]:
-        """What runs where: (part, "here" or the server's address), in order."""
+        """Which part runs where: (part, "here" or the server's address), in order."""
         return [(str(s.part), s.connection.url if isinstance(s, RemoteStage) else HERE) for s in self._stages]
 
     def traffic(self) -> list[dict[str, Any]]:
-        """For each stage what it did: steps, rows, milliseconds, and of a server the bytes and the time on the wire."""
+        """Returns steps, rows and milliseconds of each stage, and for servers also the bytes and the network time."""
         found = []
         for (part, place), stage in zip(self.parts, self._stages, strict=True):
             if isinstance(stage, Local):
@@ -131,7 +131,7 @@ class SplitLanguageModel(LanguageModel):
     @staticmethod
     def _refuse(edits: Edits) -> None:
         if edits:
-            raise GlgptError("a model that is split over stages takes no interventions; run it whole")
+            raise GlgptError("a split model does not support interventions; load it without rest or plan")
 
     def run_with_cache(
         self,
@@ -140,7 +140,7 @@ class SplitLanguageModel(LanguageModel):
         *,
         interventions: Interventions = (),
     ) -> tuple[Floats, dict[str, Floats]]:
-        """As `LanguageModel.run_with_cache`: each stage looks inside its own blocks. Raises GlgptError for interventions."""
+        """Like `LanguageModel.run_with_cache`; each stage captures its own blocks. Raises GlgptError for interventions."""
         self._refuse(edits_of(self.config, interventions))
         x: Any
         x, asked, wanted = self._asked(ids, names)
@@ -156,8 +156,8 @@ class SplitLanguageModel(LanguageModel):
         return x, {n: found[n] for n in wanted if n in asked}
 
     def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
-        """Refused: the textures of the other stages are not here."""
-        raise GlgptError("the textures of a split model are in several places; ask for activations by name")
+        """Raises GlgptError: the textures of remote stages are not on this machine."""
+        raise GlgptError("the textures of a split model are not all on this machine; use run_with_cache")
 
     def _looking(self, at: int, stage: Stage) -> Captures:
         if at not in self._captures_of:
@@ -174,16 +174,16 @@ class SplitLanguageModel(LanguageModel):
 
     @property
     def texture_bytes(self) -> int:
-        """Texture memory of the stages here at present, in bytes; 0 once it is closed."""
+        """Current texture memory of the local stages in bytes; 0 once the model is closed."""
         own = sum(s.stage.texture_bytes for s in self._stages if isinstance(s, Local))
         return 0 if self._closed else own + sum(c.nbytes for c in self._captures_of.values())
 
     def info(self) -> dict[str, Any]:
-        """What runs where, and the texture memory here."""
+        """Returns the dtype, which part runs where, and the local texture memory in bytes."""
         return {"dtype": self.dtype, "parts": self.parts, "texture_bytes": self.texture_bytes}
 
     def close(self) -> None:
-        """Releases every GL object here and ends the connections. Closing twice is harmless."""
+        """Releases all local GL objects and closes the connections. Closing twice is harmless."""
         self._closed = True
         for captures in self._captures_of.values():
             captures.close()
@@ -196,7 +196,7 @@ class SplitLanguageModel(LanguageModel):
 
 
 def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict[str, Floats]]:
-    """Hidden states or logits of all rows of one stage, and activations of its own in their natural shapes."""
+    """Returns hidden states or logits of all rows of one stage, and its activations in their natural shapes."""
     total, pieces, end = len(x), dict[str, list[Floats]](), list[Floats]()
     for chunk, name, raw in captures.play(x, [*names, captures.end]):
         matrix = raw.view.unpack(raw.texels)
@@ -209,9 +209,9 @@ def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict
 
 
 def _shared_context(servers: Sequence[RemoteStage], given: int | None) -> int | None:
-    """The positions that every stage gets: those given, else as many as every server has; None without servers.
+    """Returns the context of all stages: the given one, or the smallest of the servers'; None without servers.
 
-    Raises ArgumentError for more than a server has.
+    Raises ArgumentError if a server has fewer positions than the given context.
     """
     least = min(servers, key=lambda server: server.context, default=None)
     if least is None or given is None:
@@ -223,7 +223,7 @@ def _shared_context(servers: Sequence[RemoteStage], given: int | None) -> int | 
 
 
 def _rest_of(blocks: tuple[int, int] | None, config: ModelConfig) -> Part | None:
-    """What is left to a server beside the first blocks; None where that is not what `blocks` are."""
+    """Returns the part that a server must hold if this machine has the first `blocks`; None for other blocks."""
     if blocks is None or blocks[0] != 0 or not 0 < blocks[1] < config.n_layer:
         return None
     return Part(blocks[1], config.n_layer, False, True)
@@ -232,13 +232,14 @@ def _rest_of(blocks: tuple[int, int] | None, config: ModelConfig) -> Part | None
 def _around(
     server: RemoteStage, blocks: tuple[int, int] | None, config: ModelConfig
 ) -> list[tuple[Part, RemoteStage | None]]:
-    """The server's part, and here what is before and after it; `blocks` = (first, end) must be just that."""
+    """Returns the server's part, and the local parts before and after it, which must be `blocks` = (first, end)."""
     before, after = server.part.before(), server.part.after(config)
     if blocks is not None:
         own = [part.blocks for part in (before, after) if part]
         if range(*blocks) not in own or sum(map(len, own)) != len(range(*blocks)):
             url, first, end = server.connection.url, *blocks
-            raise ArgumentError(f"blocks {first}-{end - 1} are not what {url}, which holds {server.part}, leaves")
+            leaves = f"{url} holds {server.part}, which does not leave blocks {first}-{end - 1} to this machine"
+            raise ArgumentError(f"{leaves}; leave blocks out")
     places: list[tuple[Part, RemoteStage | None]] = [(before, None)] if before else []
     places.append((server.part, server))
     return places + ([(after, None)] if after else [])

@@ -1,4 +1,4 @@
-"""Generating over the stages of a split model: a prompt in chunks, under way in all stages at once, then tokens."""
+"""Generates over the stages of a split model: the prompt in chunks, pipelined over all stages, then tokens."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.wire.client import REPLAYS, ForgottenError
 from glgpt.wire.messages import MAX_COUNT, MOST_GUESSES, Ask
 
-UNDER_WAY = 4  # chunks that a server has at most before it must answer one
+UNDER_WAY = 4  # maximum unanswered chunks of a server
 
 
 @dataclass
 class Local:
-    """A stage on this machine, with the interface of a remote one."""
+    """A stage on this machine, with the interface of `RemoteStage`."""
 
     stage: Stage
     ms: float = 0.0
@@ -34,21 +34,21 @@ class Local:
 
     @property
     def part(self) -> Any:
-        """What it holds."""
+        """The part that the stage holds."""
         return self.stage.part
 
     @property
     def context(self) -> int:
-        """Positions that its caches hold."""
+        """Number of positions that its caches hold."""
         return self.stage.config.context
 
     @property
     def pending(self) -> int:
-        """Answers that were not taken."""
+        """Number of answers not taken yet."""
         return len(self._answers)
 
     def submit(self, pos: int, x: Rows, ask: Ask | None) -> None:
-        """Runs rows pos.. at once."""
+        """Runs rows pos.. immediately."""
         start = time.perf_counter()
         answer = self.stage.answer(pos, x, ask)
         answer.ms = 1000 * (time.perf_counter() - start)
@@ -56,24 +56,24 @@ class Local:
         self._answers.append(answer)
 
     def ready(self) -> bool:
-        """Always: it has run."""
+        """Returns True: `submit` has already run the rows."""
         return True
 
     def take(self) -> Answer:
-        """The oldest answer."""
+        """Returns the oldest answer."""
         return self._answers.popleft()
 
     def abandon(self) -> None:
-        """Leaves answers that nobody waits for any more."""
+        """Discards the answers not taken."""
         self._answers.clear()
 
 
 class Pipeline:
-    """Plays a text through stages, of which the first takes ids and the last chooses tokens.
+    """Runs a text through stages, of which the first takes ids and the last chooses tokens.
 
-    As `Decoder`: generations may be interleaved, and each refills the caches when another has used them. Where a server
-    has lost its session, its rows are fed again from the text. `speculate`: guesses of the text's next tokens, from
-    the text itself, are checked several at a time.
+    As in `Decoder`, generations may be interleaved, and each refills the caches if another has used them. If a server
+    has lost its session, the rows are fed again from the text. With `speculate`, drafts of the text's next tokens,
+    taken from the text itself, are checked several at a time.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Pipeline:
         self.stages, self.context, self.sizes, self.speculate = stages, context, sizes, speculate
         self._check = weakref.WeakMethod(check)
         self._turn: object = None
-        self.held = 0  # rows that every stage has of the text in turn
+        self.held = 0  # rows of the current text that every stage has
         self.guessed = self.accepted = 0
 
     def generate(
         self, ids: list[int], tokens: int, sampler: Sampler, ends: Container[int], run: GenerationStats
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow, and slide at a full context; stops at any of `ends`."""
+        """Yields up to `tokens` ids after `ids`, which grow, and slide if the context is full; stops at `ends`."""
         turn, known, read = object(), deque[int](), 0
 
         def ready() -> None:
@@ -102,7 +102,7 @@ class Pipeline:
 
         def following(wanted: int) -> tuple[int, bool]:
             nonlocal read
-            refilled = self._turn is not turn or len(ids) <= read  # another's turn before, or the text has slid
+            refilled = self._turn is not turn or len(ids) <= read  # others used the caches, or the text has slid
             read = len(ids)
             if refilled:
                 self._turn, self.held = turn, 0
@@ -113,14 +113,14 @@ class Pipeline:
         return continuation(ids, tokens, ends, self.context, run, ready, following)
 
     def _next(self, ids: list[int], wanted: int, sampler: Sampler, draw: int) -> list[int]:
-        """The token behind `ids`, and more where guesses were right."""
+        """Returns the token after `ids`, and the following ones whose guesses were right."""
         pos = len(ids) - 1
         room = min(MOST_GUESSES, wanted - 1, self.context - len(ids))
         guesses: list[int] = []
         if self.speculate and room > 0 and pos + MOST_GUESSES < self.context and self.held == pos:
             guesses = draft(ids, room)
         if sampler.adjusts:
-            raise GlgptError("a split model takes no repetition penalty and no logit bias; run it whole")
+            raise GlgptError("a split model does not support repetition penalty or logit bias; load it unsplit")
         ask = Ask(
             temperature=float(sampler.temperature),
             top_k=None if sampler.top_k is None else min(sampler.top_k, MAX_COUNT),
@@ -136,12 +136,12 @@ class Pipeline:
         return answer.tokens
 
     def run(self, ids: Sequence[int], ask: Ask) -> Answer:
-        """Feeds what the stages do not hold of `ids` and returns the answer to `ask` behind the last.
+        """Feeds the rows of `ids` that the stages lack and returns the answer to `ask` after the last one.
 
-        Raises GlgptError where a stage answers nothing, or a server cannot be reached again.
+        Raises GlgptError if a stage does not answer, or a server cannot be reached again.
         """
         for stage in self.stages:
-            if stage.pending:  # an interrupt or an error came before they were taken
+            if stage.pending:  # an interrupt or an error left untaken answers
                 stage.abandon()
                 self.held = 0
         for _ in range(REPLAYS):
@@ -150,10 +150,12 @@ class Pipeline:
             except ForgottenError as lost:
                 self.held = min(self.held, lost.held, len(ids) - 1)
                 self._drain()
-        raise GlgptError(f"a server lost the text {REPLAYS} times while it read it; is the way to it in order?")
+        raise GlgptError(
+            f"a server lost the text {REPLAYS} times while reading it; check the network and the server's log"
+        )
 
     def _drain(self) -> None:
-        """Takes the answers that are still to come, of no use any more."""
+        """Takes and discards the outstanding answers."""
         for stage in self.stages:
             while stage.pending:
                 try:
@@ -165,29 +167,29 @@ class Pipeline:
         self.held = min(self.held, len(ids) - 1)
         start = self.held
         chunks = [(start + c.start, c.valid) for c in plan(len(ids) - start, self.context - start, self.sizes)]
-        if ask.guesses and len(chunks) > 1:  # the rows before were lost: feed them first, and guess nothing
+        if ask.guesses and len(chunks) > 1:  # earlier rows were lost: feed them first, without guesses
             ask = ask.model_copy(update={"guesses": ()})
         under: list[deque[tuple[int, Ask | None]]] = [deque() for _ in self.stages]
         final: list[Answer] = []
 
-        def feed(at: int, pos: int, x: Rows, wish: Ask | None) -> None:
+        def feed(at: int, pos: int, x: Rows, request: Ask | None) -> None:
             if at == len(self.stages):
                 return
             while self.stages[at].pending >= UNDER_WAY:
                 collect(at)
-            self.stages[at].submit(pos, x, wish)
-            under[at].append((pos, wish))
+            self.stages[at].submit(pos, x, request)
+            under[at].append((pos, request))
             if isinstance(self.stages[at], Local):
                 collect(at)
 
         def collect(at: int) -> None:
             answer = self.stages[at].take()
-            pos, wish = under[at].popleft()
+            pos, request = under[at].popleft()
             if at + 1 < len(self.stages):
                 if answer.hidden is None:
                     raise GlgptError("a stage in the middle of the plan answered without hidden states")
-                feed(at + 1, pos, answer.hidden, wish)
-            elif wish is not None:
+                feed(at + 1, pos, answer.hidden, request)
+            elif request is not None:
                 final.append(answer)
 
         for i, (pos, n) in enumerate(chunks):
@@ -201,5 +203,5 @@ class Pipeline:
                 collect(at)
         if not final or not 1 <= len(final[0].tokens) <= len(ask.guesses) + 1:
             count = len(final[0].tokens) if final else 0
-            raise GlgptError(f"the last stage of the plan answered with {count} tokens where one was asked for")
+            raise GlgptError(f"the last stage of the plan answered with {count} tokens instead of one")
         return final[0]

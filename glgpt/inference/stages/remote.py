@@ -19,9 +19,9 @@ from glgpt.wire.messages import Ask, Looked, Stepped
 
 
 class RemoteStage:
-    """The part that a server holds: rows go there as bytes, and hidden states or tokens come back.
+    """A part that a server runs: rows are sent as bytes, and hidden states or tokens come back.
 
-    Raises GlgptError where the server holds another model, or no part of it.
+    Raises GlgptError if the server holds another model, or a part that this model does not have.
     """
 
     def __init__(self, connection: Connection, config: ModelConfig, wire: str = "f32") -> None:
@@ -34,8 +34,8 @@ class RemoteStage:
         self.context = min(said.context or config.n_positions, config.n_positions)
 
     def submit(self, pos: int, x: Rows, ask: Ask | None) -> None:
-        """Sends rows pos..; the answer comes with `take`."""
-        if ask and not self.part.head:  # who has no head only hears which rows are guesses
+        """Sends rows pos..; `take` returns the answer."""
+        if ask and not self.part.head:  # a server without the head needs only the guesses
             ask = Ask(guesses=ask.guesses) if ask.guesses else None
         self.connection.submit(pos, len(x), self._bytes(x), ask)
 
@@ -45,20 +45,20 @@ class RemoteStage:
         return hidden.pack(np.asarray(x, np.float32), self.wire)
 
     def ready(self) -> bool:
-        """Whether `take` will not wait."""
+        """True if `take` will not block."""
         return self.connection.ready()
 
     @property
     def pending(self) -> int:
-        """Answers to come."""
+        """Number of outstanding answers."""
         return self.connection.pending
 
     def abandon(self) -> None:
-        """Leaves answers that nobody waits for any more, and the rows that it holds."""
+        """Discards the outstanding answers and the rows that the server holds."""
         self.connection.abandon()
 
     def take(self) -> Answer:
-        """The oldest answer. Raises GlgptError for one that is none, and `ForgottenError` (see `Connection`)."""
+        """Returns the oldest answer. Raises GlgptError if it is invalid, and `ForgottenError` (see `Connection`)."""
         said, payload = self.connection.take()
         if not isinstance(said, Stepped):
             raise GlgptError(f"{self.connection.url} answered a step with `{said.op}`")
@@ -69,38 +69,38 @@ class RemoteStage:
         vocab = self.config.vocab_size
         known = [*said.tokens, *(id_ for candidates in said.top for id_, *_ in candidates)]
         if any(id_ >= vocab for id_ in known):
-            raise GlgptError(f"{self.connection.url} answered with {max(known)}, which is no token of this model")
+            raise GlgptError(f"{self.connection.url} answered with {max(known)}, which is not a token id of this model")
         answer.tokens, answer.top = said.tokens, said.top
         if payload:
             answer.logits = self._floats(payload, 1, vocab, "f32")[0]
         return answer
 
     def _floats(self, payload: memoryview, rows: int, width: int, kind: str) -> Floats:
-        """What follows an answer. Raises GlgptError for another length, or what is not finite."""
+        """Returns the values after an answer. Raises GlgptError for another length, or if one is not finite."""
         try:
             return hidden.unpack(payload, rows, width, kind)
         except GlgptError as error:
             raise GlgptError(f"{self.connection.url}: {error}") from None
 
     def look(self, x: Rows, names: tuple[str, ...]) -> tuple[Floats, dict[str, Floats]]:
-        """Hidden states (or with the head logits) of all rows, and these activations in their natural shapes."""
-        if self.pending:  # of a text that was interrupted
+        """Returns hidden states (with the head: logits) of all rows, and these activations in natural shapes."""
+        if self.pending:  # left by an interrupted text
             self.abandon()
         for _ in range(REPLAYS):
             self.connection.look(len(x), names, self._bytes(x))
-            with contextlib.suppress(ForgottenError):  # a look needs nothing of the session
+            with contextlib.suppress(ForgottenError):  # a `look` does not depend on the session
                 said, payload = self.connection.take()
                 break
         else:
             raise GlgptError(f"{self.connection.url} lost the session {REPLAYS} times")
         if not isinstance(said, Looked) or len(payload) % 4:
-            raise GlgptError(f"{self.connection.url} answered a look with `{said.op}` of {len(payload)} bytes")
+            raise GlgptError(f"{self.connection.url} answered `look` with `{said.op}` of {len(payload)} bytes")
         arrays: dict[str, Floats] = {}
         values, at = np.frombuffer(payload, "<f4"), 0
         for name, shape in said.arrays:
             count = prod(shape)
             if at + count > values.size:
-                raise GlgptError(f"{self.connection.url} cut {quoted(name)} off")
+                raise GlgptError(f"{self.connection.url} sent {quoted(name)} incompletely")
             arrays[name] = values[at : at + count].reshape(shape)
             at += count
         end, width = ("logits", self.config.vocab_size) if self.part.head else (HIDDEN, self.config.n_embd)
@@ -112,5 +112,5 @@ class RemoteStage:
         return arrays[end], {name: arrays[name] for name in names}
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self.connection.close()

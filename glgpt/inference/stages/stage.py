@@ -1,4 +1,4 @@
-"""A stage: one part of a split model on this machine's device, with caches for one text, or several (`session`)."""
+"""A stage: one part of a split model on this machine's device, with caches for one text or several (`session`)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from glgpt.wire.messages import Ask
 
 @dataclass
 class Answer:
-    """What a stage made of some rows: hidden states `[n, n_embd]`, or the tokens that were asked for.
+    """The result of a stage for some rows: hidden states `[n, n_embd]`, or the requested tokens.
 
-    `top` has, for each token, (id, probability, probability of the sampler) of the token and then of the likeliest;
-    `logits` `[vocab]` are those behind the last row. `ms` is what the stage took.
+    `top` has, for each token, (id, probability, probability after sampling settings) of the token and then of the
+    likeliest; `logits` `[vocab]` are those after the last row. `ms` is the stage's time in milliseconds.
     """
 
     hidden: Floats | None = None
@@ -41,13 +41,13 @@ class Answer:
 class Stage:
     """A part of a model on a device: rows in, hidden states or tokens out. Closing it releases its GL objects.
 
-    It is used in the thread that made it. Positions must be fed in order; feeding a lower one takes later rows back.
+    It must be used in the thread that made it. Positions must be fed in order; feeding a lower one discards later rows.
     """
 
     def __init__(
         self, player: Player, part: Part, config: ModelConfig, kernel: Kernel, dtype: str, parent: Stage | None = None
     ) -> None:
-        """Use `load` or `session`."""
+        """Call `load` or `session` instead."""
         self.player, self.part, self.config, self._parent = player, part, config, parent
         self.kernel, self.dtype = kernel, dtype
         self.sizes = programs.recorded_sizes(player.program)
@@ -64,9 +64,9 @@ class Stage:
         progress: programs.Progress | None = None,
         **device: Any,
     ) -> Stage:
-        """Loads the part's tensors, and no others; `device` are the fields of `DeviceSettings`.
+        """Loads the part's tensors, and no others; `device` are fields of `DeviceSettings`.
 
-        Its caches hold `context` positions, by default the model's, 2,048 at most.
+        Its caches hold `context` positions, by default the model's, at most 2,048.
 
         Raises GlgptError as `LanguageModel.from_pretrained` does.
         """
@@ -85,11 +85,11 @@ class Stage:
         return cls(player, part, config, kernel, dtype)
 
     def session(self) -> Stage:
-        """The same stage with caches of its own, for another text; this one must outlive it."""
+        """Returns the same stage with separate caches, for another text; this one must outlive it."""
         return Stage(self.player.fork(self.caches), self.part, self.config, self.kernel, self.dtype, self)
 
     def narrowed(self, part: Part) -> Stage:
-        """A stage of less of this one's part, over the same weights; this one must outlive it."""
+        """Returns a stage for a subset of this one's part, over the same weights; this one must outlive it."""
         player = self.player
         program = programs.generation_program(self.config, player.device.limits, self.kernel, self.dtype, part)
         given = player.shared() | player.shared("state")
@@ -99,7 +99,7 @@ class Stage:
         )
 
     def captures(self, most: int | None = None, part: Part | None = None) -> Captures:
-        """What looks inside this stage, or a part of it; to be closed before it."""
+        """Returns an object that captures activations of this stage, or a part of it; close it before the stage."""
         return Captures(self.player, self.config, self.kernel, self.dtype, most, part or self.part)
 
     @property
@@ -109,18 +109,18 @@ class Stage:
 
     @property
     def session_bytes(self) -> int:
-        """Texture memory of one session, in bytes."""
+        """Texture memory of one session in bytes."""
         return sum(self.player.program.textures[name].nbytes for name in self.caches)
 
     @property
     def texture_bytes(self) -> int:
-        """Texture memory of this stage, in bytes; of a session, that of its caches."""
+        """Texture memory of this stage in bytes; for a session, that of its caches."""
         if not self.player.textures:
             return 0
         return self.session_bytes if self._parent else self.player.program.nbytes()
 
     def feed(self, pos: int, x: Rows) -> Floats | None:
-        """Runs rows pos.. and returns their hidden states `[n, n_embd]`; with the head, readies the last logits."""
+        """Runs rows pos.. and returns their hidden states `[n, n_embd]`; with the head, prepares the last logits."""
         found = []
         for chunk in plan(len(x), self.config.context - pos, self.sizes):
             entry = chunk.entry
@@ -139,14 +139,15 @@ class Stage:
         return found
 
     def logits(self) -> Floats:
-        """The logits `[vocab]` of the last row fed."""
+        """Returns the logits `[vocab]` of the last row fed."""
         found: Floats = self._read("decode", LOGITS)[0]
         return found
 
     def answer(self, pos: int, x: Rows, ask: Ask | None) -> Answer:
-        """Runs rows pos.., and chooses the tokens that `ask` asks for where this is the stage with the head.
+        """Runs rows pos.., and, on the stage with the head, chooses the tokens that `ask` requests.
 
-        Where it holds guesses, all stages run their rows by `rows`. Raises GlgptError where the logits are not finite.
+        If `ask` contains guesses, all stages run their rows with `rows`. Raises GlgptError if the logits are not
+        finite.
         """
         guessed = ask is not None and bool(ask.guesses)
         if not self.part.head:
@@ -162,11 +163,11 @@ class Stage:
         return answer
 
     def _checked(self, logits: Floats, ask: Ask) -> Answer:
-        """The token behind each row, up to the first row whose guess was missed."""
+        """Returns the token after each row, up to the first row whose guess was wrong."""
         answer, sampler = Answer(), sampler_of(ask)
         view = self.player.program.views[LOGITS]
         for i, row in enumerate(logits):
-            if i and not np.isfinite(row).all():  # the next step raises, after the tokens before it were given
+            if i and not np.isfinite(row).all():  # the next step raises, once the earlier tokens were returned
                 break
             self.player.write_matrix(view.texture, view, row[None])
             self.player.play("best")
@@ -176,9 +177,9 @@ class Stage:
         return answer
 
     def _draw(self, answer: Answer, sampler: Sampler, ask: Ask, number: int) -> int:
-        """Draws token `ask.draw + number` of the seed from the logits on the device; notes it and its alternatives.
+        """Draws token `ask.draw + number` of the seed from the device's logits; records it and its alternatives.
 
-        As `Decoder`: the device chooses, and where it cannot decide, the sampler does, from the row.
+        As in `Decoder`, the device chooses; if it cannot decide, the sampler does, from the row.
         """
         step = ask.draw + number
         if sampler.entry:
@@ -211,12 +212,12 @@ class Stage:
 
 
 def sampler_of(ask: Ask) -> Sampler:
-    """What draws the tokens that are asked for."""
+    """Returns a sampler with the requested settings."""
     return Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed, ask.min_p)
 
 
 def weighed(logits: Floats, sampler: Sampler, token: int, count: int) -> list[tuple[int, float, float]]:
-    """(id, probability, probability of the sampler) of a token, then of the likeliest `count`."""
+    """Returns (id, probability, probability after sampling settings) of a token, then of the likeliest `count`."""
     drawn = sampler.probabilities(logits)
     weights = np.exp(logits.astype(np.float64) - float(logits.max()))
     weights /= weights.sum()

@@ -1,6 +1,6 @@
-"""All that is GPT-2 (Radford et al. 2019): `config` says what it is made of, `network` how it computes.
+"""The GPT-2 family (Radford et al. 2019): `config` has its parameters and activations, `network` its forward pass.
 
-It knows parameters and ops; it never knows files, text or GL.
+It depends on `ops` and on the shared modules of `models`.
 """
 
 from glgpt.models.gpt2.config import GPT2Config

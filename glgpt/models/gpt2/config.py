@@ -1,4 +1,4 @@
-"""GPT-2's configuration: its checkpoint's names, shapes and arrangement in textures, its activations."""
+"""GPT-2's configuration: the names, shapes and texture layout of its checkpoint's tensors, and its activations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from glgpt.models.gpt2.network import GPT2Network
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu")
-DEVIATION = 0.02  # of fresh weights
+DEVIATION = 0.02  # standard deviation of fresh weights
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class GPT2Config(ModelConfig):
     own_names: ClassVar[Mapping[str, Name]] = OWN_NAMES
     buffers: ClassVar[re.Pattern[str]] = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # causal masks
     embedding: ClassVar[str] = "wte.weight"
-    # Upcasting attention to f32 would only lose what float64 has.
+    # Upcasting attention to f32 would lose precision in the float64 reference.
     reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager", "reorder_and_upcast_attn": False}
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class GPT2Config(ModelConfig):
                 raise GlgptError(f"config: {name} is {written(getattr(self, name))}; it must be true or false")
         eps = self.layer_norm_epsilon
         if not isinstance(eps, (int, float)) or isinstance(eps, bool) or not 0 <= eps < 1:
-            raise GlgptError(f"config: layer_norm_epsilon is {written(eps)}; it must be a number from 0 to 1")
+            raise GlgptError(f"config: layer_norm_epsilon is {written(eps)}; it must be a number in [0, 1)")
         object.__setattr__(self, "layer_norm_epsilon", float(eps))  # JSON's 0 is an int, which GLSL would not take
         if self.n_embd % self.n_head:
             raise GlgptError(f"config: n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
@@ -82,12 +82,12 @@ class GPT2Config(ModelConfig):
 
     @property
     def d_inner(self) -> int:
-        """Width of the MLP's hidden layer: `n_inner`, or 4 n_embd where the checkpoint leaves it out."""
+        """Width of the MLP's hidden layer: `n_inner`, or 4 n_embd if the checkpoint does not set it."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> GPT2Config:
-        """Reads a parsed `config.json`; keys that change nothing here are passed over.
+        """Reads a parsed `config.json`; ignores keys that do not change the computation.
 
         Raises GlgptError for a field out of range or a decoder that attends to an encoder.
         """
@@ -98,20 +98,21 @@ class GPT2Config(ModelConfig):
 
     @classmethod
     def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> GPT2Config:
-        """A model of this size with GPT-2's usual settings."""
+        """Returns a model of this size with GPT-2's usual settings."""
         return cls(vocab_size, n_positions, n_embd, n_layer, n_head)
 
     def to_dict(self, dropout: float = 0.0) -> dict[str, Any]:
-        """The `config.json` that transformers reads."""
+        """Returns the `config.json` that transformers reads."""
         rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
         return {"model_type": self.model_type, "architectures": [self.architecture]} | asdict(self) | rates
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """Every parameter of a checkpoint, in the order of its use.
+        """Every parameter of a checkpoint, in order of use.
 
-        Linear weights are `[in, out]` (Hugging Face's Conv1D). Fresh weights are normal of deviation 0.02, those that
-        write to the residual stream 1 / sqrt(2 n_layer) of it; gains are one and biases zero (Radford et al. 2019).
+        Linear weights are `[in, out]` (Hugging Face's Conv1D). Fresh weights are normal with standard deviation 0.02,
+        divided by sqrt(2 n_layer) for those that write to the residual stream; gains are one and biases zero (Radford
+        et al. 2019).
         """
         c, inner = self.n_embd, self.d_inner
         found = [
@@ -148,7 +149,7 @@ class GPT2Config(ModelConfig):
 
     @cached_property
     def activations(self) -> dict[str, Activation]:
-        """Every named intermediate, in the order they are computed."""
+        """Every activation, in order of computation."""
         c, head, inner = self.n_embd, (self.d_head, self.n_head), self.d_inner
         square = (self.n_positions, self.n_head)
         return activation_table(
@@ -173,20 +174,20 @@ class GPT2Config(ModelConfig):
 
     @staticmethod
     def network_class() -> type[GPT2Network]:
-        """GPT-2's passes, see `models.gpt2.network`."""
+        """Returns GPT-2's network, see `models.gpt2.network`."""
         from glgpt.models.gpt2.network import GPT2Network
 
         return GPT2Network
 
     @staticmethod
     def reference(network: Any, ids: list[int]) -> dict[str, Any]:
-        """Every activation of a transformers GPT2LMHeadModel."""
+        """Returns every activation of a transformers GPT2LMHeadModel."""
         from glgpt.models.gpt2.reference import activations
 
         return activations(network, ids)
 
 
-# GPT-2 as it was published, by the number of its parameters
+# The published GPT-2 models, by number of parameters
 SIZES = {
     "124M": GPT2Config(),
     "355M": GPT2Config(n_embd=1024, n_layer=24, n_head=16),

@@ -1,12 +1,12 @@
-"""GPT-2's own captions and explanations, by name; {} is a block's number."""
+"""GPT-2's own captions and explanations, by name; {} stands for a block's number."""
 
 from __future__ import annotations
 
 from glgpt.models.names import Name
 
-_GAIN = Name("", "the gain of the norm before it times this weight, so that one pass applies both")
-_BIAS = Name("", "the bias of the norm before it times this weight, so that one pass applies both")
-_FOLD = Name("fold", "multiplies a norm's gain and bias into the product after it, once after loading")
+_GAIN = Name("", "the preceding norm's gain times this weight, so that one pass applies both")
+_BIAS = Name("", "the preceding norm's bias times this weight, so that one pass applies both")
+_FOLD = Name("fold", "multiplies a norm's gain and bias into the following product, once after loading")
 
 NAMES = {
     "embed": Name("embed", "each token's vector plus its position's: where the residual stream begins"),

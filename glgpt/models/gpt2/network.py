@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019), its forward pass over recorded ops."""
+"""GPT-2's forward pass (Radford et al. 2019) over recorded ops."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from glgpt.models.spec import in_block
 from glgpt.program.layout import Layout
 from glgpt.program.tensor import Tensor
 
-KEPT_PER_LAYER = 4 << 20  # bytes of hidden values that a backward pass in halves keeps; more are computed again
+KEPT_PER_LAYER = 4 << 20  # bytes of hidden values that an f16 backward pass stores; larger ones are recomputed
 
 
 class GPT2Network(Network):
-    """GPT-2's blocks: attention and MLP, each behind a layer norm and added to the residual stream."""
+    """GPT-2's blocks: attention and MLP, each after a layer norm and added to the residual stream."""
 
     config: GPT2Config
 
     def scale(self, i: int) -> float:
-        """What the scores of layer i are multiplied with."""
+        """Returns the factor of the scores of layer i."""
         scale = self.config.d_head**-0.5 if self.config.scale_attn_weights else 1.0
         return scale / (i + 1) if self.config.scale_attn_by_inverse_layer_idx else scale
 
     def embed(self, t: int, out: Layout) -> Tensor:
-        """The embedding of t tokens of each sequence and of their positions."""
+        """Returns the embedding of t tokens of each sequence and of their positions."""
         ids, index = self.ids(t)
         wte, wpe = self.parameter("wte.weight"), self.parameter("wpe.weight")
         return ops.embed(self.rec, ids, wte, wpe, out, batch=self.batch.size, index=index)
 
     def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
-        """Layer norm of every row."""
+        """Returns the layer norm of every row."""
         return ops.norm(self.rec, x, *self.gain(name), self.config.layer_norm_epsilon, out, name)
 
     def gain(self, name: str) -> tuple[Tensor, Tensor]:
-        """Gain and bias of a norm."""
+        """Returns gain and bias of a norm."""
         return self.parameter(f"{name}.weight"), self.parameter(f"{name}.bias")
 
     # -- prefill ------------------------------------------------------------------------------------------------
 
     def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
-        """Block i for t tokens of each sequence."""
+        """Records block i for t tokens of each sequence."""
         rec, n_head, n, h = self.rec, self.config.n_head, self.batch.size, in_block(i, "")
         a = self.keep(self.norm(x, h + "ln_1", normed))  # (t, C)
         qkv = self.matmul(a, h + "attn.c_attn", h + "attn.qkv")  # (t, 3 C)
@@ -55,20 +55,20 @@ class GPT2Network(Network):
         return self.add_linear(x, m, h + "mlp.c_proj", h + "mlp.out", h + "resid_post", 3 * i + 3)
 
     def hidden(self, m: Tensor, h: str) -> Tensor:
-        """The MLP's hidden layer, the activation fused into the product unless `mlp.pre` is wanted."""
+        """Returns the MLP's hidden layer; the activation is fused into the product unless `mlp.pre` is captured."""
         kind = self.config.activation_function
         if not self.apart(h + "mlp.pre") and not self.rec.tape and not self.trains_packed:
             return self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.act", kind))
         pre = self.keep(self.matmul(m, h + "mlp.c_fc", h + "mlp.pre"))
         y = ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act")
-        if self.format.packed and y.layout.nbytes > KEPT_PER_LAYER:  # half of what a block in halves would keep
+        if self.format.packed and y.layout.nbytes > KEPT_PER_LAYER:  # half of what an f16 block would store
             self.rec.not_kept(y, lambda: ops.act(self.rec, pre, kind, pre.layout, h + "mlp.act"))
         return self.keep(y)
 
     # -- decode -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Folds every norm into the linear layer behind it, for `decode`."""
+        """Folds every norm into the linear layer after it, for `decode`."""
         for i in self.part.blocks:
             for norm, linear in (("ln_1", "attn.c_attn"), ("ln_2", "mlp.c_fc")):
                 name = in_block(i, linear)
@@ -77,15 +77,15 @@ class GPT2Network(Network):
             ops.norm_fold(self.rec, *self.gain("ln_f"), self.head, None, self.head.name)
 
     def embed_token(self) -> Tensor:
-        """The embedding of the one token in `token`, and of position pos."""
+        """Returns the embedding of the one token in `token` and of position pos."""
         wte, wpe = self.parameter("wte.weight"), self.parameter("wpe.weight")
         return ops.embed(self.rec, self.token, wte, wpe, self.one(self.config.n_embd), batch=self.rows or 1)
 
     def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
-        """Block i for one row at position pos.
+        """Records block i for one row at position pos, or for one row of each text of `SideBySide`.
 
-        With texts side by side, a row of each. Norms are applied behind the products they feed (`prepare`), since one
-        pass cannot both write a row and know its mean, and every pass counts.
+        Norms are applied after the products they feed (`prepare`): one pass cannot both write a row and know its mean,
+        and every additional pass costs time.
         """
         rec, c, h = self.rec, self.config, in_block(i, "")
         q, k, v = (self.cache(i, which) for which in "qkv")
@@ -101,7 +101,7 @@ class GPT2Network(Network):
     def row_sum(
         self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
     ) -> ops.NormedRow:
-        """x + linear(y) of one row, ready for the norm that follows."""
+        """Returns x + linear(y) of one row, ready for the norm that follows."""
         gain, eps = self.parameter(f"{norm}.weight") if norm else None, self.config.layer_norm_epsilon
         if y is None or linear is None:
             return ops.row_sum(self.rec, x, gain, eps, name, row=None)
@@ -111,18 +111,18 @@ class GPT2Network(Network):
     def scaled(
         self, row: ops.NormedRow, linear: str
     ) -> tuple[ops.PartialSums, tuple[ops.NormedRow, tuple[Tensor, Tensor]]]:
-        """Partial sums of a row through a linear layer before its norm, and what finishes them."""
+        """Returns partial sums of a row through a linear layer before its norm, and the tensors to finish them."""
         w, _ = self.linear(linear)
         sums = self.matvec(row.scaled, w, linear)
         return sums, (row, ops.folded_norm(self.rec, linear, w.cols))
 
     def last_logits(self, x: Tensor, row: str) -> None:
-        """The logits of the row of x that the scalar `row` names, and its best token."""
+        """Records the logits of the row of x given by the scalar `row`, and its best token."""
         gain, eps = self.parameter("ln_f.weight"), self.config.layer_norm_epsilon
         self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row))
 
     def choose(self, row: ops.NormedRow) -> None:
-        """The logits of a row of the residual stream, and the best token into `token`."""
+        """Records the logits of a row of the residual stream, and writes the best token to `token`."""
         sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
         folded = ops.folded_norm(self.rec, self.head.name, self.head.cols)
         self.chosen(ops.combine(self.rec, sums, "logits", normed=(row, folded)))

@@ -1,4 +1,4 @@
-"""Which module of transformers' GPT-2 computes which activation."""
+"""Collects the activations of transformers' GPT-2 by hooks on its modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glgpt.models.reference import Hooks
 
 
 def activations(network: Any, ids: list[int]) -> dict[str, Any]:
-    """Every activation of a GPT2LMHeadModel (eager attention), in natural shapes, float64."""
+    """Returns every activation of a GPT2LMHeadModel (eager attention), in natural shapes, float64."""
     body, heads = network.transformer, network.config.n_head
     hooks = Hooks()
     hooks.output("embed", body.drop)

@@ -1,6 +1,7 @@
-"""All that is Llama (Touvron et al. 2023), SmolLM2 and TinyLlama among it: `config` and `network`.
+"""The Llama family (Touvron et al. 2023), which includes SmolLM2 and TinyLlama.
 
-It knows parameters and ops; it never knows files, text or GL.
+`config` has its parameters and activations, `network` its forward pass. It depends on `ops` and on the shared modules
+of `models`.
 """
 
 from glgpt.models.llama.config import LlamaConfig

@@ -1,4 +1,4 @@
-"""Llama's configuration: its checkpoint's names, shapes and arrangement in textures, its activations."""
+"""Llama's configuration: the names, shapes and texture layout of its checkpoint's tensors, and its activations."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from glgpt.models.spec import (
 if TYPE_CHECKING:
     from glgpt.models.llama.network import LlamaNetwork
 
-DEVIATION = 0.02  # of fresh weights
-# config.json's name of each field, where it is another one
+DEVIATION = 0.02  # standard deviation of fresh weights
+# names in config.json of fields that are named differently here
 NAMES = {
     "n_positions": "max_position_embeddings",
     "n_embd": "hidden_size",
@@ -39,15 +39,15 @@ NAMES = {
     "layer_norm_epsilon": "rms_norm_eps",
 }
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-UNSUPPORTED = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}  # the only value that is supported
+UNSUPPORTED = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}  # field: the only supported value
 
 
 @dataclass(frozen=True)
 class LlamaConfig(ModelConfig):
-    """The fields of a Hugging Face Llama `config.json` that change what is computed, in this project's names.
+    """The fields of a Hugging Face Llama `config.json` that change the computation, in this project's names.
 
-    `kv_heads` key and value heads are shared by `n_head` query heads; `head_dim` is a head's width, by default
-    `n_embd / n_head`. The defaults are those of transformers. `rope_scaling` are Llama 3's four numbers (SCALING).
+    The `n_head` query heads share `kv_heads` key and value heads; `head_dim` is the width of a head, by default `n_embd
+    / n_head`. The defaults are those of transformers. `rope_scaling` holds Llama 3's four numbers (SCALING).
     """
 
     vocab_size: int = 32000
@@ -87,7 +87,7 @@ class LlamaConfig(ModelConfig):
         if self.rope_scaling is not None:
             object.__setattr__(self, "rope_scaling", tuple(map(float, self.rope_scaling)))
         if self.n_head % self.n_kv_head:
-            raise GlgptError(f"config: {self.n_head} heads do not share {self.n_kv_head} key and value heads evenly")
+            raise GlgptError(f"config: {self.n_head} heads cannot share {self.n_kv_head} key and value heads evenly")
         if self.head_dim is None and self.n_embd % self.n_head:
             raise GlgptError(f"config: hidden_size {self.n_embd} is not a multiple of {self.n_head} heads")
         if self.d_head % 2:
@@ -101,12 +101,12 @@ class LlamaConfig(ModelConfig):
 
     @property
     def n_kv_head(self) -> int:
-        """How many heads keys and values have."""
+        """Number of key and value heads."""
         return self.n_head if self.kv_heads is None else self.kv_heads
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> LlamaConfig:
-        """Reads a parsed `config.json`; keys that change nothing here are passed over.
+        """Reads a parsed `config.json`; ignores keys that do not change the computation.
 
         Raises GlgptError for a field out of range, biases, another activation, or an unknown rotary scaling.
         """
@@ -115,7 +115,7 @@ class LlamaConfig(ModelConfig):
                 raise GlgptError(f"config: {name} is {written(config[name])}; glgpt runs Llama with {only!r}")
         known = {"vocab_size", "head_dim", "rope_theta", "tie_word_embeddings"}
         fields = {name: config[name] for name in known if name in config}
-        fields |= {ours: config[theirs] for ours, theirs in NAMES.items() if theirs in config}
+        fields |= {own: config[published] for own, published in NAMES.items() if published in config}
         fields["kv_heads"] = config.get("num_key_value_heads")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if not isinstance(rope, Mapping):
@@ -126,12 +126,12 @@ class LlamaConfig(ModelConfig):
 
     @classmethod
     def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> LlamaConfig:
-        """A model of this size with Llama's usual settings: an MLP of 8/3 of the width, in whole texels."""
+        """Returns a model of this size with Llama's usual settings: an MLP of 8/3 of the width, in whole texels."""
         inner = math.ceil(8 * n_embd / 3 / 4) * 4
         return cls(vocab_size, n_positions, n_embd, n_layer, n_head, n_inner=inner, tie_word_embeddings=True)
 
     def to_dict(self, dropout: float = 0.0) -> dict[str, Any]:
-        """The `config.json` that transformers reads; Llama drops nothing but attention."""
+        """Returns the `config.json` that transformers reads; Llama has dropout in attention only."""
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
         if self.rope_scaling:
             rope |= {"rope_type": "llama3"} | dict(zip(SCALING, self.rope_scaling, strict=True))
@@ -140,7 +140,7 @@ class LlamaConfig(ModelConfig):
             "model_type": self.model_type,
             "architectures": [self.architecture],
             "vocab_size": self.vocab_size,
-            **{theirs: getattr(self, ours) for ours, theirs in NAMES.items()},
+            **{published: getattr(self, own) for own, published in NAMES.items()},
             "num_key_value_heads": self.n_kv_head,
             "head_dim": self.d_head,
             "hidden_act": "silu",
@@ -154,9 +154,9 @@ class LlamaConfig(ModelConfig):
 
     @cached_property
     def frequencies(self) -> tuple[float, ...]:
-        """Radians by which a step of one position turns each pair of a head's columns (Su et al. 2021).
+        """Radians by which each pair of a head's columns rotates from one position to the next (Su et al. 2021).
 
-        Llama 3 slows the low frequencies down by `factor`, and those between its two bounds by a blend.
+        Llama 3 divides low frequencies by `factor`, and blends those between its two bounds.
         """
         plain = [self.rope_theta ** (-2 * i / self.d_head) for i in range(self.d_head // 2)]
         if self.rope_scaling is None:
@@ -164,14 +164,14 @@ class LlamaConfig(ModelConfig):
         factor, low, high, original = self.rope_scaling
         found = []
         for f in plain:
-            turns = original * f / (2 * math.pi)  # over the context that the model was first trained on
+            turns = original * f / (2 * math.pi)  # in the context of the first training
             blend = min(1.0, max(0.0, (turns - low) / (high - low)))
             found.append(f * blend + f / factor * (1 - blend))
         return tuple(found)
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """Every parameter of a checkpoint, in the order of its use; linear weights are `[out, in]`."""
+        """Every parameter of a checkpoint, in order of use; linear weights are `[out, in]`."""
         c, d = self.n_embd, self.d_head
         found = [Parameter("embed_tokens.weight", (self.vocab_size, c), True, True, None, 0.0, DEVIATION, True)]
         for i in range(self.n_layer):
@@ -194,7 +194,7 @@ class LlamaConfig(ModelConfig):
 
     @cached_property
     def activations(self) -> dict[str, Activation]:
-        """Every named intermediate, in the order they are computed; queries and keys are those after rotation."""
+        """Every activation, in order of computation; queries and keys are those after rotation."""
         c, d, inner = self.n_embd, self.d_head, self.n_inner
         square = (self.n_positions, self.n_head)
         return activation_table(
@@ -221,14 +221,14 @@ class LlamaConfig(ModelConfig):
 
     @staticmethod
     def network_class() -> type[LlamaNetwork]:
-        """Llama's passes, see `models.llama.network`."""
+        """Returns Llama's network, see `models.llama.network`."""
         from glgpt.models.llama.network import LlamaNetwork
 
         return LlamaNetwork
 
     @staticmethod
     def reference(network: Any, ids: list[int]) -> dict[str, Any]:
-        """Every activation of a transformers LlamaForCausalLM."""
+        """Returns every activation of a transformers LlamaForCausalLM."""
         from glgpt.models.llama.reference import activations
 
         return activations(network, ids)

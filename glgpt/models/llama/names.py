@@ -1,4 +1,4 @@
-"""Llama's own captions and explanations, by name; {} is a block's number."""
+"""Llama's own captions and explanations, by name; {} stands for a block's number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023), its forward pass over recorded ops."""
+"""Llama's forward pass (Touvron et al. 2023) over recorded ops."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from glgpt.program.tensor import Tensor
 
 
 class LlamaNetwork(Network):
-    """Llama's blocks: attention with rotary positions and a gated MLP, each behind an RMS norm."""
+    """Llama's blocks: attention with rotary positions and a gated MLP, each after an RMS norm."""
 
     config: LlamaConfig
 
     @property
     def group(self) -> int:
-        """How many query heads share a head of keys and values."""
+        """Number of query heads that share a key and value head."""
         return self.config.n_head // self.config.n_kv_head
 
     def embed(self, t: int, out: Layout) -> Tensor:
-        """The embedding of t tokens of each sequence."""
+        """Returns the embedding of t tokens of each sequence."""
         ids, index = self.ids(t)
         return ops.embed(
             self.rec, ids, self.parameter("embed_tokens.weight"), None, out, "embed", self.batch.size, index
         )
 
     def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
-        """The RMS norm of every row."""
+        """Returns the RMS norm of every row."""
         return ops.rms_norm(self.rec, x, self.gain(name), self.config.layer_norm_epsilon, out, name)
 
     def gain(self, name: str) -> Tensor:
-        """The gain of the norm whose activation has this name."""
+        """Returns the gain of the norm whose activation has this name."""
         if name == "ln_f":
             return self.parameter("norm.weight")
         _, layer, which = name.split(".")
@@ -42,7 +42,7 @@ class LlamaNetwork(Network):
     # -- prefill ------------------------------------------------------------------------------------------------
 
     def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
-        """Block i for t tokens of each sequence."""
+        """Records block i for t tokens of each sequence."""
         rec, c, n, h, layer = self.rec, self.config, self.batch.size, in_block(i, ""), f"layers.{i}."
         a = self.keep(self.norm(x, h + "ln_1", normed))  # (t, C)
         q, k, v = (self.heads_of(i, name, t) for name in "qkv")
@@ -58,7 +58,7 @@ class LlamaNetwork(Network):
         return self.add_linear(x, m, layer + "mlp.down_proj", h + "mlp.out", h + "resid_post", 3 * i + 3)
 
     def gated(self, m: Tensor, h: str, layer: str) -> Tensor:
-        """The MLP's hidden layer, silu(gate) * up; silu is fused into the product unless `mlp.pre` is wanted."""
+        """Returns the MLP's hidden layer, silu(gate) * up; silu is fused unless `mlp.pre` is captured."""
         if not self.apart(h + "mlp.pre") and not self.rec.tape and not self.trains_packed:
             gate = self.keep(self.matmul(m, layer + "mlp.gate_proj", h + "mlp.gate", "silu"))
         else:
@@ -70,18 +70,18 @@ class LlamaNetwork(Network):
     # -- decode -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Nothing: an RMS norm has no bias, and its gain is applied before the product."""
+        """Does nothing: an RMS norm has no bias, and its gain is applied before the product."""
 
     def embed_token(self) -> Tensor:
-        """The embedding of the one token in `token`."""
+        """Returns the embedding of the one token in `token`."""
         tokens = self.parameter("embed_tokens.weight")
         return ops.embed(self.rec, self.token, tokens, None, self.one(self.config.n_embd), batch=self.rows or 1)
 
     def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
-        """Block i for one row at position pos.
+        """Records block i for one row at position pos, or for one row of each text of `SideBySide`.
 
-        With texts side by side, a row of each. A norm's division is applied behind the products it feeds, since one
-        pass cannot both write a row and know its mean square.
+        A norm's division is applied after the products it feeds: one pass cannot both write a row and know its mean
+        square.
         """
         rec, c, h, layer = self.rec, self.config, in_block(i, ""), f"layers.{i}."
         q, k, v = (self.cache(i, name) for name in "qkv")
@@ -98,22 +98,22 @@ class LlamaNetwork(Network):
         return self.row_sum(row.x, following, h + "resid_post", m, layer + "mlp.down_proj")
 
     def product(self, x: ops.Row, linear: str) -> ops.PartialSums:
-        """Partial sums of one row through a linear layer."""
+        """Returns partial sums of one row through a linear layer."""
         return self.matvec(x, self.parameter(f"{linear}.weight"), linear)
 
     def row_sum(
         self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
     ) -> ops.NormedRow:
-        """x + linear(y) of one row, ready for the norm that follows."""
+        """Returns x + linear(y) of one row, ready for the norm that follows."""
         product = None if y is None or linear is None else self.product(y, linear)
         gain = self.gain(norm) if norm else None
         return ops.row_sum(self.rec, x, gain, self.config.layer_norm_epsilon, name, product, row=None)
 
     def last_logits(self, x: Tensor, row: str) -> None:
-        """The logits of the row of x that the scalar `row` names, and its best token."""
+        """Records the logits of the row of x given by the scalar `row`, and its best token."""
         self.choose(ops.row_sum(self.rec, x, self.gain("ln_f"), self.config.layer_norm_epsilon, "last", row=row))
 
     def choose(self, row: ops.NormedRow) -> None:
-        """The logits of a row of the residual stream, and the best token into `token`."""
+        """Records the logits of a row of the residual stream, and writes the best token to `token`."""
         sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
         self.chosen(ops.combine(self.rec, sums, "logits", normed=(row, None)))

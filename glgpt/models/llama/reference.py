@@ -1,4 +1,4 @@
-"""Which module of transformers' Llama computes which activation."""
+"""Collects the activations of transformers' Llama by hooks on its modules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from glgpt.models.reference import Hooks
 
 
 def activations(network: Any, ids: list[int]) -> dict[str, Any]:
-    """Every activation of a LlamaForCausalLM (eager attention), in natural shapes, float64.
+    """Returns every activation of a LlamaForCausalLM (eager attention), in natural shapes, float64.
 
-    Queries and keys are those after rotation: transformers' own function applies it to what the modules rerotated.
+    Queries and keys are those after rotation: transformers' own function rotates the outputs of the modules.
     """
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
