@@ -1,4 +1,4 @@
-"""glgpt's commands in processes of their own, whose JSON lines a test reads while they run."""
+"""Runs glgpt's commands as separate processes; a test reads their JSON lines while they run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE = 300.0  # seconds
 
 
 class Command:
-    """`glgpt federate …` with `--json`."""
+    """A running `glgpt federate …` with `--json`."""
 
     def __init__(self, *args: str) -> None:
         command = [sys.executable, "-m", "glgpt", "federate", *args, "--json"]
@@ -32,7 +32,7 @@ class Command:
         return [line for line in self.lines if line.get("event") == name]
 
     def wait(self, done: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-        """What `done` gives, as soon as that is something."""
+        """Waits until `done` returns something true, and returns it."""
         end = time.monotonic() + seconds
         while not (found := done()):
             ended = self.process.poll()
@@ -47,7 +47,7 @@ class Command:
 
 @contextlib.contextmanager
 def running() -> Iterator[Callable[..., Command]]:
-    """Starts commands, and ends those that still run when the block does."""
+    """Yields a function that starts commands; ends those that still run when the block ends."""
     started: list[Command] = []
 
     def start(*args: str) -> Command:
